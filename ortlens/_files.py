@@ -24,31 +24,14 @@ _STANDARD_ERROR = 2
 
 
 def beside(path: Path) -> Path:
-    """A name in the same folder that nobody has.
-
-    Args:
-        path: Any file or folder.
-
-    Returns:
-        A hidden name of 25 characters, whatever the length of the other.
-    """
+    """Return an unused hidden name in the same folder, 25 characters long whatever the length of the other."""
     return path.with_name(f".ortlens-{secrets.token_hex(6)}.tmp")
 
 
 def opened_above_streams(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file under a number that is no standard stream's.
+    """Open a file under a descriptor from 3 on, above those of the standard streams; no child process inherits it.
 
     A daemon has closed these, and the system gives their numbers to the next files: what any library then prints would go into our file.
-
-    Args:
-        path: The file.
-        flags: As for `os.open`.
-
-    Returns:
-        A descriptor from 3 on, which no child process inherits.
-
-    Raises:
-        OSError: The file cannot be opened, or no descriptor is left.
     """
     descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
     below: list[int] = []
@@ -64,16 +47,9 @@ def opened_above_streams(path: str | os.PathLike[str], flags: int) -> int:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file, whole or not at all.
+    """Yield a file to write to, which replaces `path` whole or not at all.
 
-    Args:
-        path: The file; replaced when it is there. Of a link, what it leads to. A pipe or a device is written to as it is.
-
-    Yields:
-        The file to write to.
-
-    Raises:
-        OSError: The file cannot be written; what was there before is untouched.
+    A link is followed; a pipe or a device is written to as it is.
     """
     target = path.resolve() if path.is_symlink() else path
     if target.exists() and not target.is_file() and not target.is_dir():
@@ -93,36 +69,17 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write bytes to a file, whole or not at all.
-
-    Args:
-        path: As for `whole_file`.
-        data: All of it.
-
-    Raises:
-        OSError: The file cannot be written; what was there before is untouched.
-    """
+    """Write bytes to a file, whole or not at all; see `whole_file`."""
     with whole_file(path) as stream:
         stream.write(data)
 
 
 @contextlib.contextmanager
 def whole_folder(path: Path, *, mark: str, replace: bool = False) -> Iterator[Path]:
-    """Make a folder, whole or not at all.
+    """Yield a new folder beside `path` to put files in, and move it there whole or not at all.
 
-    A kill may leave a hidden folder beside it, the old one or the new one. One that has its mark has everything.
-
-    Args:
-        path: The folder; it must not exist, or be empty.
-        mark: The file that is written last, and removed first.
-        replace: It may exist, and whatever is in it goes. On Linux both folders change places in one step; elsewhere there is none for an
-            instant.
-
-    Yields:
-        A folder beside it to put the files in; it is moved once all of them are there.
-
-    Raises:
-        OSError: It cannot be made there; what was there before is untouched.
+    Without `replace`, `path` must not exist, or must be empty. Replacing is one step on Linux; elsewhere there is no folder for an instant.
+    A kill may leave a hidden folder, the old one or the new one: one that has `mark`, written last and removed first, has everything.
     """
     made, old = beside(path), beside(path)
     try:
@@ -166,7 +123,7 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of stdio.h
 
 @functools.cache
 def _exchange() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Linux's `renameat2`, the one call that exchanges two folders; Python has no function for it. None where there is no such call."""
+    """Find Linux's `renameat2`, which exchanges two folders and which Python does not offer; None where there is no such call."""
     try:
         function = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):  # another C library, another system, Windows

@@ -12,21 +12,9 @@ if TYPE_CHECKING:
 
 
 def require(module: str, feature: str) -> ModuleType:
-    """Import a module that one feature needs.
+    """Import a module that one feature needs, or raise an `OptionalDependencyError` with the line that installs it.
 
-    `pip install ortlens` installs all of them. A package can still be missing or broken, for example after
-    `pip install --no-deps ortlens`.
-
-    Args:
-        module: Name as in an import statement; dots are allowed.
-        feature: What the user asked for, as the subject of a sentence: `"lens.netron()"`.
-
-    Returns:
-        The module, imported.
-
-    Raises:
-        OptionalDependencyError: The package is not installed, or is installed and fails to import. The message names
-            the feature, the package and the line that installs it.
+    `feature` is the subject of the message: `lens.netron()`. A package can be missing or broken, as after `pip install --no-deps ortlens`.
 
     Example:
         >>> require("json", feature="This example").__name__

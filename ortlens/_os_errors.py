@@ -44,14 +44,7 @@ _CALLS = {"_wrapped_call_impl": "torch/nn/modules/module.py", "compile_wrapper":
 
 
 def explained(error: OSError) -> str:
-    """What the operating system refused, and what to do.
-
-    Args:
-        error: The refusal.
-
-    Returns:
-        A sentence without its full stop.
-    """
+    """Describe what the operating system refused and what to do, without a full stop."""
     advice = _ADVICE.get(error.errno or 0, "")
     return f"the operating system refused it: {error}" + (f"; {advice.format(temporary=_temporary())}" if advice else "")
 
@@ -64,14 +57,7 @@ def _temporary() -> str:
 
 
 def clear_os_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a function that a user calls: an OSError of its own work becomes an `OrtLensError` that says what to do.
-
-    Args:
-        function: Any function.
-
-    Returns:
-        It, behind the door.
-    """
+    """Decorate a function that a user calls: an OSError of its own work becomes an `OrtLensError` that says what to do."""
 
     @functools.wraps(function)
     def behind(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -87,14 +73,7 @@ def clear_os_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def with_clear_os_errors(cls: _C) -> _C:
-    """Decorate a class: all public methods and properties that it defines itself go through `clear_os_errors`.
-
-    Args:
-        cls: The class, which is changed.
-
-    Returns:
-        The same class.
-    """
+    """Decorate a class in place: all public methods and properties that it defines itself go through `clear_os_errors`."""
     for name, member in list(vars(cls).items()):
         if name.startswith("_"):
             continue
@@ -106,7 +85,7 @@ def with_clear_os_errors(cls: _C) -> _C:
 
 
 def _is_the_users(error: BaseException) -> bool:
-    """Whether it was raised in the user's program: in a file of nobody's package, or below torch's call of the program."""
+    """Tell whether an error was raised in the user's program: in a file of no package, or below torch's call of the program."""
     return any(
         _is_a_program(frame.f_code.co_filename) or _calls_a_program(frame.f_code.co_name, frame.f_code.co_filename)
         for frame, _ in traceback.walk_tb(error.__traceback__)

@@ -7,14 +7,7 @@ from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs.
-
-    Args:
-        pid: Its number on this machine.
-
-    Returns:
-        False once it ended.
-    """
+    """Tell whether a process of this machine is running."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -25,14 +18,7 @@ def is_running(pid: int) -> bool:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """The memory that a process holds.
-
-    Args:
-        pid: Its number on this machine.
-
-    Returns:
-        Bytes in memory, shared libraries included; None where the system has no `/proc`, or the process ended.
-    """
+    """Return the memory that a process holds, shared libraries included; None without `/proc`, or once the process has ended."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -14,30 +14,20 @@ _FRAME = re.compile(r"(?P<file>.+)(?P<rest>:\d+ .*)")
 
 
 def shell() -> Any:  # noqa: ANN401 - an IPython shell, which may not be installed
-    """The running IPython shell.
-
-    Returns:
-        The shell; None in plain Python.
-    """
+    """Return the running IPython shell; None in plain Python."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def in_notebook() -> bool:
-    """Whether a kernel stands behind the shell, which a terminal's shell has not."""
+    """Tell whether the shell has a kernel behind it, unlike a terminal's shell."""
     return getattr(shell(), "kernel", None) is not None
 
 
 def display_name(file: str) -> str:
-    """The name under which a notebook shows a file.
+    """Return the name under which a notebook shows a file, such as `In[3]` for a cell; any other name as it is.
 
     IPython compiles each cell under a name such as `/tmp/ipykernel_4711/293065459.py`, which nobody can look up.
-
-    Args:
-        file: As in a code object or a traceback.
-
-    Returns:
-        `In[3]` for the third cell that ran in this notebook or IPython shell; any other name as it is.
     """
     try:
         running = shell()
@@ -48,14 +38,7 @@ def display_name(file: str) -> str:
 
 
 def display_frames(stack: tuple[str, ...]) -> tuple[str, ...]:
-    """A stack as a notebook shows it: from the first cell on, without the kernel and the magics that run it.
-
-    Args:
-        stack: Frames, outermost first, as `file:line function`.
-
-    Returns:
-        The same frames, each file by its display name.
-    """
+    """Return a stack as a notebook shows it: by display names, from the first cell on, without the kernel and the magics that run it."""
     shown = [_display_frame(frame) for frame in stack]
     first = next((place for place, (frame, new) in enumerate(zip(stack, shown, strict=True)) if frame != new), None)
     if first is None:

@@ -50,16 +50,10 @@ class SupportedRange:
         return f">={'.'.join(map(str, self.low))},<{'.'.join(map(str, self.high))}"
 
     def holds(self, installed_version: str) -> bool:
-        """Tell whether a version lies in the range.
+        """Tell whether a version lies in the range; False for a text that starts with no number.
 
-        Pre-releases count as the release that they lead to and local suffixes are dropped: `2.14.0.dev20260101+cu128` is
-        taken as 2.14.0. Vendors ship such builds as the real thing, and one that leads to `high` already has its changes.
-
-        Args:
-            installed_version: A version as `importlib.metadata` gives it.
-
-        Returns:
-            True inside the range; False outside, and for a text that starts with no number.
+        Pre-releases count as the release that they lead to and local suffixes are dropped: `2.14.0.dev20260101+cu128` is taken as 2.14.0.
+        Vendors ship such builds as the real thing, and one that leads to `high` already has its changes.
         """
         release = _release(installed_version)
         return release is not None and _padded(self.low) <= _padded(release) < _padded(self.high)
@@ -76,38 +70,22 @@ SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
 
 
 def installed() -> dict[str, str]:
-    """Look up the versions of the packages that ortlens depends on.
-
-    Returns:
-        Package name (a key of `SUPPORTED`) to version, missing packages left out; empty when none is installed.
-        `onnxruntime` stands for whichever of its distributions is here, the first of `ONNXRUNTIME_DISTRIBUTIONS`.
-    """
+    """Look up the versions of the packages in `SUPPORTED` that are here; `onnxruntime` stands for whichever distribution of it is."""
     found = {name: _installed_version(name) for name in SUPPORTED}
     return {name: text for name, text in found.items() if text is not None}
 
 
 def onnxruntime_distributions() -> dict[str, str]:
-    """Look up every distribution here that installs the module `onnxruntime`.
+    """Look up every distribution here, and its version, that installs the module `onnxruntime`.
 
-    Returns:
-        Distribution name to version; empty when there is none. More than one is a broken installation: they write the
-        same files, and what runs is a mixture.
+    More than one is a broken installation: they write the same files, and what runs is a mixture.
     """
     found = {name: version_of(name) for name in ONNXRUNTIME_DISTRIBUTIONS}
     return {name: text for name, text in found.items() if text is not None}
 
 
 def check_supported(*names: str) -> None:
-    """Refuse packages outside the supported range.
-
-    Args:
-        names: Keys of `SUPPORTED`; none means all of them.
-
-    Raises:
-        UsageError: A name is not one that ortlens has a range for.
-        OptionalDependencyError: A package is not installed.
-        UnsupportedVersionError: A package is outside its range. Both messages contain the pip command that fixes it.
-    """
+    """Refuse packages (keys of `SUPPORTED`, by default all) that are missing or out of range, with the pip command that fixes it."""
     for name in names or tuple(SUPPORTED):
         _check_one(name)
 
@@ -136,14 +114,7 @@ def _installed_version(name: str) -> str | None:
 
 
 def version_of(distribution: str) -> str | None:
-    """The version of a package, also in a process that can open no file.
-
-    Args:
-        distribution: Its name on PyPI.
-
-    Returns:
-        As its metadata say, else as the loaded module does; None where neither is known.
-    """
+    """Return a package's version, that of the loaded module in a process that can open no file; None where it is not known."""
     try:
         return version(distribution)
     except PackageNotFoundError:

@@ -21,11 +21,7 @@ class SpectralNorm(nn.Module):
     """Divide by the largest singular value, so that no direction outweighs the others. ONNX has no singular values."""
 
     def __init__(self, width: int) -> None:
-        """Make one gain per channel.
-
-        Args:
-            width: Channels.
-        """
+        """Make one gain per channel."""
         super().__init__()
         self.gain = nn.Parameter(torch.ones(width))
 
@@ -41,12 +37,7 @@ class Attention(nn.Module):
     """Multi-head self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
-        """Make the projections.
-
-        Args:
-            width: Channels.
-            heads: Heads; divides the width.
-        """
+        """Make the projections; `heads` must divide the width."""
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
@@ -64,11 +55,7 @@ class DemoModel(nn.Module):
     """An attention block and an MLP with one graph break, one fallback and one recompile."""
 
     def __init__(self, width: int = _WIDTH) -> None:
-        """Make the layers.
-
-        Args:
-            width: Channels.
-        """
+        """Make the layers."""
         super().__init__()
         self.embed = nn.Embedding(_VOCABULARY, width)
         self.attention = Attention(width, _HEADS)
@@ -112,8 +99,7 @@ class DemoResult:
 def run_demo() -> DemoResult:
     """Run the bundled model in plain PyTorch and through ONNX Runtime, and compare every answer.
 
-    Returns:
-        The comparison and the lens, whose capture holds one distinct graph break, one fallback and one recompile.
+    The capture of the returned lens holds one distinct graph break, one fallback and one recompile.
     """
     model, tokens = _model_and_tokens()
     lens = Lens(name="demo")
@@ -135,7 +121,7 @@ def run_demo() -> DemoResult:
 
 
 def _model_and_tokens() -> tuple[DemoModel, torch.Tensor]:
-    """The same weights and tokens every time, without touching the caller's random numbers."""
+    """Make the same weights and tokens every time, without touching the caller's random numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return DemoModel().eval(), torch.randint(0, _VOCABULARY, _TOKENS)

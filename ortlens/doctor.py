@@ -51,12 +51,7 @@ class Check:
 
 
 def examine() -> tuple[Check, ...]:
-    """Check this Python and everything that ortlens depends on.
-
-    Returns:
-        The checks, in reading order: Python and machine, packages, backends, ONNX Runtime's providers and
-        faults, features.
-    """
+    """Check this Python and everything that ortlens depends on, in reading order."""
     return (
         _python(),
         _machine(),
@@ -72,14 +67,7 @@ def examine() -> tuple[Check, ...]:
 
 
 def is_ready(checks: tuple[Check, ...]) -> bool:
-    """Can the main job run: a PyTorch model through ONNX Runtime?
-
-    Args:
-        checks: From `examine`.
-
-    Returns:
-        True when no check is an error.
-    """
+    """Tell whether the main job can run, a PyTorch model through ONNX Runtime: no check is an error."""
     return all(check.status != "error" for check in checks)
 
 
@@ -143,7 +131,7 @@ def _providers() -> Check:
 
 
 def _backend_loads() -> Check:
-    """Versions may fit, and the build still lack what the backend needs."""
+    """Load the backend: versions may fit, and the build still lack what it needs."""
     try:
         import ortlens.backend.compiler  # noqa: F401 - importing it asks onnxruntime for all that it needs
     except Exception as err:  # noqa: BLE001 - as above

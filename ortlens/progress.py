@@ -50,14 +50,8 @@ class _Display(Protocol):
 def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iterator[Callable[[int], None]]:
     """Show the progress of work that takes more than a second, if there is somewhere to show it.
 
-    Args:
-        what: What is being done, as `converting to ONNX`.
-        total: How many steps there are, as far as is known; more may come. 0 if the steps are unknown.
-        unit: What is counted, as `node`.
-        at_once: Whether the bar is drawn from the beginning, for work that is long from its first step on.
-
-    Yields:
-        A function that takes the number of steps done since its last call; cheap, and never raises.
+    More steps than `total` may come; 0 if they are unknown. `at_once` draws the bar from the beginning. The function yielded takes the
+    number of steps done since its last call; it is cheap and never raises.
 
     Example:
         >>> with progress("counting", 3, "sheep") as step:
@@ -78,15 +72,11 @@ def progress(what: str, total: int, unit: str, *, at_once: bool = False) -> Iter
 
 
 def no_progress(_count: int) -> None:
-    """Ignore progress.
-
-    Args:
-        _count: How many were done.
-    """
+    """Ignore progress."""
 
 
 def _begun(what: str, total: int, unit: str) -> _Bar | None:
-    """A bar that replaces the outer one; None while another thread shows one."""
+    """Begin a bar that replaces the outer one; None while another thread shows one."""
     with _lock:
         outer = _bars[-1] if _bars else None
         if outer is not None and outer.thread != threading.get_ident():
@@ -141,7 +131,7 @@ class _Bar:
             self._next = _FOREVER
 
     def hide(self) -> bool:
-        """Clear what is drawn, until the next step; whether something was."""
+        """Clear what is drawn, until the next step; tell whether something was."""
         display, self._display = self._display, None
         if display is not None:
             self._next = self.started  # it is drawn again with the next step
@@ -173,7 +163,7 @@ class _TerminalBar:
 
 
 def _size() -> tuple[int, int]:
-    """Columns and rows of the terminal; some, as in a container, say that they have none, and tqdm would then draw nothing."""
+    """Return columns and rows of the terminal; defaults if it says none, as in a container, since tqdm would then draw nothing."""
     try:
         columns, rows = os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -182,10 +172,10 @@ def _size() -> tuple[int, int]:
 
 
 def _tqdm_class() -> Callable[..., tqdm[Any]]:
-    """The class of tqdm's bars with nothing of the user's bars in it: neither their thread, nor their list, nor their lock.
+    """Make a class of tqdm's bars with nothing of the user's bars in it: neither their thread, nor their list, nor their lock.
 
-    tqdm leaves the lock locked when drawing fails. The thread and every other bar would then wait forever, and torch makes one of these
-    in each compilation. The lock between processes would settle how the user's processes are to be started.
+    tqdm leaves the lock locked when drawing fails. The thread and every other bar would then wait forever, and torch makes one of these in
+    each compilation. The lock between processes would settle how the user's processes are to be started.
     """
     from tqdm.std import tqdm
 
@@ -199,13 +189,13 @@ class _NoLock:
         return True
 
     def release(self) -> None:
-        """Nothing was locked."""
+        """Do nothing: nothing was locked."""
 
     def __enter__(self) -> None:
-        """Nothing is locked."""
+        """Do nothing."""
 
     def __exit__(self, *_: object) -> None:
-        """Nothing was locked."""
+        """Do nothing: nothing was locked."""
 
 
 class _NotebookLine:

@@ -7,29 +7,13 @@ _SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def counted(number: float, noun: str, plural: str | None = None) -> str:
-    """A number with its noun.
-
-    Args:
-        number: How many; rounded. A damaged file may have NaN here.
-        noun: The noun for one.
-        plural: The noun for others; by default with an s.
-
-    Returns:
-        `1 graph`, `2 graphs`, `10,000 nodes`.
-    """
+    """Format a rounded number with its noun: `1 graph`, `10,000 nodes`. A damaged file may have NaN here."""
     text = f"{number:,.0f}"
     return f"{text} {noun if text == '1' else plural or noun + 's'}"
 
 
 def time_from_ns(nanoseconds: float) -> str:
-    """A time in the unit that suits it.
-
-    Args:
-        nanoseconds: The time in ns; a difference may be below nothing.
-
-    Returns:
-        `812 ns`, `12.3 µs`, `1.24 ms`, `2.10 s`, three significant digits.
-    """
+    """Format a time in the unit that suits it, with three significant digits: `812 ns`, `1.24 ms`. It may be negative."""
     for factor, unit in _TIME_UNITS:
         if abs(nanoseconds) >= factor * 0.9995:
             return f"{_three_digits(nanoseconds / factor)} {unit}"
@@ -37,14 +21,7 @@ def time_from_ns(nanoseconds: float) -> str:
 
 
 def size_from_bytes(size: float) -> str:
-    """A size in the unit that suits it.
-
-    Args:
-        size: Bytes.
-
-    Returns:
-        `812 B`, `12.3 KiB`, `1.24 MiB`, three significant digits.
-    """
+    """Format a size in the unit that suits it, with three significant digits: `812 B`, `12.3 KiB`."""
     for factor, unit in _SIZE_UNITS:
         if size >= factor:
             return f"{_three_digits(size / factor)} {unit}"
@@ -52,14 +29,7 @@ def size_from_bytes(size: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage that rounds neither to all nor to nothing unless it is.
-
-    Args:
-        share: 0 to 1.
-
-    Returns:
-        `100 %`, `97.6 %`, `0 %`; `>99.9 %` and `<0.1 %` close to the ends.
-    """
+    """Format a share of 0 to 1 as a percentage that rounds neither to all nor to nothing unless it is: `97.6 %`, `>99.9 %`."""
     if share in (0, 1):
         return f"{share:.0%}".replace("%", " %")
     if share > 0.999:  # noqa: PLR2004 - one digit after the point
@@ -68,14 +38,7 @@ def percent(share: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio in words.
-
-    Args:
-        ratio: At least 1.
-
-    Returns:
-        `1.4 times`, `12 times`, `1,458 times`.
-    """
+    """Format a ratio of at least 1 in words: `1.4 times`, `1,458 times`."""
     return f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:,.0f} times"  # noqa: PLR2004 - where one digit after the point is too many
 
 

@@ -24,17 +24,7 @@ def aot_backend(
     inference: Callable[..., Any],
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
-    """Make a Dynamo backend that compiles graphs through AOTAutograd.
-
-    Args:
-        forward: Compiles the forward graph of a training step.
-        backward: Compiles its backward graph.
-        inference: Compiles a graph that needs no gradient.
-        decompositions: As returned by `decomposition_table`.
-
-    Returns:
-        A callable of a GraphModule and example inputs.
-    """
+    """Make a Dynamo backend that compiles graphs through AOTAutograd."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -75,10 +65,8 @@ def _fake_again(value: torch.Tensor, mode: Any, context: Any) -> Any:
 def fixed_sizes() -> frozenset[tuple[str, int]]:
     """Find the sizes that Dynamo let vary and the code then made constants, as a convolution does with those of its weight.
 
-    `torch._dynamo.mark_dynamic` raises for these (`produce_guards_verbose` in `torch/fx/experimental/symbolic_shapes.py`).
-
-    Returns:
-        Name of the tensor, as guards have it, and dimension; empty outside a compilation, and for sizes that were constants from the start.
+    `torch._dynamo.mark_dynamic` raises for these (`produce_guards_verbose` in `torch/fx/experimental/symbolic_shapes.py`). They are pairs
+    of the tensor's name, as guards have it, and the dimension; there are none outside a compilation.
     """
     import torch
     from torch._guards import TracingContext
@@ -100,18 +88,14 @@ def _source_name(source: Any) -> str | None:
 
 
 def varies_from_the_start() -> bool:
-    """Whether Dynamo lets all sizes vary in the compilation that is running, as with `dynamic=True`."""
+    """Tell whether Dynamo lets all sizes vary in the compilation that is running, as with `dynamic=True`."""
     import torch
 
     return not torch._dynamo.config.assume_static_by_default
 
 
 def static_input_indices() -> frozenset[int]:
-    """Find the parameters and buffers among the inputs of the AOT graph being compiled.
-
-    Returns:
-        Positions; empty outside a compilation.
-    """
+    """Find the parameters and buffers among the inputs of the AOT graph being compiled; none outside a compilation."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
@@ -122,10 +106,8 @@ def static_input_indices() -> frozenset[int]:
 def mutated_input_indices() -> tuple[int, ...]:
     """Find the inputs that the program writes to; their new values are the first outputs of the AOT graph being compiled.
 
-    The tokens that order effects are such inputs, too. AOTAutograd puts them before the others, and does not count them.
-
-    Returns:
-        Positions, in the order of those outputs; empty outside a compilation.
+    They are in the order of those outputs; there are none outside a compilation. The tokens that order effects are such inputs, too, but
+    AOTAutograd puts them before the others and does not count them.
     """
     from torch._guards import TracingContext
 
@@ -135,14 +117,7 @@ def mutated_input_indices() -> tuple[int, ...]:
 
 
 def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Mark a function as taking its inputs in a list that it may empty.
-
-    Args:
-        run: The function.
-
-    Returns:
-        The same function, with the mark that AOTAutograd looks for.
-    """
+    """Set AOTAutograd's mark on a function that takes its inputs in a list and may empty it."""
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
     return run
 
@@ -151,29 +126,13 @@ def tangent_indices(module: torch.fx.GraphModule) -> tuple[int, ...]:
     """Find the gradients of the outputs among the inputs of a backward graph; no guard checks them.
 
     AOTAutograd marks them by their names alone (`_is_tangent` in `torch/_functorch/partitioners.py`).
-
-    Args:
-        module: A backward graph.
-
-    Returns:
-        Positions.
     """
     placeholders = module.graph.find_nodes(op="placeholder")
     return tuple(place for place, node in enumerate(placeholders) if "tangents" in str(node.target))
 
 
 def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Find a Dynamo backend by name.
-
-    Args:
-        backend: A registered name, or a backend, which is returned unchanged.
-
-    Returns:
-        The backend.
-
-    Raises:
-        InvalidBackend: No backend of this name is registered (`torch._dynamo.exc`).
-    """
+    """Find a Dynamo backend by name, or return a backend as it is; raises `InvalidBackend` for an unknown name."""
     from torch._dynamo.backends.registry import lookup_backend as lookup
 
     found: Callable[..., Any] = lookup(backend)
@@ -181,38 +140,21 @@ def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
-    """Find the sources of a Dynamo graph's inputs, as expressions over the user's variables.
-
-    Args:
-        graph_module: As Dynamo passes it to a backend.
-
-    Returns:
-        Per placeholder, text such as `L['self']._modules['up']._parameters['weight']`; None if Dynamo records no source.
-    """
+    """Find the sources of a Dynamo graph's inputs, such as `L['self']._modules['up']`; None where Dynamo records none."""
     inputs = graph_module.graph.find_nodes(op="placeholder")
     return [_source_name(getattr(node.meta.get("grapharg"), "source", None)) for node in inputs]
 
 
 def example_of(node: torch.fx.Node) -> Any:
-    """Return the fake value that Dynamo traced with.
-
-    Args:
-        node: A placeholder of its graph.
-
-    Returns:
-        The value; None if there is none.
-    """
+    """Return the fake value that Dynamo traced a placeholder with; None if there is none."""
     return node.meta.get("example_value")
 
 
 def returns_outputs_unchanged() -> bool:
-    """Whether AOTAutograd returns the outputs of the graph being compiled unchanged.
+    """Tell whether AOTAutograd returns the outputs of the graph being compiled unchanged; False outside a compilation.
 
     It does not if an output is written back to an input, is a view of one, or is a tensor subclass; it then wraps the graph
     (`torch/_functorch/_aot_autograd/runtime_wrappers.py`).
-
-    Returns:
-        False also outside a compilation.
     """
     from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
     from torch._guards import TracingContext
@@ -227,12 +169,10 @@ def returns_outputs_unchanged() -> bool:
 
 
 def user_outputs() -> dict[int, bool]:
-    """Which outputs of the AOT graph being compiled the user gets, and whether AOTAutograd rebuilds them from what the graph returns.
+    """Map the positions of the outputs that the user gets of the AOT graph being compiled to whether AOTAutograd rebuilds them.
 
-    An output that shares memory with an input or with another value is rebuilt from its size, strides and storage offset.
-
-    Returns:
-        Position among the outputs of an inference or forward graph -> True where it is rebuilt; empty outside a compilation.
+    An output that shares memory with an input or with another value is rebuilt from its size, strides and storage offset. There are none
+    outside a compilation.
     """
     from torch._functorch._aot_autograd.schemas import OutputType
     from torch._guards import TracingContext
@@ -246,10 +186,9 @@ def user_outputs() -> dict[int, bool]:
 
 
 def differentiable_results() -> frozenset[int]:
-    """Which outputs of the AOT graph being compiled need a gradient and are no views, although the graph may compute them as such.
+    """Find the outputs of the AOT graph being compiled that need a gradient and are no views.
 
-    Returns:
-        Positions among the outputs of a forward graph; empty outside a compilation.
+    The graph itself may compute them as views. There are none outside a compilation.
     """
     from torch._functorch._aot_autograd.schemas import OutputType
     from torch._guards import TracingContext
@@ -261,13 +200,10 @@ def differentiable_results() -> frozenset[int]:
 
 
 def relaid_inputs() -> frozenset[int]:
-    """Which outputs of the AOT graph being compiled are inputs whose sizes and strides the program changes, and not their values.
+    """Find the outputs of the AOT graph being compiled that are inputs whose sizes and strides the program changes, but not values.
 
     The caller's tensor gets the sizes, strides and storage offset of such an output (`as_strided_` in
-    `torch/_functorch/_aot_autograd/runtime_wrappers.py`), so that it has to be a view of the input.
-
-    Returns:
-        Positions among the outputs of an inference or forward graph; empty outside a compilation.
+    `torch/_functorch/_aot_autograd/runtime_wrappers.py`), so it has to be a view of the input. There are none outside a compilation.
     """
     from torch._guards import TracingContext
 
@@ -280,11 +216,7 @@ def relaid_inputs() -> frozenset[int]:
 
 
 def autocasts() -> bool:
-    """Whether autocast is on for some device; compiled graphs must run without it.
-
-    Returns:
-        True inside `torch.autocast`.
-    """
+    """Tell whether autocast is on for some device; compiled graphs must run without it."""
     import torch
 
     return torch._C._is_any_autocast_enabled()
@@ -303,16 +235,10 @@ def without_autocast() -> Iterator[None]:
 
 
 def holds_transforms(graph_module: Any) -> bool:
-    """Whether Dynamo recorded transforms of `torch.func`, or forward-mode differentiation, in a graph.
+    """Tell whether Dynamo recorded transforms of `torch.func`, or forward-mode differentiation, in a graph or one inside it.
 
-    Their nodes open and close levels that the whole process shares (`torch/_functorch/predispatch.py`). Such a graph that stops
-    half-way, for example because it differentiates where gradients are disabled, leaves them open: PyTorch itself fails from then on.
-
-    Args:
-        graph_module: A `torch.fx.GraphModule` as Dynamo passes it to a backend.
-
-    Returns:
-        True where a node of it, or of a graph inside it, does so.
+    Their nodes open and close levels that the whole process shares (`torch/_functorch/predispatch.py`). A graph that stops half-way, say
+    because it differentiates where gradients are disabled, leaves them open, and PyTorch itself fails from then on.
     """
     graphs = (module.graph for module in graph_module.modules() if hasattr(module, "graph"))
     homes = (getattr(node.target, "__module__", None) or "" for graph in graphs for node in graph.nodes if node.op == "call_function")

@@ -31,11 +31,7 @@ _LOOKUP, _REGION, _CLOCK = "TorchDynamo Cache Lookup", "Torch-Compiled Region: "
 
 
 def current_compile_id() -> str | None:
-    """Return Dynamo's id of the running compilation.
-
-    Returns:
-        Text such as `0/1`, or None outside a compilation.
-    """
+    """Return Dynamo's id of the running compilation, such as `0/1`; None outside a compilation."""
     from torch._guards import CompileContext
 
     compile_id = CompileContext.current_compile_id()
@@ -43,7 +39,7 @@ def current_compile_id() -> str | None:
 
 
 def is_of_dynamo(error: object) -> bool:
-    """Whether an exception is one that Dynamo raises while it compiles, such as those of `torch/_dynamo/exc.py`."""
+    """Tell whether an exception is one that Dynamo raises while it compiles, such as those of `torch/_dynamo/exc.py`."""
     return type(error).__module__.startswith("torch._dynamo")
 
 
@@ -73,17 +69,12 @@ def uncompiled() -> Iterator[None]:
 
 
 def is_traced() -> bool:
-    """Whether torch writes its structured trace now, as with `TORCH_TRACE`; a lens that listens to it does not count."""
+    """Tell whether torch writes its structured trace now, as with `TORCH_TRACE`; a lens that listens to it does not count."""
     return any(not getattr(handler, "writes_no_trace", False) for handler in logging.getLogger(TRACE_LOGGER).handlers)
 
 
 def trace_artifact(name: str, value: object) -> None:
-    """Write an artifact into torch's structured trace, which tlparse lists under the running compilation.
-
-    Args:
-        name: Its name.
-        value: Plain data, written as JSON.
-    """
+    """Write plain data as a JSON artifact into torch's structured trace; tlparse lists it under the running compilation."""
     from torch._logging._internal import trace_structured
 
     trace_structured(
@@ -95,13 +86,10 @@ def trace_artifact(name: str, value: object) -> None:
 
 
 def dynamo_backend() -> object | None:
-    """Return the backend that the running Dynamo compilation uses.
+    """Return the innermost backend, unwrapped, that the running Dynamo compilation uses; None when no compilation is on the stack.
 
     Dynamo's trace names neither the backend nor the compiled callable, but its frames are on the stack: `ConvertFrame.__call__` in
     `torch/_dynamo/convert_frame.py` holds the backend, in a wrapper of `torch.compile`.
-
-    Returns:
-        The innermost backend, unwrapped, or None when no compilation is on the stack.
     """
     for owner in _callers_on_stack():
         backend = getattr(owner, "_torchdynamo_orig_backend", None)
@@ -111,7 +99,7 @@ def dynamo_backend() -> object | None:
 
 
 def _callers_on_stack() -> Iterator[object]:
-    """The `self` of every `__call__` on the stack, innermost first."""
+    """Yield the `self` of every `__call__` on the stack, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "__call__":
@@ -120,14 +108,7 @@ def _callers_on_stack() -> Iterator[object]:
 
 
 def innermost_backend(backend: object) -> object:
-    """Return the backend inside those that Dynamo and `torch.compile` put around it.
-
-    Args:
-        backend: Any backend, or a name.
-
-    Returns:
-        The innermost one.
-    """
+    """Unwrap a backend from those that Dynamo and `torch.compile` put around it."""
     for attribute in ("_torchdynamo_orig_backend", "compiler_fn"):
         inner = getattr(backend, attribute, None)
         if inner is not None and inner is not backend:
@@ -138,11 +119,7 @@ def innermost_backend(backend: object) -> object:
 
 
 def dynamo_entry() -> object | None:
-    """Return an object that identifies the `torch.compile` call whose compilation runs.
-
-    Returns:
-        One object per compiled callable, to compare by identity; None outside a compilation.
-    """
+    """Identify the `torch.compile` call whose compilation runs, by an object to compare by identity; None outside a compilation."""
     return next((owner for owner in _callers_on_stack() if type(owner).__name__ == "CatchErrorsWrapper"), None)
 
 
@@ -163,13 +140,10 @@ class CompiledCallable(NamedTuple):
 
 
 def compiled_callable() -> CompiledCallable | None:
-    """Return the callable whose compilation runs.
+    """Return the outermost callable whose compilation runs; None outside a compilation.
 
-    `compile_wrapper` in `torch/_dynamo/eval_frame.py` holds the user's function as `fn`, its arguments as `args` and `kwargs`, and
-    the context that compiles it as `self`.
-
-    Returns:
-        The outermost one; None outside a compilation.
+    `compile_wrapper` in `torch/_dynamo/eval_frame.py` holds the user's function as `fn`, its arguments as `args` and `kwargs`, and the
+    context that compiles it as `self`.
     """
     found: CompiledCallable | None = None
     frame: FrameType | None = sys._getframe(1)
@@ -182,15 +156,9 @@ def compiled_callable() -> CompiledCallable | None:
 
 
 def modules_compiled_by(backend: object) -> tuple[object, ...]:
-    """Return the modules for which `torch.compile` was called with a backend, whether they were called since or not.
+    """Find the modules, if still referenced, for which `torch.compile` was called with a backend, whether they ran since or not.
 
     `OptimizedModule` in `torch/_dynamo/eval_frame.py` holds the module as `_orig_mod`, and the backend in its `dynamo_ctx`.
-
-    Args:
-        backend: The backend object that was passed to `torch.compile`.
-
-    Returns:
-        The user's modules; what is no longer referenced is not among them.
     """
     import gc
 
@@ -201,18 +169,10 @@ def modules_compiled_by(backend: object) -> tuple[object, ...]:
 
 
 def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int | None]:
-    """Name and location of the code being compiled, as a user knows them.
+    """Return name, file and line of the code being compiled as a user knows them.
 
-    Dynamo wraps callables of libraries that it does not trace into, such as `torch.nn.Sequential` or a builtin, in a function of its
-    own: `inner` of `wrap_inline` in `torch/_dynamo/external_utils.py`.
-
-    Args:
-        name: Name of the code object that Dynamo compiles.
-        file: Its file.
-        line: Its first line.
-
-    Returns:
-        The arguments; for a wrapped callable its own name or its module's class, without file and line, which are unknown.
+    Dynamo wraps callables of libraries that it does not trace into, such as `torch.nn.Sequential` or a builtin, in `inner` of `wrap_inline`
+    (`torch/_dynamo/external_utils.py`). They get their own name or their module's class, without file and line.
     """
     found = compiled_callable()
     if name != "inner" or pathlib.Path(file).parts[-3:] != _WRAPPER or found is None or not callable(found.function):
@@ -222,37 +182,22 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
 
 
 def is_signal(error: BaseException) -> bool:
-    """Whether an exception is for Dynamo, which starts again or leaves the frame to Python because of it, and no failure.
-
-    Args:
-        error: Raised while a backend compiled a graph.
-
-    Returns:
-        True for Dynamo's own exceptions, such as `TensorifyScalarRestartAnalysis`, by which a Python float becomes a constant, and for
-        those after which it breaks the graph, such as where an operator needs the values of a tensor.
-    """
+    """Tell whether an exception makes Dynamo start again, break the graph or leave the frame to Python, and is no failure."""
     from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 
     return isinstance(error, (TorchDynamoException, *exceptions_allowed_to_be_fallback))
 
 
 def code_being_compiled() -> CodeType | None:
-    """Return the user's code that Dynamo compiles: the argument `code` of `_compile` in `torch/_dynamo/convert_frame.py`.
-
-    Returns:
-        The innermost one on the stack; None outside a compilation.
-    """
+    """Return the user's code that Dynamo compiles, the innermost on the stack; None outside a compilation."""
     return _compilation()[0]
 
 
 def is_compiled_by_itself() -> bool:
-    """Whether the code that Dynamo compiles is that of a function which code outside torch calls, and no part of the compiled callable.
+    """Tell whether Dynamo compiles a function that code outside torch calls, and no part of the compiled callable.
 
     The frame being compiled is not on the stack yet: outside of torch's own, the next frame is its caller, or `compile_wrapper` of
-    `torch/_dynamo/eval_frame.py` for the compiled callable itself.
-
-    Returns:
-        False for what follows a graph break in the same function, and outside a compilation.
+    `torch/_dynamo/eval_frame.py` for the compiled callable itself. What follows a graph break in the same function does not count.
     """
     caller = frame = _frame_of_compile()
     while caller is not None and caller.f_code.co_name != "compile_wrapper" and caller.f_code.co_filename.startswith(torch_folder()):
@@ -266,16 +211,10 @@ _RESUMED = "torch_dynamo_resume_in_"
 
 
 def line_being_traced(code: CodeType) -> int | None:
-    """Return the line of a frame that Dynamo has reached where it reports a graph break.
+    """Find the line of a frame that Dynamo has reached where it reports a graph break; None where no translator is on the stack.
 
     PyTorch leaves the compiled frame out of the stack where its line calls a function of a frozen module such as `os.path`.
     `log_graph_break` in `torch/_dynamo/symbolic_convert.py` is a method of the translator of a frame, whose `parent` inlines it.
-
-    Args:
-        code: Of the compiled frame.
-
-    Returns:
-        Line number; None where no such translator is on the stack.
     """
     caller: FrameType | None = sys._getframe(1)
     while caller is not None:
@@ -292,8 +231,7 @@ def line_being_traced(code: CodeType) -> int | None:
 def code_wrapped_by_compiled() -> CodeType | None:
     """Return the code of the function that the compiled function wraps: what its closure holds, as that of a decorator does.
 
-    Returns:
-        Of the innermost of nested decorators; None outside a compilation, or when the closure holds no function.
+    Of nested decorators it is the innermost function; None outside a compilation, or when the closure holds no function.
     """
     for cell in _compilation()[1]:
         try:
@@ -306,13 +244,13 @@ def code_wrapped_by_compiled() -> CodeType | None:
 
 
 def _compilation() -> tuple[CodeType | None, tuple[types.CellType, ...]]:
-    """The code that Dynamo compiles, and its closure."""
+    """Return the code that Dynamo compiles, and its closure."""
     frame = _frame_of_compile()
     return (None, ()) if frame is None else (frame.f_locals["code"], frame.f_locals.get("closure") or ())
 
 
 def _frame_of_compile() -> FrameType | None:
-    """The innermost frame of `_compile` in `torch/_dynamo/convert_frame.py`, which has the code and its closure as arguments."""
+    """Find the innermost frame of `_compile` in `torch/_dynamo/convert_frame.py`, which has the code and its closure as arguments."""
     caller: FrameType | None = sys._getframe(1)
     while caller is not None:
         if caller.f_code.co_name == "_compile" and isinstance(caller.f_locals.get("code"), types.CodeType):
@@ -324,10 +262,8 @@ def _frame_of_compile() -> FrameType | None:
 def recompiled_scope() -> Mapping[str, Any]:
     """Return the variables of the user's frame while Dynamo determines why it recompiles, to evaluate a failed guard.
 
-    `get_and_maybe_log_recompilation_reasons` in `torch/_dynamo/guards.py` holds the user's frame as `frame`.
-
-    Returns:
-        The frame's locals, and its globals under `G`; empty at any other time.
+    `get_and_maybe_log_recompilation_reasons` in `torch/_dynamo/guards.py` holds the user's frame as `frame`. The globals are under `G`;
+    empty at any other time.
     """
     caller: FrameType | None = sys._getframe(1)
     while caller is not None:
@@ -340,11 +276,7 @@ def recompiled_scope() -> Mapping[str, Any]:
 
 @functools.cache
 def graph_break_hints() -> dict[str, tuple[str, ...]]:
-    """Map ids of graph breaks to PyTorch's hints.
-
-    Returns:
-        Id -> hints, without those that contain placeholders; empty if torch has no such file.
-    """
+    """Map ids of graph breaks to PyTorch's hints, without those that contain placeholders; empty if torch has no such file."""
     hints: dict[str, tuple[str, ...]] = {}
     for gb_id, item in _registered_breaks():
         whole = "\n".join(str(part) for part in item.get("Hints") or ()).replace(" \n", " ")  # the parts of one sentence end in a space
@@ -354,11 +286,7 @@ def graph_break_hints() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def graph_break_registry() -> dict[str, str]:
-    """Map types of graph breaks to PyTorch's ids.
-
-    Returns:
-        Type of the break (the first line of its message) -> id such as `GB0025`; empty if torch has no such file.
-    """
+    """Map types of graph breaks, the first lines of their messages, to PyTorch's ids (`GB0025`); empty if torch has no such file."""
     return {str(item["Gb_type"]): gb_id for gb_id, item in _registered_breaks() if "Gb_type" in item}
 
 
@@ -372,15 +300,10 @@ def _registered_breaks() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def unlogged_failures() -> dict[str, int]:
-    """Return failures to trace that Dynamo may not have logged.
+    """Count, by message, failures to trace that Dynamo may not have logged; empty in versions of torch that log them.
 
-    torch 2.9 skips a frame that iterates over a generator it cannot trace, and logs no reason: it raises `SkipFrame` without a
-    message (`LocalGeneratorObjectVariable.next_variable` in `torch/_dynamo/variables/functions.py`; 2.13 no longer imports
-    `SkipFrame` there). Nor does it log why the rest of a function runs in Python, see `unlogged_steps`. The message is only in
-    `counters` of `torch/_dynamo/utils.py`.
-
-    Returns:
-        Dynamo's message -> number of occurrences, in the order of the first; empty in versions of torch that log it.
+    torch 2.9 raises `SkipFrame` without a message for a generator that it cannot trace (`LocalGeneratorObjectVariable.next_variable` in
+    `torch/_dynamo/variables/functions.py`); the message is only in `counters` of `torch/_dynamo/utils.py`. See also `unlogged_steps`.
     """
     from torch._dynamo import utils
 
@@ -390,13 +313,11 @@ def unlogged_failures() -> dict[str, int]:
 
 
 def unlogged_steps() -> list[tuple[str, int]]:
-    """Return where Dynamo left the rest of a function to Python, which torch 2.9 does not log.
+    """Return file and line where Dynamo left the rest of a function to Python since the last reset, which torch 2.9 does not log.
 
     It does so where it cannot resume behind a break, as inside of `with` or `try` (`step_graph_break` in
-    `torch/_dynamo/symbolic_convert.py`), and keeps the reason in `graph_break_reasons` of `torch/_dynamo/utils.py`.
-
-    Returns:
-        File and line of each since the last reset, in order; empty in versions of torch that log it.
+    `torch/_dynamo/symbolic_convert.py`), and keeps the reason in `graph_break_reasons` of `torch/_dynamo/utils.py`. Empty in versions of
+    torch that log it.
     """
     from torch._dynamo import utils
 
@@ -416,15 +337,13 @@ def _skips_silently() -> bool:
 def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
     """Record when Dynamo looks up compiled code, including its guards, and when that code runs.
 
-    torch marks both for its profiler (`TorchDynamo Cache Lookup` in `torch/csrc/dynamo/eval_frame_cpp.cpp`, `Torch-Compiled
-    Region` in `torch/_dynamo/convert_frame.py`). The legacy profiler is used because that of `torch.profiler` writes lines to stderr.
-    Rejected: `profile_guard_manager` in `torch/_C/_dynamo/guards.pyi`, which needs the frame's locals, and those exist only during the
-    call; and the figure in the compile metrics, which is measured with the CPU's caches flushed.
+    Fills `heard` at the end, in order, with `(is_lookup, start, end)` on the clock of `time.perf_counter_ns`, accurate to about a
+    microsecond. It stays empty if torch has no such profiler, or while another profiler runs.
 
-    Args:
-        heard: Filled in order: `(True, start, end)` for a look-up, `(False, start, end)` for compiled code, on the clock of
-            `time.perf_counter_ns`, accurate to about a microsecond. Stays empty if torch has no such profiler, or while another
-            profiler runs.
+    The legacy profiler is used because that of `torch.profiler` writes lines to stderr. Rejected: `profile_guard_manager` in
+    `torch/_C/_dynamo/guards.pyi`, which needs the frame's locals, and those exist only during the call; and the figure in the compile
+    metrics, which is measured with the CPU's caches flushed. torch marks both events in `torch/csrc/dynamo/eval_frame_cpp.cpp` and
+    `torch/_dynamo/convert_frame.py`.
     """
     import torch
 
@@ -455,13 +374,10 @@ def _ends(event: Any) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def isolated_compilations() -> Iterator[dict[str, Any]]:
-    """Compile a function independently of its other compilations.
+    """Yield keyword arguments for `torch.compile` with which it compiles a function independently of its other compilations.
 
-    Dynamo compiles a code object only a limited number of times, counted over all backends, and then silently runs it uncompiled.
-    torch 2.13 can isolate the compilations of one `torch.compile`; for earlier versions the limit is raised inside the context.
-
-    Yields:
-        Keyword arguments for `torch.compile`.
+    Dynamo compiles a code object only a limited number of times, counted over all backends, and then silently runs it uncompiled. torch
+    2.13 can isolate the compilations of one `torch.compile`; for earlier versions the limit is raised inside the context.
     """
     import inspect
 

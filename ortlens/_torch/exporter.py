@@ -34,12 +34,9 @@ what they compute on the way.
 
 @functools.cache
 def shared_registry() -> Any:
-    """Return the registry of ATen-to-ONNX functions of the installed torch and onnxscript; built once, in about 0.5 s.
+    """Return the `ONNXRegistry` of ATen-to-ONNX functions of the installed torch and onnxscript; built once, in about 0.5 s.
 
-    A model must use the registry's operator set version: functions of a newer one emit operators that an older model cannot contain.
-
-    Returns:
-        A `torch.onnx._internal.exporter._registration.ONNXRegistry`.
+    A model must use its operator set version: functions of a newer one emit operators that an older model cannot contain.
     """
     from torch.onnx._internal.exporter import _registration
 
@@ -48,14 +45,7 @@ def shared_registry() -> Any:
 
 
 def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
-    """Return the registry, with custom functions taking precedence.
-
-    Args:
-        custom: Op overload -> ONNX Script function.
-
-    Returns:
-        The shared registry if there are no custom functions, else a copy.
-    """
+    """Return the registry with custom functions taking precedence: a copy, or the shared one if there are none."""
     base = shared_registry()
     if not custom:
         return base
@@ -75,15 +65,7 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
 
 
 def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
-    """Return the decompositions of all operators that ONNX cannot express directly.
-
-    Args:
-        registry: As returned by `registry_with`.
-        always_decompose: Op overloads to decompose although the registry has functions for them.
-
-    Returns:
-        A table for AOTAutograd that keeps the operators for which the registry has functions.
-    """
+    """Return decompositions for AOTAutograd of operators without functions in the registry, and of those in `always_decompose`."""
     import torch
     from torch.fx.node import has_side_effect
     from torch.onnx._internal.exporter import _decomp
@@ -102,14 +84,7 @@ def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozen
 
 
 def decomposition_of(target: Any) -> Callable[..., Any]:
-    """Return torch's own decomposition of an operator.
-
-    Args:
-        target: Op overload that has one.
-
-    Returns:
-        The function.
-    """
+    """Return torch's own decomposition of an operator that has one."""
     from torch._decomp import decomposition_table
 
     function: Callable[..., Any] = decomposition_table[target]
@@ -117,15 +92,7 @@ def decomposition_of(target: Any) -> Callable[..., Any]:
 
 
 def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
-    """Find the ONNX function for a node.
-
-    Args:
-        node: A `call_function` node with `meta["val"]`.
-        registry: As returned by `registry_with`.
-
-    Returns:
-        The function; None if there is none for this target and these dtypes.
-    """
+    """Find the ONNX function for a `call_function` node with `meta["val"]`; None if there is none for its target and dtypes."""
     from torch.onnx._internal.exporter import _dispatching
 
     function, _ = _dispatching.dispatch(node, registry)
@@ -133,27 +100,15 @@ def dispatch(node: torch.fx.Node, registry: Any) -> Callable[..., Any] | None:
 
 
 def custom_functions(target: Any, registry: Any) -> list[Callable[..., Any]]:
-    """Find the functions for a target that were added to torch's registry.
-
-    Args:
-        target: Target of a node.
-        registry: As returned by `registry_with`.
-
-    Returns:
-        The functions of the custom table.
-    """
+    """Find the functions for a target that were added to torch's registry."""
     return [meta.onnx_function for meta in registry.get_decomps(target) if meta.is_custom]
 
 
 def insert_type_promotion(graph_module: torch.fx.GraphModule, may_promote: Callable[[torch.fx.Node], bool]) -> dict[str, Exception]:
     """Make PyTorch's implicit type promotion explicit, in place: ONNX operators do not promote types.
 
-    Args:
-        graph_module: An ATen graph whose placeholders carry fake values.
-        may_promote: Whether a node may need promotion; the others are not run again with fake tensors, which is slow.
-
-    Returns:
-        Node name -> what was raised, for nodes whose promotion is not known. They stay as they were: PyTorch can run them.
+    Returns what was raised, by name of the node, where the promotion is not known: such nodes stay as they were, since PyTorch can run
+    them. Nodes that `may_promote` rejects are not run again with fake tensors, which is slow.
     """
     from torch.onnx._internal.fx.passes import type_promotion
 
@@ -203,25 +158,14 @@ class NodeRecorder:
     """Runs ONNX Script functions and collects the ONNX nodes that they make."""
 
     def __init__(self, registry: Any) -> None:
-        """Prepare for a model.
-
-        Args:
-            registry: As returned by `registry_with`; determines the operator set.
-        """
+        """Prepare for a model, whose operator set the registry determines."""
         import onnxscript
 
         self._opset = onnxscript.values.Opset("", registry.opset_version)
         self._constants: dict[Any, Any] = _ByText()
 
     def symbolic(self, name: str) -> ir.Value:
-        """Make a graph input that ONNX Script functions can compute with.
-
-        Args:
-            name: Name of the value.
-
-        Returns:
-            A value without type and shape.
-        """
+        """Make a graph input, without type and shape, that ONNX Script functions can compute with."""
         from torch.onnx._internal.exporter import _tensors
 
         return _tensors.SymbolicTensor(self._opset, name=name)
@@ -229,16 +173,7 @@ class NodeRecorder:
     def call(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, list[ir.Node], dict[Any, Any]]:
-        """Run one function.
-
-        Args:
-            function: As returned by `dispatch`.
-            args: ONNX values and Python constants.
-            kwargs: The same by name.
-
-        Returns:
-            The function's result (a value or a sequence), the nodes made, and the local functions that they call.
-        """
+        """Run one function; return its result, the nodes made, and the local functions that they call."""
         import onnxscript
         from torch.onnx._internal.exporter import _building, _core
 
@@ -253,11 +188,7 @@ class NodeRecorder:
 
 
 def add_opset_imports(model: ir.Model) -> None:
-    """Declare the operator sets that the nodes of a model use.
-
-    Args:
-        model: Changed in place.
-    """
+    """Declare, in place, the operator sets that the nodes of a model use."""
     from torch.onnx._internal.exporter import _ir_passes
 
     _ir_passes.add_opset_imports(model)

@@ -14,15 +14,11 @@ if TYPE_CHECKING:
 
 
 def trace_again(target: object) -> None:
-    """Let Dynamo trace the code of a target again, where it was tried before and may be marked to be skipped.
+    """Let Dynamo trace the code of a function, a method or a module with its submodules again, where it may be marked to be skipped.
 
-    The mark cannot be read. Without it, Dynamo looks up what it compiled, which stays, and traces what it does not find: other compiled
-    functions of the same code do so once more, after which the code is marked as before. What a user marked with `torch._dynamo.skip`
-    keeps its mark, and so does torch's own code, but for its wrapper of modules such as `torch.nn.Sequential`. Rejected: `reset_code`,
-    which drops what was compiled, and `torch.compiler.reset`, which does so for the whole process.
-
-    Args:
-        target: A function, a method or a module, whose submodules count too.
+    The mark cannot be read. What was compiled stays; other compiled functions of the same code are traced once more, then marked as before.
+    What a user marked with `torch._dynamo.skip` keeps its mark, and so does torch's own code, but for its wrapper of modules such as
+    `torch.nn.Sequential`. Rejected: `reset_code`, which drops what was compiled, and `torch.compiler.reset`, which does so process-wide.
     """
     from torch._C._dynamo import eval_frame
     from torch._dynamo.convert_frame import input_codes
@@ -39,7 +35,7 @@ def trace_again(target: object) -> None:
 
 
 def _nothing() -> None:
-    """Wrapped in the function that Dynamo puts around callables of libraries, whose code, and mark, all of them share."""
+    """Stand for the callables of libraries that Dynamo wraps in one function, whose code, and mark, all of them share."""
 
 
 def _codes_of(target: object) -> Iterator[CodeType]:
@@ -56,7 +52,7 @@ def _codes_of(target: object) -> Iterator[CodeType]:
 
 
 def _codes_behind(function: Any) -> Iterator[CodeType]:
-    """The code of a function, and of those that it decorates."""
+    """Yield the code of a function, and of those that it decorates."""
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))

@@ -16,13 +16,10 @@ _ENTRY = "torch._dynamo.eval_frame"  # `_optimize(rebuild_ctx, backend="inductor
 
 
 def replace_backends(replace: Callable[[object], object]) -> None:
-    """Have every later `torch.compile` of this process use another backend.
+    """Have every later `torch.compile` of this process use the backend that `replace` returns for the one passed, or its name.
 
-    `torch._dynamo.optimize` in `torch/_dynamo/eval_frame.py` is where all of them meet, after modes and options were put into the
-    backend. Tracing for `torch.export` takes another way.
-
-    Args:
-        replace: Takes what was passed as backend, a name or an object; returns what to use.
+    `torch._dynamo.optimize` in `torch/_dynamo/eval_frame.py` is where all of them meet, after modes and options were put into the backend.
+    Tracing for `torch.export` takes another way.
     """
 
     def patch(module: Any) -> None:
@@ -37,12 +34,7 @@ def replace_backends(replace: Callable[[object], object]) -> None:
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Act on a module as soon as it was executed; at once if it is there.
-
-    Args:
-        name: Its full name.
-        act: Takes the module.
-    """
+    """Act on a module as soon as it has been executed, or at once if it is already there."""
     if name in sys.modules:
         act(sys.modules[name])
     else:

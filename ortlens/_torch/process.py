@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 def openmp_pause() -> Callable[[], Any] | None:
     """Return a function that ends the OpenMP threads which PyTorch's operators have started for the calling thread.
 
-    The threads of GNU OpenMP, which torch uses on Linux, keep spinning for a while after their work; the duration is fixed when the
-    library is loaded. `omp_pause_resource_all` (OpenMP 5.0, 3.2.44) ends them; the next parallel operator starts new ones.
-
-    Returns:
-        The function; None if torch does not use GNU OpenMP, or a version without it.
+    The threads of GNU OpenMP, which torch uses on Linux, keep spinning for a while after their work; the duration is fixed when the library
+    is loaded. `omp_pause_resource_all` (OpenMP 5.0, 3.2.44) ends them; the next parallel operator starts new ones. None if torch does not
+    use GNU OpenMP, or a version without it.
     """
     library = next(pathlib.Path(torch_folder(), "lib").glob("libgomp*.so*"), None)
     if library is None or sys.platform != "linux":
@@ -42,7 +40,7 @@ def torch_folder() -> str:
 
 
 def computes_bfloat16() -> bool | None:
-    """Whether the CPU has instructions for products of bfloat16, which torch uses; None if torch does not say.
+    """Tell whether the CPU has instructions for products of bfloat16, which torch uses; None if torch does not say.
 
     Source: `torch/cpu/__init__.py` of torch 2.13; it knows the extensions of x86-64 only.
     """

@@ -18,31 +18,14 @@ _STARRED = re.compile(r"L\['([^']+)'\]\[(\d+)\]")
 def exported_inputs(program: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return all inputs of an exported program's graph: parameters, buffers, constants, then the user's inputs.
 
-    Args:
-        program: A `torch.export.ExportedProgram`.
-        args: Positional inputs of the user, in the program's structure.
-        kwargs: Keyword inputs, in any order.
-
-    Returns:
-        One value per placeholder.
-
-    Raises:
-        ValueError: The inputs have another structure.
-        AssertionError: A size violates the program's constraints; RuntimeError in some versions of torch.
+    Raises ValueError for another structure; AssertionError, or RuntimeError in some versions of torch, for sizes outside the constraints.
     """
     inputs: tuple[Any, ...] = program._graph_module_flat_inputs(args, dict(kwargs))
     return inputs
 
 
 def without_tokens(program: Any) -> Any:
-    """Remove effect tokens from a program, so that its assertions are plain nodes.
-
-    Args:
-        program: A decomposed `torch.export.ExportedProgram`.
-
-    Returns:
-        The program, or a copy without tokens.
-    """
+    """Return a decomposed program without effect tokens, so that its assertions are plain nodes; a copy only if it has any."""
     from torch.export.graph_signature import InputKind
 
     if not any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):
@@ -74,9 +57,6 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions of composite operators, which PyTorch implements by other operators.
 
     Dynamo's graphs do not contain them; an exported program keeps them unless it is decomposed.
-
-    Returns:
-        Op overload -> function.
     """
     import torch
 
@@ -87,17 +67,11 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def with_renamed_guards(program: Any) -> Any:
-    """Make a program's guards use the input names of its graph.
+    """Return a program whose guards use the input names of its graph: the program itself, unchanged, or a shallow copy.
 
-    Tracing a `forward(*args)` records guards on `L['args'][0]`, but the graph's signature has `args_0`. torch 2.13 reconciles the
-    two (`_force_gm_signature_match` in `torch/export/_unlift.py`). torch 2.9 does not, and then both the program's module and its
-    decomposition raise a NameError.
-
-    Args:
-        program: A `torch.export.ExportedProgram`; never changed.
-
-    Returns:
-        The program, or a shallow copy with renamed guards.
+    Tracing a `forward(*args)` records guards on `L['args'][0]`, but the graph's signature has `args_0`. torch 2.13 reconciles the two
+    (`_force_gm_signature_match` in `torch/export/_unlift.py`). torch 2.9 does not, and then both the program's module and its decomposition
+    raise a NameError.
     """
     import inspect
 
@@ -116,28 +90,16 @@ def with_renamed_guards(program: Any) -> Any:
 
 
 def replaced_buffers(program: Any) -> frozenset[str]:
-    """Return the buffers to which the traced code assigned other tensors; a program writes the new values into the old ones at its end.
+    """Find the placeholders of buffers to which the traced code assigned other tensors; the program must not be decomposed.
 
-    Args:
-        program: A `torch.export.ExportedProgram`, not decomposed.
-
-    Returns:
-        The names of their placeholders.
+    The program writes the new values into the old buffers at its end.
     """
     writes = [node for node in program.graph.nodes if node.name.startswith("copy__default")]  # a copy by the user's code is `copy_`
     return frozenset(node.args[0].name for node in writes)
 
 
 def with_guards(program: Any, texts: Sequence[str]) -> Any:
-    """Give a program other guards.
-
-    Args:
-        program: A `torch.export.ExportedProgram`; never changed.
-        texts: As from `guard_texts`.
-
-    Returns:
-        A shallow copy.
-    """
+    """Return a shallow copy of a program with other guards, in the form of `guard_texts`."""
     import copy
 
     made = copy.copy(program)
@@ -146,25 +108,11 @@ def with_guards(program: Any, texts: Sequence[str]) -> Any:
 
 
 def guard_texts(program: Any) -> tuple[str, ...]:
-    """Return what tracing found about the sizes of a program's inputs.
-
-    Args:
-        program: A `torch.export.ExportedProgram`.
-
-    Returns:
-        Python expressions over `L['name'].size()[0]`; none in versions of torch that do not keep them.
-    """
+    """Return what tracing found about input sizes, as Python over `L['name'].size()[0]`; none where torch does not keep it."""
     return tuple(getattr(program, "_guards_code", ()))
 
 
 def exported_guards(program: Any) -> Callable[..., Any] | None:
-    """Return the function that checks the inputs of a program before it runs.
-
-    Args:
-        program: A `torch.export.ExportedProgram`.
-
-    Returns:
-        A callable of the flat user inputs that raises if a guard fails; None if there are no guards.
-    """
+    """Return the function that checks a program's flat user inputs, and raises if a guard fails; None if there are no guards."""
     with quiet():
         return getattr(program.module(), "_guards_fn", None)

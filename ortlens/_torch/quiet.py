@@ -33,11 +33,11 @@ class _Silence(logging.Filter):
         self._rules: list[Any] = []
 
     def match(self, _text: str) -> bool:
-        """Whether a warning is dropped."""
+        """Tell whether a warning is dropped."""
         return getattr(self._here, "depth", 0) > 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a log record is passed on."""
+        """Tell whether a log record is passed on."""
         chatty = record.name == _FAKES or (record.levelno < logging.ERROR and record.name.startswith(_CHATTY))
         return not (chatty and self.match(""))
 
@@ -80,7 +80,7 @@ class _Silence(logging.Filter):
 
 
 def _handlers() -> list[logging.Handler]:
-    """The handlers that get what these loggers say."""
+    """Find the handlers that get what these loggers say."""
     found = [] if logging.lastResort is None else [logging.lastResort]
     for name in (*_CHATTY, _FAKES):
         logger: logging.Logger | None = logging.getLogger(name)

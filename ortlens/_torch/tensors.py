@@ -14,28 +14,14 @@ if TYPE_CHECKING:
 
 
 def is_symbolic(value: object) -> bool:
-    """Whether a value is a symbolic number.
-
-    Args:
-        value: Anything, as found in `meta["val"]`.
-
-    Returns:
-        True for SymInt, SymFloat and SymBool.
-    """
+    """Tell whether a value is a symbolic number: SymInt, SymFloat or SymBool."""
     import torch
 
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def expression_of(value: object) -> str:
-    """Return the Python expression of a size over its symbols.
-
-    Args:
-        value: An int or a SymInt.
-
-    Returns:
-        Text such as `2*s0` or `s0 // 4`, which evaluates with the symbols as names and `math` in scope.
-    """
+    """Return the Python expression of a size, such as `s0 // 4`, which evaluates with the symbols as names and `math` in scope."""
     node = getattr(value, "node", None)
     if node is None:
         return repr(value)
@@ -45,14 +31,9 @@ def expression_of(value: object) -> str:
 
 
 def scaled_term(value: object) -> tuple[object, int, int] | None:
-    """Take a size apart into a number, and a multiple of something else.
+    """Split a size `offset + factor * term` into the term, an expression of sympy, the offset and the factor.
 
-    Args:
-        value: An int or a SymInt.
-
-    Returns:
-        Term, offset and factor of a size `offset + factor * term`; the term is an expression of sympy, such as `s0` or `s0 // 2`.
-        None for an int, and for what is no such sum.
+    None for an int, and for what is no such sum.
     """
     expr: Any = getattr(getattr(value, "node", None), "expr", None)
     if not hasattr(expr, "as_coeff_Add"):  # neither has a truth value
@@ -64,14 +45,9 @@ def scaled_term(value: object) -> tuple[object, int, int] | None:
 
 
 def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
-    """Return the Python expression of a size over terms whose values are known.
+    """Return the Python expression of a size over terms whose values are known; it evaluates with `math` in scope.
 
-    Args:
-        value: An int or a SymInt.
-        sources: Term, as `scaled_term` returns it -> Python expression of its value.
-
-    Returns:
-        Text that holds these expressions and evaluates with `math` in scope; None when the size holds other symbols.
+    `sources` maps terms, as from `scaled_term`, to expressions of their values. None when the size holds other symbols.
     """
     expr = getattr(getattr(value, "node", None), "expr", None)
     if expr is None:
@@ -94,15 +70,7 @@ def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
 
 
 def size_hint(value: object, *, unknown: int = 1) -> int:
-    """Return the value that a SymInt had during tracing.
-
-    Args:
-        value: An int or a SymInt.
-        unknown: Stands for each data-dependent size, which has no hint.
-
-    Returns:
-        The hint, or what follows from `unknown`.
-    """
+    """Return the value that a SymInt had during tracing, with `unknown` for each data-dependent size, which has no hint."""
     if isinstance(value, int):
         return value
     node = getattr(value, "node", None)
@@ -120,40 +88,19 @@ def size_hint(value: object, *, unknown: int = 1) -> int:
 
 
 def depends_on_data(value: object) -> bool:
-    """Check whether a number, or a size of a tensor, is known only once the program has read data.
-
-    Args:
-        value: As found in `meta["val"]`.
-
-    Returns:
-        True for what `.item()` and `nonzero` give, say, and for what is computed from it.
-    """
+    """Tell whether a number, or a size of a tensor, is known only once the program has read data, as after `.item()` or `nonzero`."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     return bool(free_unbacked_symbols(value))
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return the version counter of a tensor: the number of in-place writes to it.
-
-    Args:
-        tensor: Not created in inference mode, whose tensors have no version counter.
-
-    Returns:
-        The counter.
-    """
+    """Return the version counter of a tensor, the number of in-place writes to it; tensors made in inference mode have none."""
     return tensor._version
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of the zeros without memory that automatic differentiation makes.
-
-    Args:
-        tensor: A tensor.
-
-    Returns:
-        True for those; copies of them have memory.
-    """
+    """Tell whether a tensor is one of the zeros without memory that automatic differentiation makes; copies of them have memory."""
     return bool(tensor._is_zerotensor())
 
 
@@ -167,55 +114,25 @@ def real_tensors() -> Iterator[None]:
 
 
 def is_fake(value: object) -> bool:
-    """Whether a value is a fake tensor, which has no data.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        True for fake tensors.
-    """
+    """Tell whether a value is a fake tensor, which has no data."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(value, FakeTensor)
 
 
 def share_storage(one: Any, other: Any) -> bool:
-    """Whether two tensors, or the tensors of two lists, lie in one storage; fake ones have storages, too.
-
-    Args:
-        one: A tensor, or a list of tensors.
-        other: Likewise.
-
-    Returns:
-        True if a storage of one is one of the other.
-    """
+    """Tell whether two tensors, or the tensors of two lists, lie in one storage; fake ones have storages, too."""
     first, second = ({tensor.untyped_storage()._cdata for tensor in tensors_of(value)} for value in (one, other))
     return not first.isdisjoint(second)
 
 
 def is_fake_of(value: object, mode: object) -> bool:
-    """Whether a value is a fake tensor of this mode; those of different modes must not be mixed.
-
-    Args:
-        value: Anything.
-        mode: A fake tensor mode.
-
-    Returns:
-        True for its fake tensors.
-    """
+    """Tell whether a value is a fake tensor of this mode; those of different modes must not be mixed."""
     return getattr(value, "fake_mode", None) is mode
 
 
 def qualified_name(target: object) -> str | None:
-    """Return a name by which another process finds the same function.
-
-    Args:
-        target: Target of a `call_function` node.
-
-    Returns:
-        Text such as `torch.nn.functional.gelu`; None if the function has no such name.
-    """
+    """Return a name by which another process finds the same function, such as `torch.nn.functional.gelu`; None if it has none."""
     from torch.fx.node import _get_qualified_name
 
     try:
@@ -225,28 +142,14 @@ def qualified_name(target: object) -> str | None:
 
 
 def is_wrapper(value: torch.Tensor) -> bool:
-    """Whether a tensor is a wrapper subclass, whose inner tensors AOTAutograd unpacks.
-
-    Args:
-        value: A tensor.
-
-    Returns:
-        True for wrapper subclasses.
-    """
+    """Tell whether a tensor is a wrapper subclass, whose inner tensors AOTAutograd unpacks."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     return bool(is_traceable_wrapper_subclass(value))
 
 
 def has_own_operators(value: torch.Tensor) -> bool:
-    """Whether a tensor is of a subclass that computes operators in its own way, in `__torch_dispatch__`.
-
-    Args:
-        value: A tensor.
-
-    Returns:
-        True for wrapper subclasses, `MaskedTensor` and the like; False for plain and fake tensors.
-    """
+    """Tell whether a tensor's subclass computes operators in its own way, in `__torch_dispatch__`; False for fake tensors."""
     import torch
 
     plain = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
@@ -254,16 +157,7 @@ def has_own_operators(value: torch.Tensor) -> bool:
 
 
 def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-    """Make a fake tensor, which has no data.
-
-    Args:
-        dtype: Its dtype.
-        shape: Its sizes.
-        strides: Its strides.
-
-    Returns:
-        A fake tensor of the CPU.
-    """
+    """Make a fake tensor of the CPU, which has no data."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -272,14 +166,7 @@ def fake_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
 
 
 def fake_mode_of(values: Iterable[object]) -> Any:
-    """Return a fake tensor mode: that of the first fake tensor, else a new one that also accepts real tensors.
-
-    Args:
-        values: Tensors.
-
-    Returns:
-        A `torch._subclasses.fake_tensor.FakeTensorMode`.
-    """
+    """Return a fake tensor mode: that of the first fake tensor, else a new one that also accepts real tensors."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     found = next((value for value in values if isinstance(value, FakeTensor)), None)
@@ -287,14 +174,7 @@ def fake_mode_of(values: Iterable[object]) -> Any:
 
 
 def needs_data(error: BaseException) -> bool:
-    """Whether an error says that a fake tensor has no values to decide on.
-
-    Args:
-        error: The exception.
-
-    Returns:
-        True for the data-dependent errors of `torch._subclasses.fake_tensor`.
-    """
+    """Tell whether an error says that a fake tensor has no values to decide on."""
     from torch._subclasses import fake_tensor
 
     kinds = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
@@ -302,15 +182,7 @@ def needs_data(error: BaseException) -> bool:
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
-    """Apply a function to every tensor in a structure.
-
-    Args:
-        function: Takes and returns a tensor.
-        tree: Nested tuples, lists, dicts and whatever else is registered with torch's pytree.
-
-    Returns:
-        The same structure.
-    """
+    """Apply a function to every tensor in a pytree."""
     import torch
     from torch.utils import _pytree
 
@@ -318,14 +190,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
-    """Return all tensors in a structure.
-
-    Args:
-        tree: As for `map_tensors`.
-
-    Returns:
-        The tensors, in the order of the structure.
-    """
+    """Collect all tensors in a structure, in its order."""
     import torch
     from torch.utils import _pytree
 
@@ -333,45 +198,20 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Take a structure apart.
-
-    Args:
-        tree: As for `map_tensors`.
-
-    Returns:
-        The leaves, and the tree spec, which has their order.
-    """
+    """Take a structure apart into its leaves and the tree spec, which has their order."""
     from torch.utils import _pytree
 
     return _pytree.tree_flatten(tree)
 
 
 def flatten_as(spec: Any, tree: Any) -> list[Any]:
-    """Take a structure apart that is expected to be like another one.
-
-    Args:
-        spec: The tree spec of the other one.
-        tree: The structure; where it has a subtree in place of a leaf, that counts as one.
-
-    Returns:
-        The leaves, in the order of the spec, also where dicts have another order.
-
-    Raises:
-        ValueError: Another structure.
-    """
+    """Return a structure's leaves in the order of a spec, a subtree in a leaf's place as one; raises ValueError for another structure."""
     leaves: list[Any] = spec.flatten_up_to(tree)
     return leaves
 
 
 def named_leaves(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """Return the leaves of a structure with the way that leads to them.
-
-    Args:
-        tree: As for `map_tensors`.
-
-    Returns:
-        Pairs of keys, such as an index or a key of a dict, and the leaf.
-    """
+    """Return the leaves of a structure, each after the keys that lead to it, such as an index or a key of a dict."""
     from torch.utils import _pytree
 
     pairs, _ = _pytree.tree_flatten_with_path(tree)
@@ -383,27 +223,13 @@ def _key_of(entry: Any) -> Any:
 
 
 def spec_children(spec: Any) -> list[Any]:
-    """Return the specs of what a structure holds.
-
-    Args:
-        spec: A tree spec of `torch.utils._pytree`.
-
-    Returns:
-        One spec per item, in order. torch 2.9 has no method for it, and later versions deprecate the attribute.
-    """
+    """Return the specs of a structure's items; torch 2.9 has no method for it, and later versions deprecate the attribute."""
     children: list[Any] = spec.children() if hasattr(spec, "children") else spec.children_specs
     return children
 
 
 def shallow_spec(spec: Any) -> Any:
-    """Return the spec of a structure whose children are leaves.
-
-    Args:
-        spec: A tree spec of `torch.utils._pytree`, not that of a leaf.
-
-    Returns:
-        The spec of the same type with as many leaves.
-    """
+    """Return a spec of the same type whose children are all leaves; not for the spec of a leaf."""
     from torch.utils import _pytree
 
     (leaf,) = spec_children(_pytree.tree_flatten([0])[1])
@@ -411,15 +237,7 @@ def shallow_spec(spec: Any) -> Any:
 
 
 def unflatten(values: list[Any], spec: Any) -> Any:
-    """Put values back into a structure.
-
-    Args:
-        values: The leaves.
-        spec: A tree spec of `torch.utils._pytree`.
-
-    Returns:
-        The structure.
-    """
+    """Put values back into a structure."""
     from torch.utils import _pytree
 
     return _pytree.tree_unflatten(values, spec)

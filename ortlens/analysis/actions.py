@@ -55,15 +55,7 @@ class Action:
 
 
 def actions_of(capture: Capture, overview: Overview) -> tuple[Action, ...]:
-    """Everything that can be done, the most useful first; the first three are what to look at first.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        At most `MAX_ACTIONS`; what one change mends is one action.
-    """
+    """List what can be done, the most useful first, at most `MAX_ACTIONS`; what one change mends is one action."""
     found = _Found(capture, overview)
     return tuple(found.action(look) for look in ranked_looks(overview)[:MAX_ACTIONS])
 
@@ -115,14 +107,7 @@ def _confidence(look: Look) -> GainConfidence:
 
 
 def settings_in(advice: str) -> Iterator[str]:
-    """Lines of Python for the settings that an advice names.
-
-    Args:
-        advice: Any text.
-
-    Yields:
-        `torch._dynamo.config.capture_scalar_outputs = True`, or a call of `torch.compile` with the option.
-    """
+    """Yield lines of Python for the settings that advice names, such as `torch._dynamo.config.capture_scalar_outputs = True`."""
     yield from (found[1] for found in _SETTING.finditer(advice))
     yield from (f"{found['where']}.add({found['what']})" for found in _LISTED.finditer(advice))
     options = [found[1] for found in _SPELLED.finditer(advice)]
@@ -131,15 +116,7 @@ def settings_in(advice: str) -> Iterator[str]:
 
 
 def line_after(source: str, advice: str) -> str | None:
-    """The user's line as an advice wants it, where a rule can write it down.
-
-    Args:
-        source: The line.
-        advice: What to change.
-
-    Returns:
-        The new line, with names that say what to fill in; empty to delete the line; None where no rule fits.
-    """
+    """Rewrite the user's line as advised, with names that say what to fill in; empty to delete it, None where no rule fits."""
     line = source.strip()
     if line == "torch._dynamo.graph_break()":
         return ""

@@ -50,16 +50,10 @@ _INSTEAD = {
 
 
 def advice_for_break(item: Break, following: str = "", *, met: str = "", gradients: bool = True) -> str | None:
-    """What to change so that a graph is not broken there any more.
+    """Say in one sentence, without a full stop, how to avoid a graph break; None when the texts do not say enough.
 
-    Args:
-        item: A graph break.
-        following: The lines of its function behind the line that breaks the graph, as far as they are known.
-        met: What Dynamo met there, as its developers write it.
-        gradients: Whether autograd records there.
-
-    Returns:
-        One sentence without a full stop; None when the texts do not say enough.
+    `following` holds the lines of the function behind the break, as far as known; `met` is what Dynamo met, as its developers write it;
+    `gradients` says whether autograd records there.
     """
     said = _said(item)
     for words, rule in _BREAK_RULES:
@@ -98,7 +92,7 @@ def _disabled(item: Break) -> str:
 
 
 def _branching(item: Break) -> str:
-    """Without `torch.cond` and `torch.while_loop`: measured, they take longer than the break that they remove."""
+    """Advise without `torch.cond` and `torch.while_loop`: measured, they take longer than the break that they remove."""
     source = item.source or ""
     if only_checks(source):
         return f"Check values {_OUTSIDE}: a check inside needs the value of a tensor"
@@ -298,7 +292,7 @@ def _packed(item: Break) -> str | None:
 
 
 def _lowering(item: Break) -> str | None:
-    """With gradients, PyTorch lowers a loop with the number of its steps as a symbol, which it makes with this setting only."""
+    """Advise the setting that a loop with gradients needs: only with it does PyTorch make its number of steps a symbol."""
     return f"Set `{_SCALARS}`: gradients of `while_loop` need it" if "while_loop" in (item.source or "") else None
 
 
@@ -362,7 +356,7 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], Callable[[Break], str | None]]] = 
 
 
 def _call_outside(item: Break, name: str) -> str:
-    """To move a call that the user can see, by the name in the user's line; else to move the line."""
+    """Advise moving a call that the user can see, by the name in the user's line; else moving the line."""
     written = _as_written(item, name)
     if written is None and (item.source is not None or _is_behind(item)):
         return f"Move the line {_OUTSIDE}: PyTorch cannot trace `{name}`, which it calls"
@@ -370,7 +364,7 @@ def _call_outside(item: Break, name: str) -> str:
 
 
 def _as_written(item: Break, name: str) -> str | None:
-    """How the user's line writes a function: `os.listdir` for `posix.listdir`; None where it does not."""
+    """Find how the user's line writes a function: `os.listdir` for `posix.listdir`; None where it does not."""
     if _is_behind(item):
         return None
     found = re.search(rf"[\w.]*\b{re.escape(name.rpartition('.')[2])}(?=\()", item.source or "")
@@ -378,12 +372,12 @@ def _as_written(item: Break, name: str) -> str | None:
 
 
 def _is_behind(item: Break) -> bool:
-    """Whether what stops the graph is a line of a library that the user's line calls."""
+    """Tell whether what stops the graph is a line of a library that the user's line calls."""
     return bool(item.user_stack) and not item.user_stack[-1].startswith(f"{item.file}:{item.line} ")
 
 
 def _short(operator: str) -> str:
-    """`nonzero` of `aten.nonzero.default`, `unique` of `aten._unique2.default`."""
+    """Shorten an operator's name: `nonzero` of `aten.nonzero.default`, `unique` of `aten._unique2.default`."""
     parts = operator.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     return name.strip("_").rstrip("0123456789")
@@ -394,17 +388,17 @@ def _said(item: Break) -> str:
 
 
 def _or_setting(item: Break) -> str:
-    """The setting that PyTorch's own hints recommend."""
+    """Name the setting that PyTorch's own hints recommend, as a clause to append; empty if there is none."""
     name = next((name for name in _SWITCHES if any(name in hint for hint in item.hints)), None)
     return f", or set `torch._dynamo.config.{name} = True`" if name else ""
 
 
 def _or_listed(item: Break, what: str) -> str:
-    """The setting that lists functions, as PyTorch's own texts name it."""
+    """Name the setting that lists functions, as PyTorch's own texts do, as a clause to append; empty if there is none."""
     found = _LISTED.search("\n".join((item.reason, *item.hints)))
     return f", or add {what} to `torch._dynamo.config.{found['name']}`" if found else ""
 
 
 def _is_in_torch(item: Break) -> bool:
-    """Whether what stops the graph is a line of PyTorch itself, whose frames are not in the user stack."""
+    """Tell whether what stops the graph is a line of PyTorch itself, whose frames are not in the user stack."""
     return bool(item.user_stack) and item.function is not None and item.user_stack[-1].rpartition(" ")[2] != item.function

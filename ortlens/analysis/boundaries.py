@@ -24,14 +24,9 @@ class Cost(NamedTuple):
 
 
 def boundary_cost(capture: Capture) -> Cost | None:
-    """What a session call costs beside the run, and what a byte over its boundary.
+    """Estimate what a session call costs beside the run, and per byte over its boundary; None when no call was recorded.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A line through the sessions (bytes over their boundary, median of binding and outputs), by least squares and with
-        no slope below zero; None when no call was recorded.
+    Fits a line through the sessions (bytes over the boundary, median of binding and outputs), by least squares and with no negative slope.
     """
     points = _boundary_points(capture)
     if not points:
@@ -47,14 +42,7 @@ def boundary_cost(capture: Capture) -> Cost | None:
 
 
 def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
-    """What a run of each partition takes inside ONNX Runtime.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Medians over the recorded runs of each session, in ns, the shortest first, by graph id; a graph without runs is absent.
-    """
+    """Compute the median run of each graph's sessions inside ONNX Runtime, in ns, the shortest first; graphs without runs are absent."""
     times: dict[tuple[str, str], list[int]] = {}
     for run in capture.runs:
         if run.session_id is not None and run.graph_id is not None:

@@ -22,13 +22,9 @@ _FRAME = re.compile(r"(.*?)(\d{1,9})/[^/]*\Z", re.DOTALL | re.ASCII)
 
 
 def graphs_in_call_order(capture: Capture) -> tuple[Graph, ...]:
-    """All graphs, sorted as a call enters them.
+    """Sort all graphs as a call enters them; those of the measured call are in its order.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Versions of one graph stand together, in the place of the first. Those of the measured call are in its order.
+    Versions of one graph stand together, in the place of the first.
     """
     first: dict[tuple[object, ...], int] = {}
     for row, graph in enumerate(capture.graphs):
@@ -41,48 +37,27 @@ def graphs_in_call_order(capture: Capture) -> tuple[Graph, ...]:
 
 
 def current_in_call_order(capture: Capture) -> tuple[Graph, ...]:
-    """The newest version of every graph, sorted as a call enters them.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        As `graphs_in_call_order`, without replaced versions that the measured call did not enter.
-    """
+    """Sort the newest versions of all graphs, and replaced ones that the measured call entered, as a call enters them."""
     known = {graph.graph_id for graph in current_graphs(capture.graphs)}.union(_measured(capture))
     return tuple(graph for graph in graphs_in_call_order(capture) if graph.graph_id in known)
 
 
 def _measured(capture: Capture) -> tuple[str, ...]:
-    """The graphs of the measured call in its order; a ledger that was made from logs has none."""
+    """Return the graphs of the measured call in its order; a ledger that was made from logs has none."""
     totals = totals_of(capture.ledger)
     return totals.graph_ids if totals is not None and totals.is_measured else ()
 
 
 def is_backward_of(graph: Graph, before: Graph | None) -> bool:
-    """Whether a graph is the backward of the forward right before it: a break that ended the forward lies between them.
-
-    Args:
-        graph: Any graph.
-        before: The graph that the call entered before; None for none.
-
-    Returns:
-        True for a forward and a backward of one compilation.
-    """
+    """Tell whether a graph is the backward of the forward right before it: a break that ended the forward lies between them."""
     return before is not None and (before.phase, graph.phase, before.compile_id) == ("forward", "backward", graph.compile_id)
 
 
 def breaks_ahead(capture: Capture) -> tuple[Mapping[str, Sequence[int]], Sequence[int]]:
-    """Which breaks a call meets before each graph.
+    """Find the rows of the breaks that a call meets before each graph, in their order, each once, and those behind the last graph.
 
     Dynamo numbers the frames of a call as it first meets them, so the breaks before a graph are those of the frames since the graph before
     it; the last of them is the one that the time there is booked on.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Rows of the breaks by the graph behind them, in their order, each once; and those behind the last graph.
     """
     waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     ended: defaultdict[str, list[int]] = defaultdict(list)
@@ -109,7 +84,7 @@ def breaks_ahead(capture: Capture) -> tuple[Mapping[str, Sequence[int]], Sequenc
 
 
 def _taken(waiting: Mapping[str, list[tuple[int, int]]], group: str, number: int) -> list[int]:
-    """The breaks of earlier frames, which are not waiting any more."""
+    """Take the breaks of earlier frames out of `waiting`."""
     rows, found = waiting.get(group, []), []
     while rows and rows[-1][0] < number:
         found.append(rows.pop()[1])
@@ -117,6 +92,6 @@ def _taken(waiting: Mapping[str, list[tuple[int, int]]], group: str, number: int
 
 
 def _frame(compile_id: str | None) -> tuple[str, int]:
-    """The number of a frame, and what it is counted within: a rank of a merged capture, or compiled autograd."""
+    """Split a compile id into what its frame is counted within, a rank of a merged capture or compiled autograd, and its number."""
     found = _FRAME.match(compile_id or "")
     return (found[1], int(found[2])) if found else (compile_id or "", -1)

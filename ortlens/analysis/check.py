@@ -84,21 +84,7 @@ def limits_from(
     max_abs_err: float | None = None,
     max_slowdown: float | None = None,
 ) -> Limits:
-    """Check the limits themselves.
-
-    Args:
-        max_breaks: As in `Limits`.
-        max_recompiles: Likewise.
-        min_coverage: Likewise.
-        max_abs_err: Likewise.
-        max_slowdown: Likewise; below 1 it is what is added: 0.2 is 1.2.
-
-    Returns:
-        The limits.
-
-    Raises:
-        UsageError: One of them is not a number that makes sense.
-    """
+    """Make limits, and refuse values that make no sense with a `UsageError`; a `max_slowdown` of 0.2 counts as 1.2."""
     for name, count in (("max_breaks", max_breaks), ("max_recompiles", max_recompiles)):
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
             raise UsageError(f"{name} must be a whole number from 0, not {count!r}")
@@ -119,18 +105,9 @@ def limits_from(
 
 
 def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = None) -> tuple[VerdictRow, ...]:
-    """Hold a capture against limits, and against an earlier capture of the same program.
+    """Hold a capture against limits, and against an earlier capture of the same program that nothing may be worse than.
 
-    Args:
-        capture: The capture.
-        limits: The limits.
-        baseline: What nothing may be worse than: breaks, recompiles, operators, coverage, results, findings of severity error, times.
-
-    Returns:
-        A row per limit, and per kind of thing that may be worse than in the baseline.
-
-    Raises:
-        UsageError: Nothing is asked; `max_slowdown` has no baseline; or the captures are of different models.
+    Raises `UsageError` when nothing is asked, `max_slowdown` has no baseline, or the captures are of different models.
     """
     if limits == Limits() and baseline is None:
         raise UsageError(
@@ -172,7 +149,7 @@ def _place(item: object) -> tuple[str | None, int | None]:
 
 
 def _counted(name: LimitName, value: int, allowed: int, first: str, unknown: str, where: tuple[str | None, int | None]) -> VerdictRow:  # noqa: PLR0913, PLR0917 - a row has so many parts
-    """A count: beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
+    """Judge a count: failed beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
     verdict: Outcome = "failed" if value > allowed else "unmeasured" if unknown else "passed"
     detail = unknown if verdict == "unmeasured" else first
     return VerdictRow(limit=name, verdict=verdict, value=float(value), allowed=float(allowed), detail=detail, file=where[0], line=where[1])
@@ -228,7 +205,7 @@ _RULES: tuple[Callable[[Capture, Limits], VerdictRow | None], ...] = (_breaks, _
 
 
 def _against(result: Compared) -> Iterator[VerdictRow]:
-    """What got worse since the baseline, by kind; results only where the baseline verified them."""
+    """Yield what got worse since the baseline, by kind; results only where the baseline verified them."""
     for kind, subject in _KINDS:
         worse = [row for row in result.worse if row.kind == kind]
         missing = kind == "result" and not any(row.ok is not None for row in result.after.numerics)
@@ -253,7 +230,7 @@ def _against(result: Compared) -> Iterator[VerdictRow]:
 
 
 def _times(result: Compared, allowed: float | None) -> VerdictRow:
-    """The worst slowdown outside the noise; without a limit of its own, any."""
+    """Judge the worst slowdown outside the noise; without a limit of its own, any slowdown fails."""
     rows = _telling(result.timings)
     name: LimitName = "baseline" if allowed is None else "max_slowdown"
     most, subject = (1.0, "times") if allowed is None else (allowed, "")

@@ -55,27 +55,12 @@ class Coverage:
 
 
 def code_key(graph: Graph) -> tuple[object, ...]:
-    """What two versions of one graph have in common.
-
-    Args:
-        graph: Any graph.
-
-    Returns:
-        Dynamo's frame number, the function and the phase. The function is part of it because frame numbers restart
-        after `torch._dynamo.reset()`. A graph without a compile id is a kind of its own; prefill and decode are different kinds.
-    """
+    """Return what versions of one graph share, the function included: frame numbers restart after `torch._dynamo.reset()`."""
     return (*place_key(graph), graph.role)
 
 
 def place_key(graph: Graph) -> tuple[object, ...]:
-    """What graphs at one place of a call have in common, such as prefill and decode of a generation.
-
-    Args:
-        graph: Any graph.
-
-    Returns:
-        As `code_key`, whatever the role.
-    """
+    """Return what graphs at one place of a call have in common, such as prefill and decode of a generation."""
     if graph.compile_id is None:
         return (graph.graph_id,)
     return (graph.compile_id.rpartition("/")[0], graph.name, graph.file, graph.line, graph.phase)
@@ -87,27 +72,12 @@ def _attempt(graph: Graph) -> int:
 
 
 def own_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
-    """The graphs of the program.
-
-    Args:
-        graphs: Graphs of a capture.
-
-    Returns:
-        The same without those that only `verify` compiled and ran, in order.
-    """
+    """Return the graphs of the program, without those that only `verify` compiled and ran."""
     return tuple(graph for graph in graphs if not graph.only_verified)
 
 
 def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
-    """The newest version of every graph.
-
-    Args:
-        graphs: Graphs of a capture.
-
-    Returns:
-        The same without those that a later compilation of the same code and phase replaced, and those that only `verify` ran, in the
-        same order.
-    """
+    """Return the newest version of every graph, in order, without graphs that only `verify` ran."""
     graphs = own_graphs(graphs)
     newest: dict[tuple[object, ...], int] = {}
     for graph in graphs:
@@ -117,29 +87,14 @@ def current_graphs(graphs: Iterable[Graph]) -> tuple[Graph, ...]:
 
 
 def own_recompiles(capture: Capture) -> tuple[Recompile, ...]:
-    """The recompiles of the program.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Those of the capture without what `verify` compiled, in order.
-    """
+    """Return the recompiles of the program, without what `verify` compiled."""
     verified = {graph.compile_id for graph in capture.graphs if graph.only_verified}
     verified -= {graph.compile_id for graph in own_graphs(capture.graphs)}
     return tuple(item for item in capture.recompiles if item.compile_id not in verified)
 
 
 def ort_node_count(graph: Graph, partitioned: Mapping[str, int]) -> int | None:
-    """Compute nodes of one graph that ONNX Runtime runs.
-
-    Args:
-        graph: The graph.
-        partitioned: Compute nodes in the partitions, summed by graph id.
-
-    Returns:
-        The count; None for a graph of another backend.
-    """
+    """Count the compute nodes of one graph that ONNX Runtime runs; None for a graph of another backend."""
     if graph.node_count is None:
         return None
     if graph.coverage is None or not 0.0 <= graph.coverage <= 1.0:  # NaN in a damaged capture is neither
@@ -148,14 +103,7 @@ def ort_node_count(graph: Graph, partitioned: Mapping[str, int]) -> int | None:
 
 
 def partitioned_nodes(capture: Capture) -> dict[str, int]:
-    """Compute nodes in the partitions of each graph.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Counts by graph id; a graph without partitions is absent.
-    """
+    """Count the compute nodes in the partitions of each graph; a graph without partitions is absent."""
     counts: Counter[str] = Counter()
     for partition in capture.partitions:
         counts[partition.graph_id] += partition.node_count
@@ -163,14 +111,7 @@ def partitioned_nodes(capture: Capture) -> dict[str, int]:
 
 
 def coverage_of(capture: Capture) -> Coverage:
-    """How much of the capture's code ONNX Runtime runs.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The coverage, weighted by compute nodes over the current graphs.
-    """
+    """Compute how much of the capture's code ONNX Runtime runs, weighted by compute nodes over the current graphs."""
     known = tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)
     partitioned = partitioned_nodes(capture)
     partition_counts = Counter(partition.graph_id for partition in capture.partitions)
@@ -190,14 +131,7 @@ def coverage_of(capture: Capture) -> Coverage:
 
 
 def is_dry_run(capture: Capture) -> bool:
-    """Whether nothing was run, so that everything is a plan.
-
-    Args:
-        capture: Any capture. Older ones do not say so; models without a session and without a call are what a dry run leaves.
-
-    Returns:
-        False as soon as anything ran.
-    """
+    """Tell whether nothing was run; older captures do not say so, but have models without a session and without a call."""
     left = bool(capture.models) and not capture.sessions and not capture.runs
     return left or bool(capture.environment.get("dry_run")) or _is_cut_short(capture)
 

@@ -68,16 +68,9 @@ class Cut:
 
 
 def cut(dag: Dag, supported: Sequence[bool], ordered: Sequence[bool], *, min_nodes: int = 1) -> Cut:
-    """Cut a graph.
+    """Cut a graph; partitions with fewer compute nodes than `min_nodes`, and those of numbers alone, go back to PyTorch.
 
-    Args:
-        dag: The graph.
-        supported: By node: whether ONNX Runtime takes it.
-        ordered: By node: whether it has to keep its place among others of the kind (checks, random draws).
-        min_nodes: Partitions with fewer compute nodes are given back to PyTorch; those of numbers alone always are.
-
-    Returns:
-        The cut; `count` is 0 when nothing is supported.
+    `ordered` marks nodes that have to keep their place among others of the kind (checks, random draws).
     """
     inside = [takes and not roams for takes, roams in zip(supported, dag.roaming, strict=True)]
     too_small: dict[int, int] = {}
@@ -93,16 +86,7 @@ def cut(dag: Dag, supported: Sequence[bool], ordered: Sequence[bool], *, min_nod
 
 
 def earliest_levels(dag: Dag, inside: Sequence[bool], ordered: Sequence[bool]) -> list[int]:
-    """The earliest wave that the inputs of each node allow.
-
-    Args:
-        dag: The graph.
-        inside: By node: whether it is to be in a partition.
-        ordered: As for `cut`.
-
-    Returns:
-        A level by node.
-    """
+    """Find the earliest wave that the inputs of each node allow."""
     level: list[int] = []
     floor = 0  # nothing after a write may run before it
     last_ordered = 0  # checks and random draws keep the order the program gave them
@@ -127,13 +111,7 @@ def earliest_levels(dag: Dag, inside: Sequence[bool], ordered: Sequence[bool]) -
 
 
 def sink(dag: Dag, inside: Sequence[bool], level: list[int]) -> None:
-    """Move supported nodes later where fewer bytes cross a boundary for it.
-
-    Args:
-        dag: The graph.
-        inside: By node: whether it is in a partition.
-        level: As made by `earliest_levels`; changed in place.
-    """
+    """Move supported nodes later, in `level`, where fewer bytes cross a boundary for it."""
     last = max(level, default=0)
     for node in range(len(level) - 1, -1, -1):
         readers = dag.readers[node]
@@ -149,7 +127,7 @@ def sink(dag: Dag, inside: Sequence[bool], level: list[int]) -> None:
 
 
 def _newly_crossing(dag: Dag, inside: Sequence[bool], level: Sequence[int], node: int, latest: int) -> int:
-    """Bytes of inputs that would have to leave their partition only because of this move."""
+    """Sum up the bytes of inputs that would have to leave their partition only because of this move."""
     total = 0
     for source in dag.sources[node]:
         own = level[source]
@@ -161,7 +139,7 @@ def _newly_crossing(dag: Dag, inside: Sequence[bool], level: Sequence[int], node
 
 
 def _small(dag: Dag, inside: Sequence[bool], level: Sequence[int], least: int) -> dict[int, int]:
-    """The nodes of partitions under the limit, with the number of compute nodes there."""
+    """Find the nodes of partitions under the limit, with the number of compute nodes there."""
     counts = [0] * (max(level, default=-1) + 1)
     for node, own in enumerate(level):
         counts[own] += inside[node] and dag.counted[node]

@@ -49,14 +49,7 @@ class ExpectedRun:
 
 
 def expected_runs(capture: Capture) -> tuple[ExpectedRun, ...]:
-    """The partitions that the next call of the model will run, as far as is known.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        One entry per partition whose session has run, in the order of a call.
-    """
+    """List the partitions, among those whose session has run, that the next call will run as far as is known, in order."""
     return tuple(_runs(capture))
 
 
@@ -84,29 +77,15 @@ def _runs(capture: Capture) -> Iterator[ExpectedRun]:
 
 
 def eager_s(capture: Capture) -> float:
-    """What a call takes in PyTorch.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Seconds as measured; where nothing was, twice the time in ONNX Runtime.
-    """
+    """Return the seconds that a call takes in PyTorch; where that was not measured, twice the time in ONNX Runtime."""
     measured = uncompiled_ns(capture)
     return measured / 1e9 if measured is not None else 2 * sum(run.run_s * run.entries for run in expected_runs(capture))
 
 
 def verify_s(capture: Capture, value_s: float, byte_s: float, *, per_op: bool) -> float:
-    """What `verify` will take.
+    """Estimate the seconds that `verify` will take if nothing differs; the factors are those of the models in docs/numerics.md.
 
-    Args:
-        capture: Any capture.
-        value_s: Seconds that comparing a small value takes on this machine now.
-        byte_s: Seconds for each byte of a large one.
-        per_op: Whether operators are checked one by one.
-
-    Returns:
-        Seconds, if nothing differs; the factors are those of the models in docs/numerics.md.
+    Comparing takes `value_s` for a small value, and `byte_s` for each byte of a large one.
     """
     runs = expected_runs(capture)
     whole = _SETTING_UP * value_s + 3 * eager_s(capture) + sum(0.3 * byte_s * run.weight_bytes for run in runs)
@@ -114,24 +93,14 @@ def verify_s(capture: Capture, value_s: float, byte_s: float, *, per_op: bool) -
 
 
 def _check_s(run: ExpectedRun, value_s: float, byte_s: float, *, per_op: bool) -> float:
-    """The model without rewrites and a session of it, or one of each operator; then each call in both precisions, and comparing."""
+    """Estimate one partition's check: its model without rewrites, or one of each operator; then calls in both precisions, and comparing."""
     made = run.session_s + (_SINGLE_OP * value_s * run.node_count if per_op else 0.4 * run.convert_s)
     compared = byte_s * run.value_bytes + 2 * value_s * run.node_count
     return made + min(run.entries, _MOST_CALLS) * (8 * run.run_s + compared)
 
 
 def profile_s(capture: Capture, most: int, fewest: int, stable_s: float) -> float:
-    """What `profile` will take.
-
-    Args:
-        capture: Any capture.
-        most: How often each run is repeated at most.
-        fewest: How often it is repeated at least; the same as `most` if a number was asked for.
-        stable_s: After how many seconds the fewest repeats are enough.
-
-    Returns:
-        Seconds.
-    """
+    """Estimate the seconds that `profile` will take; after `stable_s` seconds, `fewest` repeats of a run are enough."""
     runs = expected_runs(capture)
     taken = 0.0
     for run in runs:

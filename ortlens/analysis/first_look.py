@@ -84,30 +84,16 @@ class Look:
 
 
 def looks_of(overview: Overview) -> tuple[Look, ...]:
-    """What to look at first.
-
-    What the lens itself reports comes first, since the rest may be incomplete; then graphs that were compiled for training in vain, what
-    PyTorch runs faster, and the reason why nothing runs. Where a call was measured, what has a price comes next, the most expensive first;
-    then breaks, fallbacks, recompiles and what the rules found, the most expensive of each kind before the second of any; a recompile storm
-    before all of these. What one change mends is one look.
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        At most three, the most important first; empty when nothing stands out.
-    """
+    """Return what to look at first, the most important first; empty when nothing stands out."""
     return ranked_looks(overview)[:_MAX_LOOKS]
 
 
 def ranked_looks(overview: Overview) -> tuple[Look, ...]:
-    """The same without an end.
+    """Rank everything that can be done, the most important first; what one change mends is one look.
 
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Everything that can be done, the most important first.
+    First what the lens itself reports, since the rest may be incomplete; then graphs compiled for training in vain, what PyTorch runs
+    faster, and why nothing runs. If a call was measured, what has a price follows, the most expensive first; then a recompile storm, and
+    the most expensive of each kind before the second of any.
     """
     split = (*_merged(_breaks(overview)), *_fallbacks(overview), *_merged(_recompiles(overview)))
     fallen = {(group.file, group.line) for group in overview.fallbacks} if overview.coverage.verdict != "none" else set()
@@ -132,9 +118,9 @@ def ranked_looks(overview: Overview) -> tuple[Look, ...]:
 
 
 def _merged(looks: Iterator[Look]) -> list[Look]:
-    """One look for what one kind of change mends: breaks of one line or with one advice, and recompiles with one advice, but for a number.
+    """Merge what one change mends into one look: breaks of one line or with one advice, and recompiles whose advice is alike.
 
-    A number may be a layer's. The costliest stands for all, with their sum.
+    The advice may differ in a number, which may be a layer's. The costliest stands for all, with their sum.
     """
     advised: dict[tuple[str | None, int | None], str] = {}  # of a line with several breaks, the first advice speaks for all
     groups: dict[tuple[str | None, int | None, str], list[Look]] = {}
@@ -186,7 +172,7 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
 
 
 def _is_worth_a_look(finding: Finding, overview: Overview) -> bool:
-    """Whether it is a warning, or information about a slow call or about much of one."""
+    """Tell whether a finding is a warning, or information about a slow call or about much of one."""
     if finding.severity != "info":
         return True
     if finding.rule == slower_call.name:  # no program is slower without a word about it, but for what other work explains
@@ -271,7 +257,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
 
 
 def _is_beside_the_point(groups: Sequence[FallbackGroup], overview: Overview) -> bool:
-    """Whether calls were measured, and none ran these, or nobody can do much about them and they take little of a call.
+    """Tell whether no measured call ran these, or nobody can do much about them and they take little of a measured call.
 
     A rule of the backend keeps them in PyTorch, or PyTorch itself added them as checks.
     """

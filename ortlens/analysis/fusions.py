@@ -58,14 +58,9 @@ class Optimised:
 
 
 def optimised(capture: Capture) -> tuple[Optimised, ...]:
-    """Lay each profiled model beside what ran of it.
+    """Lay each profiled model beside what ran of it, in the order of the model; empty where nothing was profiled.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Session by session, in the order of the model; a kernel that ONNX Runtime inserted follows the one before it. Empty where nothing
-        was profiled.
+    A kernel that ONNX Runtime inserted follows the one before it.
     """
     partitions = {session.session_id: session.partition_id for session in capture.sessions}
     models: dict[str, dict[str, str]] = defaultdict(dict)
@@ -81,7 +76,7 @@ def optimised(capture: Capture) -> tuple[Optimised, ...]:
 
 
 def _optimised(session_id: str, kernels: list[Kernel], model: dict[str, str]) -> Iterator[Optimised]:
-    """The rows of a session; `model` has the operator of each node, in order."""
+    """Yield the rows of a session; `model` has the operator of each node, in order."""
     ops = model | {name: op for kernel in kernels for name, op in zip(kernel.onnx_nodes, kernel.onnx_ops, strict=False)}
     places = {name: number for number, name in enumerate(model)}
     own = own_nodes(kernels)
@@ -101,29 +96,16 @@ def _optimised(session_id: str, kernels: list[Kernel], model: dict[str, str]) ->
 
 
 def own_nodes(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
-    """The ONNX nodes that no other kernel may compute.
+    """Return for each kernel of one session the ONNX nodes that no other kernel may compute, in their order.
 
     Where ONNX Runtime renames a value, the nodes before it are among the origins of every kernel that reads it.
-
-    Args:
-        kernels: All kernels of one session.
-
-    Returns:
-        For each kernel its nodes, in their order.
     """
     claims = Counter(name for kernel in kernels for name in set(kernel.onnx_nodes))
     return [tuple(name for name in kernel.onnx_nodes if claims[name] == 1) for kernel in kernels]
 
 
 def fusions(capture: Capture) -> tuple[Fusion, ...]:
-    """List what ONNX Runtime's rewrites changed in the profiled models.
-
-    Args:
-        capture: Any capture; the kernels of `profile` show what ran.
-
-    Returns:
-        What differs, session by session, kernels first; nodes that ran as they were have no row. Empty where nothing was profiled.
-    """
+    """List what ONNX Runtime's rewrites changed in the profiled models; nodes that ran as they were have no row."""
     sessions = {session.session_id: session for session in capture.sessions}
     by_session = kernels_by_session(capture.kernels)
     return tuple(row for name, kernels in by_session.items() if name in sessions for row in _of_session(capture, sessions[name], kernels))

@@ -72,15 +72,7 @@ class Generation:
 
 
 def steps_of(calls: Sequence[CallTrace], uncompiled: Sequence[SteppedCall]) -> tuple[Step, ...]:
-    """What each kind of step takes.
-
-    Args:
-        calls: Calls of `generate` with compiled models, those that the ledger averages.
-        uncompiled: Calls without torch.compile; may be empty.
-
-    Returns:
-        A row per role that occurs, whose times add up to the wall time of a call; empty without calls of a model.
-    """
+    """Compute what each kind of step takes: a row per role that occurs, whose times add up to the wall time of a call."""
     stepped = [SteppedCall(call.wall_ns, call.steps) for call in calls]
     if not any(call.readings for call in stepped):
         return ()
@@ -129,14 +121,7 @@ def _entered(calls: Iterable[CallTrace], role: StepRole) -> Iterator[str]:
 
 
 def with_roles(capture: Capture) -> Capture:
-    """Say of each graph of a generation what its role is, and advise on recompiles accordingly.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The same where nothing was generated.
-    """
+    """Set the role of each graph of a generation, and advise on recompiles accordingly; the same capture if nothing was generated."""
     roles = _roles(capture)
     if not roles:
         return capture
@@ -191,7 +176,7 @@ class _Write:
 
 
 def _cache_writes(graph: Graph, nodes: Sequence[Node]) -> list[_Write]:
-    """What changes a cache; of a cache with a sliding window, the last positions of what is made are returned."""
+    """Find what changes a cache; of a cache with a sliding window, the last positions of what is made are returned."""
     given = {name: size for name, size in zip(graph.inputs, graph.input_sizes, strict=False) if name not in graph.weights}
     parts = {node.inputs[0]: node for node in nodes if node.target == _PART and node.is_output and node.inputs}
     found = []
@@ -207,14 +192,7 @@ def _cache_writes(graph: Graph, nodes: Sequence[Node]) -> list[_Write]:
 
 
 def generation_of(capture: Capture) -> Generation | None:
-    """What is known about a generation.
-
-    Args:
-        capture: Any capture, with the roles of its graphs.
-
-    Returns:
-        None where no graph has a role and no steps were measured.
-    """
+    """Collect what is known about a generation; None where no graph has a role and no steps were measured."""
     graphs = [graph for graph in capture.graphs if graph.role is not None]
     if not graphs and not capture.steps:
         return None
@@ -235,7 +213,7 @@ def generation_of(capture: Capture) -> Generation | None:
 
 
 def _cache(graphs: Iterable[Graph], nodes: Mapping[str, list[Node]]) -> Cache | None:
-    """Of the newest decode graph."""
+    """Describe the cache of the newest decode graph; None where nothing writes to one."""
     decode = [graph for graph in graphs if graph.role == "decode"]
     writes = _cache_writes(decode[-1], nodes.get(decode[-1].graph_id, [])) if decode else []
     if not writes:
@@ -259,7 +237,7 @@ def _cache(graphs: Iterable[Graph], nodes: Mapping[str, list[Node]]) -> Cache | 
 
 
 def _written_bytes(node: Node, made: Mapping[str, Node]) -> int:
-    """The bytes of the last tensor that a write reads, which is what it writes."""
+    """Return the bytes of the last tensor that a write reads, which is what it writes."""
     source = made.get(node.inputs[-1]) if node.inputs else None
     if source is None:
         return 0

@@ -58,16 +58,10 @@ _STATES = {
 def advice_for_recompile(
     item: Recompile, fixed: Collection[tuple[str, int]] = (), *, is_dynamic: bool = False, in_library: bool = False
 ) -> str | None:
-    """What to change so that the code is not compiled again.
+    """Say in one sentence, without a full stop, how to avoid a recompile; None when the guard does not say enough.
 
-    Args:
-        item: A recompile.
-        fixed: Name and dimension of the sizes that versions of this code made constants, although they were to vary.
-        is_dynamic: Whether all sizes were to vary from the start, as with `dynamic=True`.
-        in_library: Whether a function of a library was compiled by itself, such as the `forward` of a layer: none of the user's calls.
-
-    Returns:
-        One sentence without a full stop; None when the guard does not say enough.
+    `fixed` holds name and dimension of sizes that versions of this code made constants, although they were to vary; `is_dynamic` says that
+    all were to, as with `dynamic=True`; `in_library` that a library's function was compiled by itself, in no call of the user's.
     """
     guard = item.guard or ""
     found = _TENSOR.match(guard)
@@ -90,16 +84,10 @@ def advice_for_recompile(
 
 
 def advice_in_generation(item: Recompile, role: str, of_role: str | None, *, sizes_vary: bool) -> str | None:
-    """What to change where `generate` calls the compiled code: its tensors are made inside, and cannot be marked.
+    """Advise where `generate` calls the compiled code: its tensors are made inside, and cannot be marked.
 
-    Args:
-        item: A recompile.
-        role: `prefill` or `decode`, that of the new graph.
-        of_role: That of the graph whose guard failed; None if it is not known.
-        sizes_vary: Whether the new graph serves several sizes.
-
-    Returns:
-        One sentence without a full stop; None when the guard does not say enough.
+    Returns one sentence without a full stop; None when the guard does not say enough. `of_role` is that of the graph whose guard failed;
+    `sizes_vary` says whether the new graph serves several sizes.
     """
     if of_role is not None and role != of_role:
         return f"{_EXPECTED}: {role} is compiled separately from {of_role}, once"
@@ -118,14 +106,7 @@ def advice_in_generation(item: Recompile, role: str, of_role: str | None, *, siz
 
 
 def advice_for_limit(refused: Recompile) -> str:
-    """What to change where PyTorch compiled a function so often that it gave up.
-
-    Args:
-        refused: The recompile that was not made any more.
-
-    Returns:
-        One sentence that names the guard, the values seen and, if known, what to do.
-    """
+    """Say in one sentence, with the guard and the values seen, what to change where PyTorch gave up compiling a function."""
     guard = (refused.guard or refused.reason).partition("  #")[0].strip()
     seen = f" (seen: {', '.join(refused.values)})" if refused.values else ""
     advice = refused.advice or "Keep it the same from call to call"
@@ -133,7 +114,7 @@ def advice_for_limit(refused: Recompile) -> str:
 
 
 def _is_passed(guard: str) -> bool:
-    """Whether a guard is about what the caller of the function passes, and no size."""
+    """Tell whether a guard is about what the caller of the function passes, and not about a size."""
     found = next((found for rule in (_KIND, _LENGTH, _KEYS, _IDENTITY, _SAME, _EQUAL) if (found := rule.match(guard))), None)
     if found is None or _SIZE.search(guard):
         return False
@@ -143,7 +124,7 @@ def _is_passed(guard: str) -> bool:
 
 
 def _held_elsewhere(guard: str, _item: Recompile) -> str | None:
-    """What is no argument, but a global: nobody can pass it."""
+    """Advise on a guard of a global, which is no argument: nobody can pass it."""
     found = _LENGTH.match(guard) or _KEYS.match(guard) or _IDENTITY.match(guard) or _KIND.match(guard)
     if found is None or not _GLOBAL.match(found["name"]):
         return None
@@ -157,7 +138,7 @@ def _held_elsewhere(guard: str, _item: Recompile) -> str | None:
 
 
 def _imported_name(name: str) -> str:
-    """`einops._backends._type2backend` for `__import_einops_dot__backends._type2backend`."""
+    """Write `einops._backends._type2backend` for `__import_einops_dot__backends._type2backend`."""
     found = _IMPORTED.match(name)
     return name if found is None else found["module"].replace("_dot_", ".") + (found["part"] or "")
 
@@ -206,28 +187,14 @@ def _special_size(name: str, dim: int) -> str:
 
 
 def guard_place(item: Recompile) -> tuple[str | None, int | None]:
-    """Where the code reads what failed the guard.
-
-    Args:
-        item: A recompile.
-
-    Returns:
-        File and number of the line, from the user stack of the reason; where it holds none, those of the function that was compiled again.
-    """
+    """Find file and line where the code reads what failed the guard, or else those of the function that was compiled again."""
     frames = list(_GUARDED.finditer(item.reason))
     own = [frame for frame in frames if frame["file"] == item.file]
     return (own[-1]["file"], int(own[-1]["line"])) if own else (item.file, item.line)
 
 
 def is_expected(item: Recompile) -> bool:
-    """Whether a recompile is PyTorch's rule and nobody's fault: sizes 0 and 1, as in the decoding that follows a prompt.
-
-    Args:
-        item: A recompile.
-
-    Returns:
-        True if its advice is to change nothing.
-    """
+    """Tell whether a recompile is PyTorch's rule and nobody's fault: sizes 0 and 1, as in the decoding that follows a prompt."""
     return (item.advice or "").startswith(_EXPECTED)
 
 
@@ -300,7 +267,7 @@ def _is_attribute(name: str) -> bool:
 
 
 def _pass(name: str) -> str:
-    """The verb for what should stay the same: attributes are kept, arguments passed."""
+    """Return the verb for what should stay the same: attributes are kept, arguments passed."""
     return "Keep" if _is_attribute(name) else "Pass"
 
 
@@ -309,7 +276,7 @@ def _given(name: str, what: str) -> str:
 
 
 def _never_filled(name: str) -> str | None:
-    """For an attribute that a call fills where it was None; None for an argument."""
+    """Advise on an attribute that a call fills where it was None; None for an argument."""
     return f"Set `{name}` before the first call, or leave it None: None is compiled separately" if _is_attribute(name) else None
 
 
@@ -404,15 +371,7 @@ def _literal(text: str) -> object:
 
 
 def user_name(source: str) -> str:
-    """A name of a guard as the user writes it.
-
-    Args:
-        source: As in Dynamo's text: `self._modules['drop'].training`, `G['scale']`.
-
-    Returns:
-        `self.drop.training`, `scale`, `settings.rate` for `G['settings'].rate`, and `mask` for `kwargs['mask']` of a function that
-        takes any keyword; other text as it is.
-    """
+    """Write a name of a guard as the user does: `self.drop.training` for `self._modules['drop'].training`, `scale` for `G['scale']`."""
     source = _NUMPY.sub(r"\g<name>", source)
     source = _GLOBAL.sub(lambda match: match["name"] + (match["part"] or ""), source)
     return _MODULE.sub(lambda match: f".{match['name']}", _KEYWORD.sub(r"\g<name>", source))

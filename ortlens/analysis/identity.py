@@ -22,39 +22,18 @@ _LINE = re.compile(r"^(?P<file>.+):(?P<line>\d+)$")
 
 
 def plain_function(name: str) -> str:
-    """The user's function behind a resume function of Dynamo.
-
-    Args:
-        name: Name of a code object.
-
-    Returns:
-        `f` for `torch_dynamo_resume_in_f_at_16`; any other name unchanged.
-    """
+    """Return the user's function behind a resume function of Dynamo: `f` for `torch_dynamo_resume_in_f_at_16`."""
     match = RESUMED.fullmatch(name)
     return match["name"] if match else name
 
 
 def graph_by_partition(capture: Capture) -> dict[str, str]:
-    """The graph of each partition.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Graph id by partition id.
-    """
+    """Map partition ids to graph ids."""
     return {partition.partition_id: partition.graph_id for partition in capture.partitions}
 
 
 def kernels_by_session(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
-    """The kernels of each profiled session.
-
-    Args:
-        kernels: Those of a capture.
-
-    Returns:
-        Kernels by session id, in the order of the capture.
-    """
+    """Group kernels by session id, in the order of the capture."""
     found: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         found.setdefault(kernel.session_id, []).append(kernel)
@@ -62,14 +41,7 @@ def kernels_by_session(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
 
 
 def nodes_of(kernel: Kernel) -> tuple[str, ...]:
-    """The FX nodes that a kernel computes.
-
-    Args:
-        kernel: The kernel.
-
-    Returns:
-        All of them, or the one that its time is charged to where no others are known; empty where nothing is.
-    """
+    """List the FX nodes that a kernel computes: all of them, the one its time is charged to if only that is known, or none."""
     return kernel.nodes or ((kernel.node,) if kernel.node else ())
 
 
@@ -117,23 +89,9 @@ def links(  # noqa: PLR0913 - a link has so many names
     onnx_node: str | None = None,
     kernel: str | None = None,
 ) -> tuple[Link, ...]:
-    """Walk the chain from one link to all others.
+    """Walk the chain from one link to all others: one row for each way through it that passes everything given, in the order of graphs.
 
-    Args:
-        capture: Any capture; kernels are there after `profile`.
-        line: User line as `model.py:12`; the end of a path is enough.
-        module: nn.Module path as `layers.0`; those inside it belong to it.
-        node: FX node; names repeat between graphs, `g0:add` is unique.
-        partition: Id of a partition.
-        onnx_node: Name of an ONNX node in a partition's model.
-        kernel: Name of a kernel.
-
-    Returns:
-        A row for each way through the chain that passes all that is given, in the order of the graphs; all of them when nothing is
-        given. Empty when nothing fits.
-
-    Raises:
-        UsageError: `line` is not of the form `file:number`.
+    `line` may be the end of a path, as `model.py:12`; `module` includes what is inside it; `node` may name its graph, as `g0:add`.
     """
     tests: list[Callable[[Link], bool]] = []
     if line is not None:
@@ -184,7 +142,7 @@ def _all_links(capture: Capture) -> Iterator[Link]:
 
 
 def _kernels(capture: Capture) -> tuple[dict[tuple[str, str], list[Kernel]], dict[tuple[str, str], list[Kernel]]]:
-    """Kernels by partition and ONNX node, and by partition and FX node."""
+    """Group kernels by partition and ONNX node, and by partition and FX node."""
     partition_of = {session.session_id: session.partition_id for session in capture.sessions}
     by_onnx: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
     by_node: dict[tuple[str, str], list[Kernel]] = defaultdict(list)

@@ -13,20 +13,10 @@ _LEAST = 0.1
 
 
 def divided(profiled_ns: Sequence[float], calls: Sequence[int], total_ns: int, cost_ns: float = 0.0) -> list[int]:
-    """Divide the time of unprofiled runs among kernels.
+    """Divide the time of as many unprofiled runs, in ns, among kernels; the results add up to `total_ns`.
 
-    The profiler lengthens each call of a kernel by about the same, be it long or short. So that is taken from each call, down to a
-    tenth of its time. Where the rest still adds up to more than the runs really took, the excess is taken from each call alike;
-    what is then left over or missing, as the time between kernels, changes all in proportion.
-
-    Args:
-        profiled_ns: Own time of each kernel under the profiler, in ns.
-        calls: How often each ran in that time.
-        total_ns: Time of as many runs without the profiler, in ns.
-        cost_ns: What the profiler adds to a call, as far as that is known.
-
-    Returns:
-        Time of each kernel in ns; they add up to `total_ns`. Empty without kernels.
+    The profiler adds about the same to each call, so `cost_ns` is taken from each, down to a tenth of its time. If the rest still exceeds
+    the total, the excess is taken from each call alike; what is then left over or missing changes all in proportion.
     """
     least = [_LEAST * time for time in profiled_ns]
     times = [max(time - cost_ns * count, low) for time, count, low in zip(profiled_ns, calls, least, strict=True)]

@@ -12,15 +12,9 @@ if TYPE_CHECKING:
 
 
 def key_figures(capture: Capture) -> dict[str, float]:
-    """Take the key figures of a capture.
+    """Collect the key figures of a capture by name.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Numbers by name. Counts are always there; what was not measured has no entry, and nothing is infinite. Times are nanoseconds:
-        `call_ns` and `ort_ns` of a call and of its sessions, `uncompiled_ns` without torch.compile, `compile_ns` of all compilations;
-        `speedup` is how many times as fast a call is.
+    Counts are always there; what was not measured has no entry, and nothing is infinite. Times are in nanoseconds.
     """
     overview = overview_of(capture)
     coverage, ledger = overview.coverage, overview.ledger

@@ -20,15 +20,9 @@ _MOST_LANES = 1024  # a level of two bytes for each of 10,000 nodes makes 20 MB
 
 
 def partition_counts(graph: RecordedGraph, lanes: Sequence[frozenset[str]], *, otherwise: int) -> list[int]:
-    """How many partitions a graph would have, for several sets of supported operators.
+    """Count the partitions that a graph would have with each set of supported operators.
 
-    Args:
-        graph: The graph.
-        lanes: Sets of operators.
-        otherwise: Its partitions now: the answer for an empty set.
-
-    Returns:
-        A count per set. Partitions that `min_partition_nodes` would give back are counted.
+    `otherwise` is the answer for an empty set. Partitions that `min_partition_nodes` would give back are counted.
     """
     asked = list({lane for lane in lanes if lane})
     counts = {frozenset[str](): otherwise}
@@ -48,7 +42,7 @@ def _counts(graph: RecordedGraph, lanes: Sequence[frozenset[str]]) -> list[int]:
 
 
 def _longest(graph: RecordedGraph, inside: Sequence[Any], zero: Any) -> Any:  # noqa: ANN401 - numpy arrays, one entry per lane
-    """Runs of supported nodes on the longest path: the recurrence of `cut.earliest_levels`, with a lane per set."""
+    """Count the runs of supported nodes on the longest path: the recurrence of `cut.earliest_levels`, with a lane per set."""
     levels: list[Any] = []  # by place; what a supported reader starts from
     closed: list[Any] = []  # what a reader that is not supported starts from: the run before it has ended
     floor: Any = zero

@@ -188,15 +188,7 @@ class LedgerTotals:
 
 
 def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledger:
-    """Split the wall time of some calls into parts.
-
-    Args:
-        calls: Clock readings; calls that entered no graph are left out.
-        around: What is known about the time outside the graphs.
-
-    Returns:
-        Rows whose shares add to 1; no rows without calls.
-    """
+    """Split the wall time of calls into parts whose shares add up to 1, leaving out calls that entered no graph."""
     middle = middle_half([call for call in calls if call.visits])
     book: _Book = defaultdict(float)
     price: defaultdict[str, float] = defaultdict(float)
@@ -214,27 +206,13 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledge
 
 
 def entries_of(calls: Sequence[CallTrace]) -> dict[str, float]:
-    """How often a call enters each graph.
-
-    Args:
-        calls: Clock readings; calls that entered no graph are left out.
-
-    Returns:
-        The median by graph id; a graph that no call entered is absent.
-    """
+    """Compute how often a call enters each graph: the median by graph id; calls that entered no graph are left out."""
     counts = [Counter(visit.graph_id for visit in call.visits) for call in calls if call.visits]
     return {graph_id: float(median(count[graph_id] for count in counts)) for graph_id in dict.fromkeys(chain.from_iterable(counts))}
 
 
 def middle_half(calls: Sequence[_Timed]) -> list[_Timed]:
-    """The calls without outliers.
-
-    Args:
-        calls: Any calls.
-
-    Returns:
-        Those whose wall time is neither in the lowest quarter nor in the highest.
-    """
+    """Return the calls whose wall time is neither in the lowest quarter nor in the highest."""
     ranked = sorted(calls, key=lambda call: call.wall_ns)
     quarter = len(ranked) // 4
     return ranked[quarter : len(ranked) - quarter]
@@ -243,7 +221,7 @@ def middle_half(calls: Sequence[_Timed]) -> list[_Timed]:
 def _book_gaps(
     call: CallTrace, around: Surroundings, book: _Book, price: defaultdict[str, float], overhead: defaultdict[str, float]
 ) -> None:
-    """The time outside the graphs: ahead of each, and after the last."""
+    """Book the time outside the graphs: ahead of each, and after the last."""
     left = call.started_ns
     for number, visit in enumerate(call.visits):
         gap, graph_id = visit.entered_ns - left, visit.graph_id
@@ -267,14 +245,14 @@ def _book_gaps(
 
 
 def _entering_ns(call: CallTrace, around: Surroundings, start: int, end: int, lookup_ns: float) -> float:
-    """What of a time outside the graphs is entering them: inside the calls of a whole model all of it, else what Dynamo took."""
+    """Compute how much of a time outside the graphs is spent entering them: the traced steps of a whole model, or Dynamo's part."""
     if not around.is_whole_model:
         return min(lookup_ns, end - start)
     return sum(max(min(step.ended_ns, end) - max(step.started_ns, start), 0) for step in call.steps)
 
 
 def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
-    """The time inside the graphs: sessions, nodes that PyTorch runs, and what neither explains."""
+    """Book the time inside the graphs: sessions, nodes that PyTorch runs, and what neither explains."""
     inside: defaultdict[str, int] = defaultdict(int)
     for visit in call.visits:
         inside[visit.graph_id] += visit.left_ns - visit.entered_ns
@@ -289,7 +267,7 @@ def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
 
 
 def _book_entering(call: CallTrace, around: Surroundings, entering: defaultdict[str, float]) -> None:
-    """What one graph instead of two would save besides the gap: one partition less to enter, and the code around it.
+    """Book what merging two graphs would save besides the gap: one partition less to enter, and the code around it.
 
     The first graph of a call has to be entered anyway. Where PyTorch's own nodes have no clock, the code around cannot be told apart.
     """
@@ -316,13 +294,9 @@ def _parts(rows: Mapping[tuple[str, LedgerPartName], int]) -> tuple[LedgerPart, 
 
 
 def lookups_ahead(calls: Iterable[CallTrace]) -> tuple[dict[str, float], float]:
-    """Dynamo's time before each graph: looking up compiled code, and gathering the inputs of the graph.
+    """Measure Dynamo's time before each graph, for looking up compiled code and gathering inputs, and after the last graph, in ns.
 
-    Args:
-        calls: Calls in which Dynamo was traced.
-
-    Returns:
-        The median per visit, by graph id, and the median per call of the look-ups after the last graph; in ns.
+    These are medians: per visit by graph id, and per call for the look-ups after the last graph.
     """
     ahead: defaultdict[str, list[int]] = defaultdict(list)
     after = [0] if not (calls := tuple(calls)) else []
@@ -342,14 +316,9 @@ def _looked_up(call: CallTrace, start: int, end: int) -> int:
 
 
 def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
-    """The ledger from the logs of sessions and nodes: what a usual call takes, as in `call_times`, without guards and residual.
+    """Build the ledger from the logs of sessions and nodes: a usual call as in `call_times`, without guards and residual.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Rows for `bind`, `run`, `output` and `eager`, with shares of their sum; empty when nothing ran, or when the latest
-        calls do not show how the time of each session was split.
+    It is empty when nothing ran, or when the latest calls do not show how the time of each session was split.
     """
     by_graph = calls_by_graph(capture)
     times = {graph_id: time for graph_id, time in graph_times(capture).items() if time.calls}
@@ -368,7 +337,7 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
 
 
 def _splits(capture: Capture) -> dict[str, tuple[float, float, float]]:
-    """How the time of each graph's sessions divides into bind, run and output: medians over the calls that are kept one by one."""
+    """Compute how each graph's session time divides into bind, run and output: medians over the calls kept one by one."""
     kept: defaultdict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
     for run in capture.runs:
         if run.session_id is not None and run.graph_id is not None:
@@ -387,14 +356,7 @@ def _shares(parts: list[float]) -> tuple[float, float, float]:
 
 
 def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
-    """The ledger of the whole model.
-
-    Args:
-        parts: Rows of one capture.
-
-    Returns:
-        Sums over the graphs, and the mean over the ranks of a merged capture; None without rows, or when they hold no time.
-    """
+    """Sum the ledger over the graphs, and average it over the ranks of a merged capture; None if it holds no time."""
     sums: defaultdict[LedgerPartName, int] = defaultdict(int)
     rows = tuple(parts)
     ranks = len({row.rank for row in rows})
@@ -410,13 +372,6 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
 
 
 def uncompiled_ns(capture: Capture) -> int | None:
-    """What a call takes without torch.compile.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Median time of calls made in turns with those of the ledger; None where not measured.
-    """
+    """Return the median time of a call without torch.compile, measured in turns with compiled ones; None if not measured."""
     text = capture.environment.get("uncompiled_ns", "")
     return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < _DIGITS and int(text) else None

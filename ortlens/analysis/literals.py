@@ -31,27 +31,14 @@ _IDENTIFIER = re.compile(r"\w+(?:\.\w+)*")
 
 
 def shortened(text: str) -> str:
-    """Shorten the values in a text; a capture holds texts like this.
-
-    Args:
-        text: A guard, a reason or an explanation.
-
-    Returns:
-        The text, with long texts in quotes cut to their first characters, and long numbers as well.
-    """
+    """Cut long quoted texts and long numbers in a text to their first characters; a capture holds texts like this."""
     return _DIGITS.sub(lambda match: match[0][:_HEAD] + GONE, _with_texts(text, _short))
 
 
 def erased(text: str, names: Collection[str] = ()) -> str:
-    """Take the values out of a text; a redacted capture holds texts like this.
+    """Take the values out of a text, as in a redacted capture; `names` may stay.
 
-    Args:
-        text: As for `shortened`, or the message of an exception.
-        names: Names that may stay: of nodes, operators, modules, functions.
-
-    Returns:
-        The text without texts in quotes that are no names, without numbers that something was compared with, sizes aside, and without
-        messages of exceptions, of which the class stays.
+    What goes: quoted texts that are no names, numbers that something was compared with except sizes, and messages of exceptions.
     """
     plain = _EXCEPTION.sub(rf"\g<kind>: {GONE}", text)
     plain = _CONSTANT.sub(rf"\g<head>{GONE})", plain)
@@ -60,15 +47,7 @@ def erased(text: str, names: Collection[str] = ()) -> str:
 
 
 def erased_value(value: str, guard: str) -> str:
-    """Take one of the values that a guard met out, as far as it is one of the program's.
-
-    Args:
-        value: As in `recompiles.values`.
-        guard: The guard.
-
-    Returns:
-        The value itself for sizes, types and flags.
-    """
+    """Erase a value that a guard met, as far as it is one of the program's; sizes, types and flags stay."""
     is_size = "mismatch" in guard or _SIZE.search(guard) is not None
     return value if _PLAIN.fullmatch(value) or (is_size and "'" not in value and '"' not in value) else GONE
 

@@ -79,15 +79,7 @@ class LivePoint:
 
 
 def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigures:
-    """Take the figures from what was recorded so far.
-
-    Args:
-        capture: A capture; graphs, breaks, recompiles, partitions, sessions, fallbacks and the latest runs are enough.
-        memory_bytes: Memory of the process.
-
-    Returns:
-        The figures.
-    """
+    """Take the figures from what was recorded so far."""
     lanes = _lanes(capture.runs)
     period, busy = _pace(lanes)
     times: dict[str, int] = defaultdict(int)
@@ -118,20 +110,12 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
 
 
 def thinned(points: Sequence[LivePoint], most: int) -> list[LivePoint]:
-    """Keep a curve short, however long the program runs.
-
-    Args:
-        points: The curve.
-        most: Points at most.
-
-    Returns:
-        All of them, or every second one and the last.
-    """
+    """Keep every second point, and the last, of a curve that has more than `most` points."""
     return list(points) if len(points) <= most else [*points[:-1:2], points[-1]]
 
 
 def _lanes(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    """The latest runs by graph and session, each in order."""
+    """Group the latest runs by graph and session, each in order."""
     lanes: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.start_ns):
         lanes[run.graph_id or "", run.session_id or ""].append(run)
@@ -139,7 +123,7 @@ def _lanes(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
 
 
 def _in_use(lanes: dict[tuple[str, str], list[Run]]) -> list[tuple[tuple[str, str], list[Run]]]:
-    """Those that ran since the last but one run of what ran last: sessions for sizes that are no longer called are left out."""
+    """Drop lanes that have not run since the last but one run of what ran last: sessions for sizes no longer called."""
     if not lanes:
         return []
     last = _last(lanes)
@@ -148,7 +132,7 @@ def _in_use(lanes: dict[tuple[str, str], list[Run]]) -> list[tuple[tuple[str, st
 
 
 def _pace(lanes: dict[tuple[str, str], list[Run]]) -> tuple[int | None, int | None]:
-    """Median time from call to call of what ran last, and the mean time in all lanes within it."""
+    """Compute the median time from call to call of what ran last, and the mean time in all lanes within it."""
     if not lanes:
         return None, None
     last = _last(lanes)

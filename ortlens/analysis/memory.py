@@ -72,15 +72,7 @@ class Peak(NamedTuple):
 
 
 def memory(capture: Capture) -> tuple[MemoryRow, ...]:
-    """Sum up the memory of each graph and each of its partitions.
-
-    Args:
-        capture: Any capture of our backend; what the arena held is there after `profile`.
-
-    Returns:
-        Per graph one row for all of it, then one per partition and session. Empty without partitions. Symbolic sizes count with
-        the hint of the call that was compiled.
-    """
+    """Sum up the memory of each graph, and of each partition and session; symbolic sizes count with the hint of the compiled call."""
     nodes: dict[str, list[Node]] = {}
     for node in capture.nodes:
         nodes.setdefault(node.graph_id, []).append(node)
@@ -146,15 +138,7 @@ def _row(partition: Partition, session: Session | None, peak: Peak) -> MemoryRow
 
 
 def peak_of(nodes: Sequence[Node], kept: Collection[str]) -> Peak:
-    """The most that nodes hold at a time.
-
-    Args:
-        nodes: In the order in which they run.
-        kept: Those whose values outlive the last node.
-
-    Returns:
-        The peak, and the first node at which it is reached; 0 bytes without nodes.
-    """
+    """Find the most that nodes hold at a time, and the first node that reaches it; values in `kept` outlive the last node."""
     owner: dict[str, str] = {}
     for node in nodes:
         same = node.target in _SAME_MEMORY and node.inputs

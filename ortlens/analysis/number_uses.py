@@ -23,14 +23,9 @@ _SIZED = frozenset(
 
 
 def use_of_number(source: str) -> Use | None:
-    """How a line uses the number that it takes out of a tensor.
+    """Tell how a line uses the number that it takes out of a tensor.
 
-    Args:
-        source: The line, without indentation.
-
-    Returns:
-        `decides` which way the program takes; `index` of a list or tensor; `size`; part of a `text`. None for any other use, as in
-        arithmetic, and for a line that is only part of a statement.
+    None stands for any other use, as in arithmetic, and for a line that is only part of a statement.
     """
     statement = _statement(source)
     if statement is None:
@@ -50,27 +45,15 @@ def use_of_number(source: str) -> Use | None:
 
 
 def only_checks(source: str) -> bool:
-    """Whether a line only checks values, and raises an error where they are wrong.
-
-    Args:
-        source: The line; for an `if` with the first line of its body.
-
-    Returns:
-        True for `assert`, and for an `if` whose body is `raise`.
-    """
+    """Tell whether a line only checks values: an `assert`, or an `if` with the first line of its body, a `raise`."""
     statement = _statement(source)
     return isinstance(statement, ast.Assert) or (isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise))
 
 
 def decides_by_size(source: str, following: str) -> bool:
-    """Whether a program decides by the size or the elements of what a line computes, as `if rows.numel():` behind `rows = mask.nonzero()`.
+    """Tell whether a program decides by the size or the elements of what a line computes.
 
-    Args:
-        source: The line.
-        following: The lines behind it.
-
-    Returns:
-        True where a condition, a loop, a list or a number is made from one of the names that the line assigns, or in the line itself.
+    An example is `if rows.numel():` behind `rows = mask.nonzero()`.
     """
     statement = _statement(source)
     if statement is None:
@@ -87,14 +70,9 @@ def decides_by_size(source: str, following: str) -> bool:
 
 
 def becomes_size(source: str, following: str) -> bool:
-    """Whether the number that a line takes out of a tensor is a size further down, as `ids = torch.arange(most)` behind `most = x.item()`.
+    """Tell whether the number that a line takes out of a tensor becomes a size further down.
 
-    Args:
-        source: The line.
-        following: The lines behind it.
-
-    Returns:
-        True where a function that makes or cuts tensors, a loop or a slice gets the one name that the line assigns.
+    An example is `ids = torch.arange(most)` behind `most = x.item()`.
     """
     statement = _statement(source)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
@@ -105,14 +83,7 @@ def becomes_size(source: str, following: str) -> bool:
 
 
 def meets_its_tensor(source: str) -> bool:
-    """Whether the number is combined with the tensor that it is from, as in `x * x.sum().item()`: then nothing else can use it later.
-
-    Args:
-        source: The line, without indentation.
-
-    Returns:
-        False where the line does not show it.
-    """
+    """Tell whether the number is combined with its own tensor, as in `x * x.sum().item()`: nothing else can use it later."""
     statement = _statement(source)
     pairs = [(node.left, node.right) for node in ast.walk(statement) if isinstance(node, ast.BinOp)] if statement is not None else []
     both_ways = [*pairs, *((right, left) for left, right in pairs)]
@@ -131,7 +102,7 @@ def _implied(statement: ast.stmt) -> Use | None:
 
 
 def _use(inner: ast.AST, outer: ast.AST) -> Use | None:
-    """How `outer` uses the value of `inner`, which is one of its parts."""
+    """Tell how `outer` uses the value of `inner`, which is one of its parts."""
     if isinstance(outer, ast.BoolOp | ast.Compare) or (isinstance(outer, ast.If | ast.While | ast.IfExp) and inner is outer.test):
         return "decides"
     if isinstance(outer, ast.JoinedStr):
@@ -142,7 +113,7 @@ def _use(inner: ast.AST, outer: ast.AST) -> Use | None:
 
 
 def _upwards(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Each node with the one that it is part of, outwards."""
+    """Yield each node with the one that it is part of, outwards."""
     while node in parents:
         yield node, parents[node]
         node = parents[node]
@@ -153,7 +124,7 @@ def _takes_number(node: ast.AST) -> bool:
 
 
 def _name_of(node: ast.AST) -> str | None:
-    """Name of the function or method that a call calls."""
+    """Return the name of the function or method that a call calls."""
     if not isinstance(node, ast.Call):
         return None
     function = node.func
@@ -161,7 +132,7 @@ def _name_of(node: ast.AST) -> str | None:
 
 
 def _root(node: ast.AST) -> str | None:
-    """The name at which a chain of calls and attributes starts: `x` of `float(x.sum())`."""
+    """Find the name at which a chain of calls and attributes starts: `x` of `float(x.sum())`."""
     while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if not node.args:
@@ -173,7 +144,7 @@ def _root(node: ast.AST) -> str | None:
 
 
 def _statement(source: str) -> ast.stmt | None:
-    """A line as a statement, the head of a block with an empty body; None for part of a statement."""
+    """Parse a line as a statement, the head of a block with an empty body; None for part of a statement."""
     text = source.removeprefix("el") if source.startswith("elif") else source
     return _parsed(text) or _parsed(f"{text}\n    pass")
 

@@ -93,14 +93,7 @@ class Numbers:
 
 
 def numbers_of(capture: Capture) -> Numbers | None:
-    """Sum up the compared values.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The verdict; None when nothing was compared, which is no verdict at all.
-    """
+    """Sum up the compared values; None when nothing was compared, which is no verdict at all."""
     if not capture.numerics:
         return None
     rows = [row for row in capture.numerics if row.scope != "call"]
@@ -121,16 +114,7 @@ def numbers_of(capture: Capture) -> Numbers | None:
 
 
 def tolerances_of(max_abs: float, max_rel: float, row: Numeric) -> float:
-    """How many tolerances a difference is: each element is let differ by `atol`, and by `rtol` times its size.
-
-    Args:
-        max_abs: The absolute difference.
-        max_rel: The relative one.
-        row: The compared value, with its tolerances.
-
-    Returns:
-        At most so many; infinite where nothing was let differ.
-    """
+    """Bound a difference in tolerances: an element may differ by `atol` and by `rtol` times its size; infinite if both are 0."""
     return min(_over(max_abs, row.atol), _over(max_rel, row.rtol))
 
 

@@ -68,26 +68,12 @@ class OnnxFacts:
 
 
 def is_onnx_model(capture: Capture) -> bool:
-    """Whether a capture is of an ONNX model or a session, and not of something that was compiled.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The answer.
-    """
+    """Tell whether a capture is of an ONNX model or a session, and not of something that was compiled."""
     return "onnx_model" in capture.environment
 
 
 def onnx_facts(capture: Capture) -> OnnxFacts | None:
-    """Read the facts off a capture.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The facts; None for a capture of anything else.
-    """
+    """Read the facts off a capture; None for a capture of anything but an ONNX model or a session."""
     if not is_onnx_model(capture):
         return None
     facts = capture.environment

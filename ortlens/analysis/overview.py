@@ -191,7 +191,7 @@ class Overview:
 
 
 def _advice(reason: str, capture: Capture) -> str | None:
-    """What to do about operators of one data type; None for all other reasons."""
+    """Advise on operators of one data type; None for all other reasons."""
     if is_bfloat16(reason):
         return bfloat16_advice(capture.environment)
     return COMPLEX_ADVICE if is_complex(reason) else None
@@ -215,7 +215,7 @@ def _uncounted(capture: Capture) -> UncountedCalls | None:
 
 
 def _figure(capture: Capture, name: str) -> float | None:
-    """A figure among the facts, which anybody may have written."""
+    """Read a finite number from the facts, which anybody may have written."""
     try:
         value = float(capture.environment.get(name, ""))
     except ValueError:
@@ -224,14 +224,7 @@ def _figure(capture: Capture, name: str) -> float | None:
 
 
 def overview_of(capture: Capture) -> Overview:
-    """Read the answers off a capture.
-
-    Args:
-        capture: Any capture, also an empty one or one of another backend.
-
-    Returns:
-        The overview; counts are 0 and tuples empty where nothing was recorded.
-    """
+    """Read the answers off any capture; counts are 0 and tuples empty where nothing was recorded."""
     others = _others(capture)
     return Overview(
         name=capture.name,
@@ -266,14 +259,9 @@ def overview_of(capture: Capture) -> Overview:
 
 
 def compilation_count(graphs: Iterable[Graph]) -> int:
-    """How many compilations graphs come from.
+    """Count the compilations that graphs come from, without those of `verify`; a forward and its backward are one.
 
-    Args:
-        graphs: Any graphs.
-
-    Returns:
-        A forward and its backward are one; equal ids of different functions are two: numbers restart on a reset. Those of `verify` are left
-        out.
+    Equal ids of different functions are two: numbers restart on a reset.
     """
     graphs = own_graphs(graphs)
     ahead = {(graph.compile_id or graph.graph_id, *code_key(graph)[1:]) for graph in graphs if graph.phase != "backward"}
@@ -282,14 +270,7 @@ def compilation_count(graphs: Iterable[Graph]) -> int:
 
 
 def graph_rows(capture: Capture) -> tuple[GraphRow, ...]:
-    """Every graph with its counts and times.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        One row per graph, in order; empty without graphs.
-    """
+    """List every graph with its counts and times."""
     current = {graph.graph_id for graph in current_graphs(capture.graphs)}
     partitioned = partitioned_nodes(capture)
     times = graph_times(capture)
@@ -305,16 +286,10 @@ def graph_rows(capture: Capture) -> tuple[GraphRow, ...]:
 
 
 def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
-    """What stays in PyTorch, by operator and reason.
+    """Group what stays in PyTorch by operator and reason, slowest first, then most frequent.
 
-    Nodes are counted in the current graphs, so that the counts agree with the coverage; times are summed over every
-    version, since that time was really spent.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The groups, slowest first, then most frequent; empty when nothing stays behind.
+    Nodes are counted in the current graphs, so that the counts agree with the coverage; times are summed over every version, since that
+    time was really spent.
     """
     replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
     members: dict[tuple[str, ReasonCode], list[Fallback]] = {}

@@ -25,29 +25,14 @@ _FEWEST = 2
 
 
 def ranks_of(capture: Capture) -> tuple[int, ...]:
-    """The ranks that a capture was merged of.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Their numbers in order; empty for a capture that was not merged.
-    """
+    """Return the ranks that a capture was merged from, in order; empty for a capture that was not merged."""
     return tuple(int(text) for text in capture.environment.get(RANKS, "").split() if text.isdecimal())
 
 
 def merged(captures: Sequence[Capture]) -> Capture:
-    """Merge the captures of the ranks of one job.
+    """Merge the captures of the ranks of one job; if none recorded its rank, their positions count.
 
-    Args:
-        captures: One per rank. A rank is what the capture recorded; where none did, its place.
-
-    Returns:
-        A capture with the records of all, each with its rank. Ids begin with the rank, as `r1.g0`. Facts of the environment that differ
-        are there once per rank, as `rank1_host`.
-
-    Raises:
-        UsageError: There are fewer than two, a rank is there twice, only some recorded one, or one is merged already.
+    Ids begin with the rank, as `r1.g0`. Facts of the environment that differ are there once per rank, as `rank1_host`.
     """
     ranks = _numbered(captures)
     ordered = sorted(zip(ranks, captures, strict=True), key=lambda pair: pair[0])
@@ -80,7 +65,7 @@ def _numbered(captures: Sequence[Capture]) -> list[int]:
 
 
 def _of_rank(capture: Capture, rank: int) -> Capture:
-    """The capture with its ids and names made unique among the ranks."""
+    """Make the ids and names of a capture unique among the ranks."""
     ids = {value for name in TABLES for record in getattr(capture, name) for value in _ids_in(record)}
     tables: dict[str, Any] = {name: tuple(_record(record, rank, ids) for record in getattr(capture, name)) for name in TABLES}
     return replace(capture, attachments={_attachment(name, rank): data for name, data in capture.attachments.items()}, **tables)
@@ -144,14 +129,7 @@ class RankRow:
 
 
 def rank_rows(capture: Capture) -> list[RankRow]:
-    """Key figures of each rank.
-
-    Args:
-        capture: A merged capture.
-
-    Returns:
-        A row per rank; empty for a capture that was not merged.
-    """
+    """Compute the key figures of each rank; empty for a capture that was not merged."""
     return [_row(capture, rank) for rank in ranks_of(capture)]
 
 

@@ -40,14 +40,7 @@ class RecordedGraph:
     input_sizes: dict[str, int]
 
     def cut(self, extra: frozenset[str] = frozenset()) -> Cut:
-        """Cut it, as it is or as it would be.
-
-        Args:
-            extra: Operators to take as supported, as in `Node.target`.
-
-        Returns:
-            The cut.
-        """
+        """Cut the graph as if the `extra` operators, named as in `Node.target`, were supported."""
         supported, ordered = self.supported, self.ordered
         if extra:
             asked = [record.target in extra for record in self.records]
@@ -74,17 +67,7 @@ class CutPartition:
 
 
 def recorded_graphs(capture: Capture) -> Iterator[RecordedGraph]:
-    """The graphs of a capture that can be cut again.
-
-    Args:
-        capture: Any capture.
-
-    Yields:
-        Each graph whose nodes were recorded, in the order of the capture.
-
-    Raises:
-        CaptureError: A node reads what comes after it.
-    """
+    """Yield the graphs whose nodes were recorded, in order; raise `CaptureError` if a node reads what comes after it."""
     nodes: dict[str, list[Node]] = {}
     for node in capture.nodes:
         nodes.setdefault(node.graph_id, []).append(node)
@@ -136,7 +119,7 @@ def _recorded(graph: Graph, nodes: list[Node]) -> RecordedGraph:
 
 
 def _sources(value: _Value, place: dict[str, int], values: list[_Value]) -> list[int]:
-    """Places that a node reads: of a tuple the items that it takes; the whole of it only where it takes none."""
+    """List the places that a node reads: of a tuple the items that it takes; the whole of it only where it takes none."""
     if value.is_item:
         return [place[value.record.node]]
     items = [place[item] for item in value.record.item_inputs if item in place]
@@ -155,15 +138,7 @@ def _readers(sources: list[list[int]], values: list[_Value], graph_id: str) -> l
 
 
 def partitions_of(graph: RecordedGraph, made: Cut) -> list[CutPartition]:
-    """The partitions of a cut, with what goes in and out; numbers that roam and constants go nowhere.
-
-    Args:
-        graph: The graph.
-        made: A cut of it.
-
-    Returns:
-        The partitions in the order of execution.
-    """
+    """List the partitions in the order of execution, with what goes in and out; numbers that roam and constants go nowhere."""
     partitions = [CutPartition(places=[], sources=set(), inputs=set(), outputs=[]) for _ in range(made.count)]
     level, inside, dag = made.level, made.inside, graph.dag
     for place in itertools.compress(range(len(inside)), inside):

@@ -55,12 +55,8 @@ class Roof:
 def roofs(capture: Capture) -> tuple[Roof, ...]:
     """Hold every profiled kernel of the CPU against the peaks that were measured in its capture.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A row per kernel in the order of the capture. Absent are kernels of other providers, those that took no time, products whose
-        operations are unknown, and all of a capture without peaks, which `profile` measures for sessions that `is_worth_comparing`.
+    Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
+    measures for sessions that `is_worth_comparing`.
     """
     nodes = {(node.graph_id, node.node): node for node in capture.nodes}
     graph_of, sessions = graph_by_partition(capture), {session.session_id: session for session in capture.sessions}
@@ -72,27 +68,13 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
 
 
 def is_worth_comparing(kernels: Sequence[Kernel]) -> bool:
-    """Whether a session takes long enough for the machine's peaks to be measured for it.
-
-    Args:
-        kernels: Kernels of one session.
-
-    Returns:
-        True where a kernel of the CPU takes 50 µs per run, or all of them together 1 ms.
-    """
+    """Tell whether a CPU kernel takes 50 µs per run, or all of them 1 ms: long enough to measure the machine's peaks for them."""
     times = [kernel.mean_ns or 0 for kernel in kernels if kernel.provider == CPU]
     return max(times, default=0) >= _LONG_KERNEL_NS or sum(times) >= _LONG_SESSION_NS
 
 
 def usable_cores(capture: Capture) -> int | None:
-    """Cores that the process could use where the capture was made.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Their number, or that of all cores where the system does not report it; None when neither was recorded.
-    """
+    """Return the cores that the recorded process could use, or all cores if unreported; None when neither was recorded."""
     for name in ("cpu_usable", "cpu_count"):
         text = capture.environment.get(name, "")
         if text.isdecimal() and int(text):
@@ -141,7 +123,7 @@ def _of_session(
 
 
 def _peak(capture: Capture, name: str) -> float | None:
-    """A measured peak, as the environment of the capture holds it; None for one that is missing or no number."""
+    """Read a measured peak from the environment of the capture; None for one that is missing or no number."""
     try:
         value = float(capture.environment.get(name, ""))
     except ValueError:

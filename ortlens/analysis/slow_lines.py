@@ -40,15 +40,9 @@ class SlowLine:
 
 
 def slow_lines(capture: Capture, *, limit: int = 3) -> tuple[SlowLine, ...]:
-    """The slowest lines.
+    """Find the slowest lines that take at least a twentieth of a call, slowest first.
 
-    Args:
-        capture: Any capture.
-        limit: Lines at most.
-
-    Returns:
-        The slowest first, those from a twentieth of a call on. Empty without a measured call, and where ONNX Runtime ran something whose
-        kernels were not measured: then the slowest line may be one that has no time.
+    Empty where kernels of a session were not measured: then the slowest line may be one that has no time.
     """
     totals = totals_of(capture.ledger)
     if totals is None or not totals.is_measured or (capture.sessions and not capture.kernels):
@@ -72,7 +66,7 @@ def slow_lines(capture: Capture, *, limit: int = 3) -> tuple[SlowLine, ...]:
 
 
 def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
-    """Time per call of the model in kernels and in operators of PyTorch, of the newest version of each graph."""
+    """Sum the time per call of the model in kernels and in operators of PyTorch, of the newest version of each graph."""
     current = {graph.graph_id for graph in current_graphs(capture.graphs)}
     graph_of = graph_by_partition(capture)
     called = {item.session_id for item in capture.sessions if graph_of.get(item.partition_id) in current}
@@ -90,14 +84,7 @@ def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple
 
 
 def runs_per_call(capture: Capture) -> dict[str, float]:
-    """How often a call of the model runs each session.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        By session: the entries of its graph, shared among the sessions of one partition by their calls.
-    """
+    """Count the runs of each session per call: the entries of its graph, shared among a partition's sessions by their calls."""
     entries = {graph.graph_id: graph.entries_per_call or 1.0 for graph in capture.graphs}
     graph_of = graph_by_partition(capture)
     calls: defaultdict[str, int] = defaultdict(int)

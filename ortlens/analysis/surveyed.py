@@ -59,14 +59,7 @@ class SurveyRow:
 
 
 def figures_of(capture: Capture) -> dict[str, Any]:
-    """The key figures of a capture.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Values of fields of `SurveyRow`; None where the capture does not tell.
-    """
+    """Compute the fields of `SurveyRow` that are key figures of a capture; None where the capture does not tell."""
     overview = overview_of(capture)
     first = overview.findings[0] if overview.findings else None
     call_ns = overview.ledger.total_ns if overview.ledger is not None and overview.ledger.is_measured else None

@@ -101,14 +101,7 @@ _NO_CALLS = CallTime(calls=0, function=None, ort_ns=0, eager_ns=0, foreign_ns=0)
 
 
 def graph_times(capture: Capture) -> dict[str, GraphTime]:
-    """Calls and time of every graph.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        One entry per graph id of the capture, called or not.
-    """
+    """Compute calls and time of every graph in the capture, called or not."""
     graph_of = graph_by_partition(capture)
     calls: dict[tuple[str, str], int] = defaultdict(int)  # one partition may own several sessions: their calls add up
     ort_ns: dict[str, int] = defaultdict(int)
@@ -139,7 +132,7 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
 
 
 def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
-    """Calls and time by graph, from runs that belong to no session; only the latest runs are in a capture."""
+    """Collect calls and time by graph from runs that belong to no session; only the latest runs are in a capture."""
     rows: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.session_id is None and run.graph_id is not None:
@@ -153,16 +146,10 @@ def _extrapolated(kept: list[Run]) -> tuple[int, int]:
 
 
 def call_times(capture: Capture) -> tuple[CallTime, ...]:
-    """What a usual call of each compiled function costs: one slow first call does not change it.
+    """Compute what a usual call of each compiled function costs: one slow first call does not change it.
 
-    A call runs through several graphs, and through inner ones more than once. Of the graphs that calls of one function led to, those
-    that were compiled first show how often it was called, versions added up.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        One entry per function that was called, in the order of compilation.
+    A call runs through several graphs, and through inner ones more than once. Of the graphs that calls of one function led to, those that
+    were compiled first show how often it was called, versions added up.
     """
     times = graph_times(capture)
     members: dict[str | None, list[Graph]] = defaultdict(list)
@@ -173,7 +160,7 @@ def call_times(capture: Capture) -> tuple[CallTime, ...]:
 
 
 def _target_of(capture: Capture) -> dict[str, str | None]:
-    """The compiled function of each graph: a backward graph, which is compiled later, has that of its forward graph."""
+    """Map graphs to compiled functions: a backward graph, which is compiled later, has that of its forward graph."""
     known = {graph.compile_id: graph.target for graph in capture.graphs if graph.target is not None}
     return {graph.graph_id: graph.target or (known.get(graph.compile_id) if graph.compile_id else None) for graph in capture.graphs}
 
@@ -195,64 +182,30 @@ def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime 
 
 
 def call_time(capture: Capture) -> CallTime:
-    """What a usual call of the function that was compiled first costs.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        As `call_times`; all zero when no call was seen.
-    """
+    """Return the cost of a usual call of the function that was compiled first; all zero when no call was seen."""
     return next(iter(call_times(capture)), _NO_CALLS)
 
 
 def calls_by_graph(capture: Capture) -> dict[str, int]:
-    """How often the function of each graph was called.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Calls by graph id; a graph whose function was never called is absent.
-    """
+    """Count the calls of each graph's function; a graph whose function was never called is absent."""
     return {graph_id: time.calls for time in call_times(capture) for graph_id in time.graph_ids}
 
 
 def price_of(item: Break) -> int | None:
-    """What removing a break would save per call.
-
-    Args:
-        item: The break.
-
-    Returns:
-        Its overhead and that of entering the graphs behind it, in ns; in a capture that does not tell it apart, all the time between the
-        graphs. None where none was measured.
-    """
+    """Return what removing a break would save per call, in ns: all time between the graphs if not told apart; None if not measured."""
     between = item.cost_ns if item.overhead_ns is None else item.overhead_ns
     return None if between is None else between + (item.entering_ns or 0)
 
 
 def own_code_ns(item: Break) -> int:
-    """What the program itself does between the graphs that a break parts, per call.
-
-    Args:
-        item: The break.
-
-    Returns:
-        Nanoseconds, which stay when the break goes; 0 where it is not known.
-    """
+    """Return the time per call of the program's own code at a break, which stays when the break goes; 0 if not known."""
     return 0 if item.cost_ns is None or item.overhead_ns is None else max(item.cost_ns - item.overhead_ns, 0)
 
 
 def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
-    """What each node that PyTorch runs takes per call of its function.
+    """Compute the time per call of each node that PyTorch runs, in ns, by graph id and node.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nanoseconds by graph id and node: as the ledger measured it, where it did, and nothing for graphs that a call enters no
-        more; else the mean over all calls, the first ones included. Empty without calls.
+    The ledger's times come first, 0 for graphs that a call no longer enters; without any, the mean over all calls.
     """
     if any(row.call_ns is not None for row in capture.fallbacks):
         return {(row.graph_id, row.node): float(row.call_ns or 0) for row in capture.fallbacks}
@@ -261,14 +214,7 @@ def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
 
 
 def slowest_sessions(capture: Capture) -> tuple[SessionCost, ...]:
-    """The sessions, slowest first.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Every session, by total time; empty without sessions.
-    """
+    """Sort the sessions by total time, slowest first."""
     graph_of = graph_by_partition(capture)
     total = sum(session.total_ns for session in capture.sessions)
     ranked = sorted(capture.sessions, key=lambda session: -session.total_ns)
@@ -283,14 +229,9 @@ def slowest_sessions(capture: Capture) -> tuple[SessionCost, ...]:
 
 
 def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
-    """Time of every phase of the compilation, recompiles included, since that time was really spent.
+    """Sum the time of every compilation phase, with `other` last for time that the phases do not explain.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The recorded phases in their order, `other` last when compiling took longer than they explain. A phase that
-        no graph recorded is absent; empty when nothing was recorded.
+    Recompiles are included, since that time was really spent. A phase that no graph recorded is absent.
     """
     sums: dict[str, list[int | None]] = {phase: [getattr(graph, f"{phase}_ns") for graph in own_graphs(capture.graphs)] for phase in PHASES}
     sums["dynamo"] += _without_graph(capture).values()
@@ -306,27 +247,12 @@ def compile_phases(capture: Capture) -> tuple[PhaseTime, ...]:
 
 
 def compile_total_ns(capture: Capture) -> int:
-    """Time of all compilations together.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nanoseconds; per graph `compile_ns`, or the sum of its phases where only those are known; and the recompiles of functions without a
-        graph.
-    """
+    """Sum the time of all compilations, including recompiles of functions without a graph."""
     return sum(map(_compile_ns, own_graphs(capture.graphs))) + sum(_without_graph(capture).values())
 
 
 def recompile_times(capture: Capture) -> dict[str, int]:
-    """Time of every recompile, the backend's work included.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nanoseconds by compile id, backward graphs left out, which are compiled later; 0 where nothing was recorded.
-    """
+    """Return the time of every recompile by compile id, without backward graphs, which are compiled later."""
     found = {item.compile_id: 0 for item in capture.recompiles} | _without_graph(capture)
     for graph in capture.graphs:
         if graph.compile_id in found and graph.phase != "backward":
@@ -339,6 +265,6 @@ def _compile_ns(graph: Graph) -> int:
 
 
 def _without_graph(capture: Capture) -> dict[str, int]:
-    """Time of the recompiles that reached no backend, by compile id: their code computes nothing, such as what stands before a break."""
+    """Return the time of recompiles that reached no backend, by compile id: their code computes nothing, as before a break."""
     known = {graph.compile_id for graph in capture.graphs}
     return {item.compile_id: item.dynamo_ns for item in capture.recompiles if item.dynamo_ns and item.compile_id not in known}

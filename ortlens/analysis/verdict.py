@@ -127,15 +127,7 @@ class Verdict:
 
 
 def verdict_of(capture: Capture, overview: Overview) -> Verdict:
-    """Read the verdict off a capture.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        The four answers; what was not measured says so.
-    """
+    """Read the verdict off a capture; what was not measured says so."""
     benched, inductor = (_benched(capture, way) for way in ("ortlens", "inductor"))
     return Verdict(
         speed=measured_pace(overview) or benched or Pace(verdict="unmeasured"),
@@ -157,14 +149,7 @@ def verdict_of(capture: Capture, overview: Overview) -> Verdict:
 
 
 def measured_pace(overview: Overview) -> Pace | None:
-    """The compiled call against one without torch.compile, made in turns.
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        The pace; None where not both were measured.
-    """
+    """Compare the compiled call with one without torch.compile, made in turns; None if not both were measured."""
     ledger, eager = overview.ledger, overview.uncompiled_ns
     if ledger is None or not ledger.is_measured or eager is None:
         return None
@@ -174,7 +159,7 @@ def measured_pace(overview: Overview) -> Pace | None:
 
 
 def _benched(capture: Capture, way: str) -> Pace | None:
-    """A way that `ortlens bench` measured, which it left among the facts of the capture."""
+    """Read the pace that `ortlens bench` measured for one way and left among the facts of the capture."""
     known = {name: _WAY.match(capture.environment.get(f"bench_{name}", "")) for name in ("eager", way)}
     eager, found = known["eager"], known[way]
     if eager is None or found is None or not float(found[2]):
@@ -190,14 +175,7 @@ def _benched(capture: Capture, way: str) -> Pace | None:
 
 
 def ort_share(overview: Overview) -> float | None:
-    """The share of ONNX Runtime in the wall time of a call.
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        The share, 0 to 1; None where no call was measured, or another backend ran it.
-    """
+    """Return ONNX Runtime's share of a call, 0 to 1; None if no call was measured, or another backend ran it."""
     ledger = overview.ledger
     if ledger is None or not ledger.is_measured or overview.coverage.verdict == "foreign":
         return None
@@ -215,30 +193,14 @@ def _time(overview: Overview) -> OrtTime:
 
 
 def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
-    """How often was code compiled again?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Recompiles by role, None outside a generation. Compiling decode after prefill is not among them.
-    """
+    """Count recompiles by role, None outside a generation; compiling decode after prefill is not one."""
     roles = {row.graph.compile_id: row.graph.role for row in overview.graphs}
     pairs = [(roles.get(item.compile_id), roles.get(item.of_compile_id)) for item in overview.recompiles]
     return Counter(role for role, of_role in pairs if role is None or role == of_role)
 
 
 def is_wholly_compared(capture: Capture, overview: Overview, numbers: Numbers) -> bool:
-    """Whether everything that runs now was compared.
-
-    Args:
-        capture: The capture.
-        overview: Its overview.
-        numbers: What comparing came to.
-
-    Returns:
-        False where a partition of the current graphs, or a part of the call, has no verdict, or the time was over before the end.
-    """
+    """Tell whether every partition of the current graphs and every part of the call was compared before time ran out."""
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
     current = {row.graph.graph_id for row in overview.graphs if row.is_current}
     whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)

@@ -84,17 +84,9 @@ class Candidate:
 
 
 def partitions_if(capture: Capture, asked: Sequence[object]) -> tuple[PlannedPartition, ...]:
-    """The partitions as they would be if some operators were supported.
+    """Plan the partitions as if some operators were supported, by graph and in the order of execution.
 
-    Args:
-        capture: Any capture of the ortlens backend.
-        asked: Operators as in `fallbacks.target`; `aten.median` stands for all its overloads.
-
-    Returns:
-        A row per partition, by graph and in the order of execution; graphs that would have none have no row.
-
-    Raises:
-        UsageError: No node of such an operator stays in PyTorch; the message lists those that do.
+    `aten.median` stands for all its overloads. Raise `UsageError` if no node of an operator stays in PyTorch.
     """
     ops = _resolved(capture, asked)
     rows: list[PlannedPartition] = []
@@ -129,7 +121,7 @@ def _bytes_in(graph: RecordedGraph, partition: CutPartition) -> int:
 
 
 def _drift(graph: RecordedGraph, now: int) -> str:
-    """Said where partitions went back to PyTorch while running: the compiled graph stays cut where they were."""
+    """Report that partitions went back to PyTorch while running: the compiled graph stays cut where they were."""
     recorded = graph.graph.partition_count
     if recorded is None or recorded == now:
         return ""
@@ -137,7 +129,7 @@ def _drift(graph: RecordedGraph, now: int) -> str:
 
 
 def _resolved(capture: Capture, asked: Sequence[object]) -> frozenset[str]:
-    """The operators that are meant, by the names they have in the capture."""
+    """Resolve the operators that are meant to the names they have in the capture."""
     known = _candidates(fallback for fallback in capture.fallbacks)
     found: set[str] = set()
     for op in map(str, asked):
@@ -153,7 +145,7 @@ def _resolved(capture: Capture, asked: Sequence[object]) -> frozenset[str]:
 
 
 def _candidates(fallbacks: Iterable[Fallback]) -> dict[str, int]:
-    """Operators that stay for want of support, with their nodes; those that stay in too small a partition are supported."""
+    """List the operators that stay for want of support, with their nodes; those in too small a partition are supported."""
     return dict(Counter(fallback.target for fallback in fallbacks if fallback.reason_code != "too_small").most_common())
 
 
@@ -179,7 +171,7 @@ _REMEDIES: Mapping[ReasonCode, str] = {
 
 
 def _needs(fallbacks: Iterable[Fallback]) -> str:
-    """What an ONNX function alone would not change."""
+    """Describe what supporting an operator needs besides an ONNX function."""
     found = {(f.target, f.reason_code): f.reason for f in fallbacks if f.reason_code not in ("no_converter", "too_small")}
     texts = []
     for (target, code), reason in found.items():
@@ -201,16 +193,7 @@ class _Totals:
 
 
 def ranking(capture: Capture) -> tuple[Candidate, ...]:
-    """The operators that stay in PyTorch, and pairs of them, ranked by what supporting them would save.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A row per operator, and one for each of the pairs that save more partitions than either of their operators alone, at
-        most 60 of those, the most saving first. Ranked by `saved_ns` where calls were recorded, else by partitions, then by bytes,
-        then by coverage. Empty when nothing stays for want of support.
-    """
+    """Rank operators that stay in PyTorch, and pairs, by time saved where calls were recorded, else by partitions, bytes, coverage."""
     return _Ranking(capture).rows()
 
 
@@ -238,7 +221,7 @@ class _Ranking:
         return tuple(sorted((*singles.values(), *kept), key=_rank))
 
     def _pairs(self, saved: Mapping[str, int]) -> list[tuple[str, str]]:
-        """The pairs worth a cut: those that save more than either alone, those that add up to more than the two first."""
+        """List the pairs worth a cut, which save more than either alone; those that add up to more than the two come first."""
         pairs = list(itertools.combinations(self._known, 2))
         counts = [0] * len(pairs)
         for graph, present, now in zip(self._graphs, self._present, self._now, strict=True):
@@ -281,7 +264,7 @@ class _Ranking:
         )
 
     def _shortest_runs(self, then: Sequence[_Totals]) -> int:
-        """Time of the shortest runs of each graph, as many as partitions would be saved.
+        """Sum the shortest runs of each graph, as many as partitions would be saved.
 
         A run has a fixed cost, and operators that get into one model may be fused.
         """
@@ -291,7 +274,7 @@ class _Ranking:
         )
 
     def _eager_ns(self, fallbacks: Sequence[Fallback]) -> int | None:
-        """Time per call of nodes that PyTorch runs; None when one of them was never called."""
+        """Sum the time per call of nodes that PyTorch runs; None when one of them was never called."""
         if not self._eager or not all(fallback.calls for fallback in fallbacks):
             return None
         return round(sum(self._eager.get((fallback.graph_id, fallback.node), 0.0) for fallback in fallbacks))

@@ -7,13 +7,5 @@ MOST_WINDOWS = 64
 
 
 def windows_of(size: int, wanted: int) -> list[tuple[int, int]]:
-    """List the windows of an adaptive pool along one dimension.
-
-    Args:
-        size: Of the dimension.
-        wanted: Number of windows.
-
-    Returns:
-        For each, its first element and the one after its last.
-    """
+    """List the windows of an adaptive pool along one dimension: the first element of each and the one after its last."""
     return [(place * size // wanted, -(-(place + 1) * size // wanted)) for place in range(wanted)]

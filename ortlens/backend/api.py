@@ -125,18 +125,18 @@ class OrtBackend:
         warnings.warn(f"ortlens: {LEFT_TO_TORCH}: {said[:_MAX_TEXT]}", RuntimeWarning, stacklevel=3)
 
     def _seen_by(self, recorder: Recorder | None, module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[object]:
-        """The context in which a lens wants a graph to be compiled that Dynamo did not pass to the lens itself."""
+        """Return the context in which to compile a graph for a lens to which Dynamo did not pass it."""
         if recorder is None or recorder.on_graph is None:
             return contextlib.nullcontext()
         on_graph = recorder.on_graph
         return beside(recorder, "noting a compilation", lambda: on_graph(module, self.options))
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> OrtBackend:
-        """A copied model is compiled by the same backend: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
+        """Return this backend: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
         return self
 
     def __reduce__(self) -> tuple[Callable[..., OrtBackend], tuple[OrtBackendOptions]]:
-        """A pickled backend is its options: of what it compiled nothing can be kept."""
+        """Pickle the options only: of what the backend compiled nothing can be kept."""
         return OrtBackend.get_cached_instance_for_options, (self.options,)
 
     def compile_program(self, program: ExportedProgram, recorder: Recorder | None = None, *, dry_run: bool = False) -> CompiledProgram:
@@ -233,15 +233,9 @@ def _graph_ids(recorder: Recorder | None) -> set[str]:
 def ortlens_backend(
     graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any
 ) -> Callable[..., Any]:
-    """The backend under its names `ortlens` and `onnxrt`, which entry points register.
+    """Compile a graph under the names `ortlens` and `onnxrt`, which entry points register.
 
-    Args:
-        graph_module: Dynamo's graph.
-        example_inputs: Its inputs.
-        options: The argument of `torch.compile(options=...)`: `OrtBackendOptions` or a mapping.
-
-    Returns:
-        A callable of the same inputs.
+    `options` is the argument of `torch.compile(options=...)`: `OrtBackendOptions` or a mapping.
     """
     try:
         backend = OrtBackend.get_cached_instance_for_options(options)

@@ -42,11 +42,7 @@ class GraphCompiler:
     """
 
     def __init__(self, options: OrtBackendOptions) -> None:
-        """Compile with these options.
-
-        Args:
-            options: The user's options.
-        """
+        """Compile with these options."""
         self.options = options
         self.graphs: weakref.WeakSet[CompiledGraph | CachedGraph] = weakref.WeakSet()
         self._trials = SpeedTrials() if options.on_slow == "fallback" else None
@@ -55,11 +51,11 @@ class GraphCompiler:
         self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
 
     def session_calls(self) -> int:
-        """How many times sessions have run, those of graphs that are no longer in use included."""
+        """Count the runs of all sessions, those of graphs that are no longer in use included."""
         return self._counts.total()
 
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
-        """The registry of ONNX functions, and the decompositions that lead to it; rebuilt when `register_op` adds functions."""
+        """Return the registry of ONNX functions and the decompositions that lead to it; rebuilt after `register_op`."""
         from ortlens.backend.conversion.functions import own_functions
         from ortlens.backend.lowering import decompositions
         from ortlens.backend.lowering.kernel_strides import with_kernel_strides
@@ -76,39 +72,23 @@ class GraphCompiler:
         return self._tables
 
     def custom_targets(self) -> frozenset[Any]:
-        """The operators that have functions of the user's, for this backend or for the whole process."""
+        """Return the operators that have functions of the user's, for this backend or for the whole process."""
         return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})
 
     def compile(
         self, lowered: LoweredGraph, *, recorder: Recorder | None, dry_run: bool = False, whole_graph_key: str | None = None
     ) -> Callable[[list[Any]], list[Any]]:
-        """Compile one ATen graph.
-
-        Args:
-            lowered: The graph.
-            recorder: Receives the records of a lens; None without a lens.
-            dry_run: Partition and convert only.
-            whole_graph_key: The key to cache the graph under, if it has the inputs and outputs of Dynamo's graph.
-
-        Returns:
-            A boxed function: it takes a list, empties it, and returns a list.
-        """
+        """Compile one ATen graph to a boxed function, which takes a list, empties it, and returns a list."""
         compiled = self.graph_of(lowered, recorder=recorder, dry_run=dry_run, whole_graph_key=whole_graph_key)
         return _torch.boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
 
     def graph_of(
         self, lowered: LoweredGraph, *, recorder: Recorder | None, dry_run: bool = False, whole_graph_key: str | None = None
     ) -> CompiledGraph:
-        """Compile one ATen graph, as `compile` does.
+        """Compile one ATen graph.
 
-        Args:
-            lowered: As for `compile`.
-            recorder: Likewise.
-            dry_run: Likewise.
-            whole_graph_key: Likewise.
-
-        Returns:
-            The graph.
+        With `dry_run`, only partition and convert. `whole_graph_key` is the key to cache the graph under, if it has the inputs and outputs
+        of Dynamo's graph.
         """
         from ortlens.backend.graph import CompiledGraph
         from ortlens.backend.recording.structured_trace import trace_partitions
@@ -133,13 +113,9 @@ class GraphCompiler:
         return compiled
 
     def failure_reporter(self, recorder: Recorder | None) -> Callable[[str, str, Exception], None] | None:
-        """What to call when a failure is survived that no graph reports by itself.
+        """Return what to call, with a finding's rule and title, when a failure is survived that no graph reports itself.
 
-        Args:
-            recorder: Receives the finding; None without a lens.
-
-        Returns:
-            A function of the finding's rule and title, and the exception; None when the exception is to be raised.
+        None means that the exception is to be raised.
         """
         if self.options.on_error == "raise":
             return None
@@ -155,28 +131,11 @@ class GraphCompiler:
         return report
 
     def whole_graph_key(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
-        """The key of a Dynamo graph in the cache.
-
-        Args:
-            module: The graph.
-            inputs: Its example inputs.
-
-        Returns:
-            The key; None without a cache, or if the graph cannot be cached as a whole.
-        """
+        """Return the cache key of a Dynamo graph; None without a cache, or if it cannot be cached as a whole."""
         return None if self._cache() is None else whole_graph.key_for(module, inputs, self.options)
 
     def cached_graph(self, key: str, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> CachedGraph | None:
-        """A graph that an earlier process compiled.
-
-        Args:
-            key: See `whole_graph_key`.
-            module: Dynamo's graph.
-            inputs: Its example inputs.
-
-        Returns:
-            The graph; None if it is not in the cache.
-        """
+        """Look up a graph that an earlier process compiled; None if it is not in the cache."""
         cache = self._cache()
         if cache is None:
             return None
@@ -188,7 +147,7 @@ class GraphCompiler:
         return found
 
     def _cache(self) -> ModelCache | None:
-        """The folder of converted models; None with conversion functions of the user's, whose names do not identify their code."""
+        """Return the folder of converted models; None with the user's conversion functions, whose names do not identify their code."""
         folder = self.options.cache_dir
         return None if folder is None or self.custom_targets() else ModelCache(folder)
 

@@ -63,17 +63,7 @@ class CompileContext:
     trials: SpeedTrials | None = None
 
     def transformed(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Apply the user's `pre_ort_model_transforms`.
-
-        Args:
-            model: The model of a partition; a transform may change it in place.
-
-        Returns:
-            The model to run.
-
-        Raises:
-            ConversionError: A transform raised.
-        """
+        """Apply the user's `pre_ort_model_transforms`, which may change the model in place."""
         for place, transform in enumerate(self.options.pre_ort_model_transforms or ()):
             try:
                 model = transform(model) or model
@@ -83,15 +73,7 @@ class CompileContext:
         return model
 
     def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
-        """Dump the model of a partition's first session and report the session.
-
-        Args:
-            runner: The partition's runner.
-            info: The session.
-
-        Returns:
-            The log for the session's calls; None without a reporter.
-        """
+        """Dump the model of a partition's first session and report it; return the log for its calls, None without a reporter."""
         if self.counts is not None and not runner.ran_before:
             self.counts.follow(runner, runner.counter)
         dumped = None if runner.ran_before else self._dump(runner)
@@ -103,46 +85,25 @@ class CompileContext:
         return self.reporter.session_made(runner, info, dumped)
 
     def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
-        """Report a run that ONNX Runtime failed and PyTorch did not.
-
-        Args:
-            runner: The partition's runner.
-            error: The exception that ONNX Runtime raised.
-            verdict: What the failure ends.
-        """
+        """Report a run that ONNX Runtime failed and PyTorch did not."""
         self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
         if self.reporter is not None and verdict == "partition lost":
             self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
 
     def session_dropped(self, runner: PartitionRunner) -> None:
-        """Report a session that was dropped because many others were used since.
-
-        Args:
-            runner: The partition's runner.
-        """
+        """Report a session that was dropped because many others were used since."""
         if self.reporter is not None:
             self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
 
     def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
-        """Report that a partition is left to PyTorch from now on because that is faster.
-
-        Args:
-            runner: The partition's runner.
-            compared: ONNX Runtime against PyTorch.
-        """
+        """Report that a partition is left to PyTorch from now on because that is faster."""
         if self.reporter is not None:
             ort_ns, torch_ns = map(time_from_ns, compared.least_ns)
             reason = f'on_slow="fallback": a run of its partition took {ort_ns} in ONNX Runtime and {torch_ns} in PyTorch'
             self.reporter.partition_lost(runner, reason, code="policy")
 
     def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
-        """Report and warn of changed weights that earlier calls may have missed.
-
-        Args:
-            runner: The partition's runner.
-            names: The inputs of the partition whose weights changed.
-            calls: After how many calls every change is noticed.
-        """
+        """Report and warn of changed weights that earlier calls may have missed; after `calls` every change is noticed."""
         shapes = [list(node.meta["val"].shape) for node in runner.partition.inputs if node.name in names]
         which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
         said = f"{which} changed in a way that torch does not count; up to {calls - 1} earlier calls may have used the previous values"
@@ -151,13 +112,7 @@ class CompileContext:
         warnings.warn(f"ortlens: {said}; write under torch.no_grad() instead", RuntimeWarning, stacklevel=2)
 
     def report_failure(self, rule: str, title: str, error: Exception) -> None:
-        """Report and warn of a failure after which the results are still correct.
-
-        Args:
-            rule: The name of the failure in the findings.
-            title: What happened, in one line.
-            error: The exception.
-        """
+        """Report and warn of a failure after which the results are still correct."""
         if self.reporter is not None:
             self.reporter.failure(rule, title, error)
         warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)

@@ -29,26 +29,13 @@ def register_op(target: Any, function: Callable[..., Any]) -> None:
 
 
 def registered_ops() -> dict[Any, Callable[..., Any]]:
-    """The functions that were registered so far.
-
-    Returns:
-        Op overload -> function; a copy.
-    """
+    """Copy the table of the functions that were registered so far, by op overload."""
     with _lock:
         return dict(_registered)
 
 
 def check_entry(target: Any, function: Any, what: str) -> None:
-    """Check one entry of a translation table.
-
-    Args:
-        target: The key, which must be an op overload.
-        function: The value, which must be callable.
-        what: Where the entry comes from, for the message.
-
-    Raises:
-        UsageError: They are not; the message says what to write instead.
-    """
+    """Raise `UsageError` unless the target is an op overload and the function callable; `what` says where the entry is from."""
     if not hasattr(target, "_schema"):
         overloads = getattr(target, "overloads", None)
         advice = f"; name one of its overloads: {', '.join(f'{target}.{name}' for name in overloads())}" if callable(overloads) else ""
@@ -58,14 +45,7 @@ def check_entry(target: Any, function: Any, what: str) -> None:
 
 
 def check_table(table: Any) -> None:
-    """Check a translation table.
-
-    Args:
-        table: It must map op overloads to functions.
-
-    Raises:
-        UsageError: It is not a mapping, or an entry is invalid.
-    """
+    """Raise `UsageError` unless a translation table maps op overloads to functions."""
     if not isinstance(table, Mapping):
         raise UsageError(f"custom_translation_table must map op overloads to ONNX Script functions, not be a {type(table).__name__}")
     for target, function in table.items():

@@ -21,32 +21,14 @@ _lock = threading.Lock()
 
 
 def dump_prefix(options: OrtBackendOptions) -> str:
-    """The prefix of dumped files.
-
-    Args:
-        options: The user's options.
-
-    Returns:
-        The option `dump_path`, else the environment variable `ONNXRT_DUMP_PATH`; empty when nothing is dumped.
-    """
+    """Return the option `dump_path`, else the environment variable `ONNXRT_DUMP_PATH`; empty when nothing is dumped."""
     return str(options.dump_path or os.environ.get("ONNXRT_DUMP_PATH") or "")
 
 
 def dump_model(model: onnx.ModelProto, module: torch.fx.GraphModule, options: OrtBackendOptions) -> str | None:
-    """Write a model and the text of its FX graph.
+    """Write a model and the text of its FX graph; return the path of the model, None when nothing is dumped.
 
     Files are numbered from 0 for each prefix, across all backends of the process.
-
-    Args:
-        model: The ONNX model.
-        module: The partition that it was converted from.
-        options: The user's options.
-
-    Returns:
-        The path of the model; None when nothing is dumped.
-
-    Raises:
-        OSError: A file cannot be written.
     """
     prefix = dump_prefix(options)
     if not prefix:

@@ -9,15 +9,7 @@ LOWERED_WITHOUT = "a graph could not be lowered with the backend's decomposition
 
 
 def short_text(error: BaseException, limit: int = 300) -> str:
-    """The innermost cause of an exception, in one line.
-
-    Args:
-        error: The exception.
-        limit: The longest text, in characters.
-
-    Returns:
-        Class and message.
-    """
+    """Format the innermost cause of an exception as class and message in one line of at most `limit` characters."""
     while error.__cause__ is not None and not isinstance(error, OrtLensError):
         error = error.__cause__
     text = " ".join(str(error).split())
@@ -26,15 +18,7 @@ def short_text(error: BaseException, limit: int = 300) -> str:
 
 
 def full_text(error: BaseException, limit: int = 4000) -> str:
-    """An exception and its causes, outermost first, one per line.
-
-    Args:
-        error: The exception.
-        limit: The longest text, in characters.
-
-    Returns:
-        Classes and messages.
-    """
+    """Format an exception and its causes, outermost first, one per line, in at most `limit` characters."""
     lines: list[str] = []
     current: BaseException | None = error
     while current is not None:

@@ -223,7 +223,7 @@ class CompiledGraph:
         return True
 
     def _is_heavy(self, args: list[Any]) -> bool:
-        """Whether ONNX Runtime will pack weights for seconds before the first session is there."""
+        """Tell whether ONNX Runtime will pack weights for seconds before the first session is there."""
         weights = [args[place] for place in self.lowered.static_inputs if place < len(args)]
         return (
             sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor) and weight.layout is torch.strided) > _HEAVY_BYTES
@@ -261,14 +261,7 @@ class CompiledGraph:
 
 
 def eager_graph(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:
-    """A function that runs a graph in PyTorch alone.
-
-    Args:
-        module: The ATen graph.
-
-    Returns:
-        A boxed function.
-    """
+    """Make a boxed function that runs a graph in PyTorch alone."""
 
     def run(args: list[Any]) -> list[Any]:
         inputs = list(args)

@@ -20,39 +20,19 @@ _UNKNOWN = 11  # stands for a data-dependent size; small numbers would make stri
 
 
 def order_from_strides(sizes: Sequence[Any], strides: Sequence[Any]) -> list[int]:
-    """Sort dimensions as they lie in memory.
-
-    Args:
-        sizes: Size of each dimension.
-        strides: Stride of each dimension, in elements.
-
-    Returns:
-        The dimensions, largest stride first; of two with the same stride, one of size 1 comes last.
-    """
+    """Sort dimensions by stride, the largest first; of two with the same stride, one of size 1 comes last."""
     return sorted(range(len(sizes)), key=lambda dim: (-strides[dim], _torch.size_hint(sizes[dim]) == 1))
 
 
 def inverse_order(order: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes another.
-
-    Args:
-        order: A permutation of dimensions.
-
-    Returns:
-        The permutation that leads back.
-    """
+    """Return the permutation that undoes another."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def memory_order(meta: Any) -> tuple[int, ...] | None:
-    """The permutation that makes a tensor contiguous.
+    """Find the permutation that makes a tensor contiguous; symbolic sizes and strides are judged by their hints.
 
-    Args:
-        meta: A tensor or a number, as found in `meta["val"]`; symbolic sizes and strides are judged by their hints.
-
-    Returns:
-        The permutation. None for a number, and for a tensor that is already contiguous or that no permutation makes contiguous (see
-        `needs_restride`).
+    None for a number, and for a tensor that is already contiguous or that no permutation makes contiguous (see `needs_restride`).
     """
     if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided or is_contiguous(meta):
         return None
@@ -65,65 +45,31 @@ def memory_order(meta: Any) -> tuple[int, ...] | None:
 
 
 def is_contiguous(value: object) -> bool:
-    """Whether a value is contiguous in the order of its dimensions; unlike torch's own method, this adds no guard.
-
-    Args:
-        value: A fake tensor, or anything else.
-
-    Returns:
-        True for anything but a strided tensor, too.
-    """
+    """Tell whether a value is contiguous, or no strided tensor; unlike torch's own method, this adds no guard."""
     return not isinstance(value, torch.Tensor) or value.layout is not torch.strided or _is_dense(*_hints(value))
 
 
 def laid_out(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:
-    """Give a tensor a memory order.
-
-    Args:
-        tensor: Its values.
-        order: The wanted memory order, as a list of all dimensions.
-
-    Returns:
-        A tensor with the same values and shape.
-    """
+    """Give a tensor a memory order."""
     return tensor.permute(order).contiguous().permute(inverse_order(order))
 
 
 def reorder(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """Permute the dimensions of a tensor in place: PyTorch refuses writes to views that a training graph returns.
-
-    Args:
-        tensor: Changed: sizes and strides, not memory.
-        order: A permutation of its dimensions.
-
-    Returns:
-        The same tensor.
-    """
+    """Permute the dimensions of a tensor in place: PyTorch refuses writes to views that a training graph returns."""
     view = tensor.permute(order)
     return tensor.as_strided_(view.shape, view.stride())
 
 
 def needs_restride(meta: torch.Tensor) -> bool:
-    """Whether PyTorch expects strides that no permutation of a contiguous tensor has: those of expanded or padded tensors.
-
-    Args:
-        meta: A fake tensor; symbolic sizes and strides are judged by their hints.
-
-    Returns:
-        True when the output of a session has to be copied by `restride`.
-    """
+    """Tell whether PyTorch expects strides that no permuted contiguous tensor has: those of expanded or padded tensors."""
     sizes, strides = _hints(meta)
     return 0 not in sizes and not _is_dense(sizes, strides) and memory_order(meta) is None
 
 
 def may_overlap_itself(meta: torch.Tensor) -> bool:
-    """Whether several elements of a tensor may lie in one place, as those of an expanded or unfolded one.
+    """Tell whether several elements of a tensor may lie in one place, as those of an expanded or unfolded one.
 
-    Args:
-        meta: A tensor, fake or with data.
-
-    Returns:
-        True also for symbolic sizes and strides that leave it open, and for odd strides.
+    True also for symbolic sizes and strides that leave it open, and for odd strides.
     """
     if is_contiguous(meta) or any(statically_known_true(size == 0) for size in meta.shape):
         return False
@@ -138,15 +84,7 @@ def may_overlap_itself(meta: torch.Tensor) -> bool:
 
 
 def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Copy a tensor into given strides.
-
-    Args:
-        tensor: Contiguous; along dimensions of stride 0, all its values are equal.
-        strides: As PyTorch's own operator would have returned them.
-
-    Returns:
-        A tensor with the same values and these strides, not a view.
-    """
+    """Copy a contiguous tensor into given strides; along dimensions of stride 0, all its values have to be equal."""
     core = tensor
     for dim, stride in enumerate(strides):
         if stride == 0 and tensor.shape[dim] > 1:
@@ -156,15 +94,10 @@ def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def laid_like(tensor: torch.Tensor, given: torch.Tensor, *, whole: bool = False) -> torch.Tensor:
-    """Give a tensor the strides and the storage offset of another one of its shape.
+    """Give a tensor the strides and the storage offset of another one of its shape, with no two elements in one place.
 
-    Args:
-        tensor: Its values.
-        given: Has no two elements in one place.
-        whole: Whether its storage has to be as long as the other's, too.
-
-    Returns:
-        The tensor itself if it lies like that already, or has another shape; otherwise a copy in a storage of its own.
+    Returns the tensor itself if it lies like that already, or has another shape; otherwise a copy in a storage of its own. With `whole`,
+    the storage is as long as the other's, too.
     """
     same = tensor.stride() == given.stride() and tensor.storage_offset() == given.storage_offset()
     room_given = given.untyped_storage().nbytes() // given.element_size()
@@ -186,7 +119,7 @@ def _hints(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
 
 
 def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether these are the strides of a contiguous tensor; those of dimensions of size 1 do not matter."""
+    """Tell whether these are the strides of a contiguous tensor; those of dimensions of size 1 do not matter."""
     expected = 1
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size != 1 and stride != expected:

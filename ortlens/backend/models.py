@@ -21,32 +21,14 @@ if TYPE_CHECKING:
 
 
 def model_key(partition: Partition, context: CompileContext) -> str | None:
-    """The cache key of a partition's model.
-
-    Args:
-        partition: The partition.
-        context: How its graph is compiled.
-
-    Returns:
-        The key; None if the partition has none.
-    """
+    """Return the cache key of a partition's model; None if the partition has none."""
     return key_of("partition", partition.module, partition.index, context.options.export_options, context.options.upcast)
 
 
 def model_of(partition: Partition, context: CompileContext, phases: Phases, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
-    """The model of a partition, before the user's transforms.
+    """Load a partition's model from the cache or make it, before the user's transforms; tells whether it comes from the cache.
 
-    Args:
-        partition: The partition.
-        context: How its graph is compiled.
-        phases: Time spent; updated.
-        step: Reports progress, in nodes.
-
-    Returns:
-        The model, and whether it comes from the cache.
-
-    Raises:
-        converter.NodeFailures: Nodes could not be converted.
+    Updates `phases`; `step` reports progress, in nodes. Raises `converter.NodeFailures`.
     """
     cache = context.cache
     if cache is None:
@@ -83,7 +65,7 @@ def _converted(partition: Partition, context: CompileContext, phases: Phases, st
 
 
 def _optimized(partition: Partition, model: ir.Model, context: CompileContext) -> tuple[ir.Model, bool]:
-    """The optimised model, and whether optimisation succeeded."""
+    """Optimise a model; tells whether that succeeded."""
     if context.dry_run:
         return model, False
     try:

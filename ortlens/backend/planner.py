@@ -50,13 +50,7 @@ class Planner:
     plan: Plan
 
     def __init__(self, lowered: LoweredGraph, context: CompileContext, phases: Phases) -> None:
-        """Make type promotion explicit, on a copy of the graph.
-
-        Args:
-            lowered: The graph; it stays as it is, so that PyTorch can run it.
-            context: How it is compiled.
-            phases: Time spent; updated.
-        """
+        """Make type promotion explicit on a copy of the graph, so that PyTorch can still run the original; updates `phases`."""
         self._lowered = lowered
         self._context = context
         self._phases = phases
@@ -68,13 +62,9 @@ class Planner:
         phases.partition_ns += time.perf_counter_ns() - started
 
     def runners(self) -> list[PartitionRunner]:
-        """Plan and convert until every partition has a model.
+        """Plan and convert until every partition has a model; returns one runner per partition, without sessions.
 
-        Returns:
-            One runner per partition of the plan, without sessions.
-
-        Raises:
-            ConversionError: Nodes fail, and `on_error` is `"raise"`; or there is no plan after `MAX_PLANS` attempts.
+        Raises ConversionError if nodes fail and `on_error` is `"raise"`, or if there is no plan after `MAX_PLANS` attempts.
         """
         for attempt in range(MAX_PLANS):
             partitions = self._partitioned()
@@ -86,20 +76,20 @@ class Planner:
         raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
 
     def _writes(self) -> dict[str, Verdict]:
-        """The writes into large buffers, made in place; a model to deploy returns the new values."""
+        """Make the writes into large buffers in place, and keep them in PyTorch; a model to deploy returns the new values."""
         if self._lowered.phase != "inference" or self._context.deployed:
             return {}
         reasons = buffer_writes.write_in_place(self.promoted, self._lowered.mutated, self._of_users(), self._left_to_sessions)
         return {name: Verdict(supported=False, code="policy", reason=reason) for name, reason in reasons.items()}
 
     def _session_writes(self) -> tuple[torch.fx.Node, ...]:
-        """The writes into large buffers that may be left to sessions."""
+        """Find the writes into large buffers that may be left to sessions."""
         if not self._updates_in_place() or not runs_on_cpu_alone(self._context.options):
             return ()
         return buffer_writes.session_writes(self.promoted, self._lowered.mutated, self._of_users())
 
     def _are_made(self, runners: list[PartitionRunner]) -> bool:
-        """Whether sessions make the writes that were left to them in place; if not, PyTorch does, in another plan."""
+        """Tell whether sessions make the writes that were left to them in place; if not, PyTorch does, in another plan."""
         made = {node for runner in runners for node in runner.updated_in_place()}
         if made.issuperset(self._left_to_sessions):
             return True
@@ -108,20 +98,20 @@ class Planner:
         return False
 
     def _of_users(self) -> dict[Any, Any]:
-        """Functions of users by operator."""
+        """Map operators to functions of users."""
         return {**registered_ops(), **(self._context.options.custom_translation_table or {})}
 
     def _updates_in_place(self) -> bool:
-        """Whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
+        """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
         views = self._lowered.views
         return self._lowered.phase == "inference" and (views is None or views.new_values_first) and not self._context.deployed
 
     def _updates(self, partition: extraction.Partition) -> dict[int, int]:
-        """The inputs that a partition may update in place."""
+        """Find the inputs that a partition may update in place."""
         return in_place.updates_of(partition, self._lowered.mutated, self.plan) if self._updates_in_place() else {}
 
     def static_inputs(self) -> frozenset[torch.fx.Node]:
-        """The inputs that are parameters or buffers."""
+        """Return the inputs that are parameters or buffers."""
         placeholders = self.promoted.graph.find_nodes(op="placeholder")
         return frozenset(node for place, node in enumerate(placeholders) if place in self._lowered.static_inputs)
 
@@ -141,7 +131,7 @@ class Planner:
         return partitions
 
     def _runner(self, partition: extraction.Partition, step: Callable[[int], None], *, last: bool) -> PartitionRunner | None:
-        """The runner of a partition; None when nodes had to be excluded."""
+        """Make the runner of a partition; None when nodes had to be excluded."""
         try:
             cached, hit = model_of(partition, self._context, self._phases, step)
         except NodeFailures as failures:

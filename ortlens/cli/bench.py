@@ -28,11 +28,7 @@ _SECONDS = 10.0
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "bench", _TEXT, _bench, examples=_EXAMPLES)
     add_target(command)
     command.add_argument(

@@ -34,11 +34,7 @@ _WHOLE = Read(int, "a whole number")
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "check", _TEXT, _check, examples=_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
     command.add_argument("--max-breaks", metavar="N", type=_WHOLE, help="distinct graph breaks at most")
@@ -107,7 +103,7 @@ def _named_as_options() -> Iterator[None]:
 
 
 def _take_back_the_capture(options: argparse.Namespace) -> None:
-    """In `--json CAPTURE`, argparse takes the capture for the file of --json."""
+    """Take back the capture of `--json CAPTURE`, which argparse takes for the file of --json."""
     if options.capture is None and options.json not in (None, _STDOUT):
         options.capture, options.json = options.json, _STDOUT
     if options.capture is None:
@@ -141,7 +137,7 @@ def _comparison(baseline: Capture | None, capture: Capture) -> str:
 
 
 def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
-    """A value that cannot be compared is infinite, which is null in JSON; its message says so."""
+    """Make the verdicts plain; a value that cannot be compared is infinite, which is null in JSON, and its message says so."""
     from ortlens.views.verdict_text import remedy, verdict_sentence
 
     verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]

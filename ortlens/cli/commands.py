@@ -24,31 +24,16 @@ class Parser(argparse.ArgumentParser):
     """Raises one line with the next step where argparse prints the usage and ends the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments.
-
-        Args:
-            message: What argparse found.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Raise `UsageError` with what argparse found."""
         raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {self.prog} --help")
 
 
 def command_in(
     commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int], *, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command.
+    """Add a command and return its parser; `run` returns the exit code.
 
-    Args:
-        commands: Where commands are added.
-        name: Its name.
-        text: What it does, one sentence or two.
-        run: Runs it on the parsed options, and returns the exit code.
-        examples: A line or two as they are typed, each with what it does behind two blanks.
-
-    Returns:
-        Its parser.
+    `examples` are a line or two as they are typed, each with what it does behind two blanks.
     """
     lines = "\n".join(f"  {line}" for line in textwrap.dedent(examples).strip().splitlines())
     command: argparse.ArgumentParser = commands.add_parser(
@@ -63,11 +48,7 @@ def command_in(
 
 
 def add_quiet(command: argparse.ArgumentParser) -> None:
-    """Add `--quiet`, which the printing functions obey.
-
-    Args:
-        command: The parser of a command, with its other options.
-    """
+    """Add `--quiet`, which the printing functions obey, to a parser that has its other options."""
     has_json = any("--json" in action.option_strings for action in command._actions)  # noqa: SLF001 - argparse offers no other way
     asked = ", and what --json asks for" if has_json else ""
     command.add_argument("-q", "--quiet", action="store_true", help=f"print nothing but errors{asked}")
@@ -84,31 +65,13 @@ class OneOf:
     names: tuple[str, ...]
 
     def __call__(self, text: str) -> str:
-        """Check a name.
-
-        Args:
-            text: As typed.
-
-        Returns:
-            The same.
-
-        Raises:
-            argparse.ArgumentTypeError: It is none of them.
-        """
+        """Return a name as typed; raise `argparse.ArgumentTypeError` if it is none of them."""
         if text not in self.names:
             raise argparse.ArgumentTypeError(f"there is no {text!r}.{near_hint(text, self.names)} There are: {', '.join(self.names)}")
         return text
 
 
 def near_hint(word: str, known: Iterable[str]) -> str:
-    """Ask whether another word was meant.
-
-    Args:
-        word: What was typed.
-        known: What there is.
-
-    Returns:
-        ` Did you mean show?`; nothing if no word is near.
-    """
+    """Ask whether another word was meant, as ` Did you mean show?`; empty if no word is near."""
     near = get_close_matches(word, known, n=1)
     return f" Did you mean {near[0]}?" if near else ""

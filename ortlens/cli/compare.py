@@ -22,11 +22,7 @@ _EXAMPLES = """
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "compare", _TEXT, _compare, examples=_EXAMPLES)
     command.add_argument("before", metavar="BEFORE", help="the first capture, a baseline: a file or folder that lens.save() wrote")
     command.add_argument("after", metavar="AFTER", help="the second capture: what it became")

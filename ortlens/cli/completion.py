@@ -35,11 +35,7 @@ _ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added, itself the last.
-    """
+    """Add the command to the parser, as the last."""
     command = command_in(commands, "completion", _TEXT, lambda options: _completion(options, commands), examples=_EXAMPLES)
     command.add_argument("shell", metavar="SHELL", type=OneOf(_SHELLS), help=", ".join(_SHELLS))
 

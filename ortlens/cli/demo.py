@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     text = "Run a small bundled model through ONNX Runtime and explain what happened."
     command = command_in(commands, "demo", text, _demo, examples=_EXAMPLES)
     add_outputs(command, "-o")

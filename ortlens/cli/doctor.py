@@ -24,11 +24,7 @@ _MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "X"}
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     text = "List versions and providers, what is missing and how to install it. Exits 1 when models cannot run in ONNX Runtime."
     command = command_in(commands, "doctor", text, _doctor, examples=_EXAMPLES)
     command.add_argument("--json", action="store_true", help="print JSON")

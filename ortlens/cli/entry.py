@@ -22,11 +22,7 @@ _COMMANDS = (demo, run, watch, explain, show, report, export, merge, compare, ch
 
 
 def parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line.
-
-    Returns:
-        The parser; each command has its help and its function.
-    """
+    """Build the parser of the command line, in which each command has its help and its function."""
     from ortlens import __version__
 
     top = Parser(
@@ -42,14 +38,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line; return 0 when done, 1 for a negative answer, 2 for a wrong command or an error.
 
-    Args:
-        argv: Arguments after the program's name; by default those of the process.
-
-    Returns:
-        The exit code: 0 done, 1 a negative answer, 2 a wrong command or an error. Errors are one message on stderr;
-        with ORTLENS_DEBUG=1 the traceback too.
+    Errors are one message on stderr; with ORTLENS_DEBUG=1 the traceback too.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -93,14 +84,7 @@ def _refuse(word: str, name: str, command: argparse.ArgumentParser) -> NoReturn:
 
 
 def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Find the commands of a parser.
-
-    Args:
-        top: What `parser` built.
-
-    Returns:
-        The parser of each command by its name, in order.
-    """
+    """Map the name of each command of a parser, in order, to the command's own parser."""
     actions = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse offers no other way
     return dict(next(actions).choices)
 

@@ -38,11 +38,7 @@ _EXAMPLES = """
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "explain", _TEXT, _explain, examples=_EXAMPLES)
     add_target(command, "an ONNX model: model.onnx", "a torch.export program: program.pt2")
     add_compiling(command)

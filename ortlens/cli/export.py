@@ -26,11 +26,7 @@ _FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     from ortlens.trace.schema import TABLES
 
     command = command_in(commands, "export", _TEXT, _export, examples=_EXAMPLES)

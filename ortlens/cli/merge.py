@@ -24,11 +24,7 @@ _EXAMPLES = """
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "merge", _TEXT, _merge, examples=_EXAMPLES)
     command.add_argument("captures", metavar="CAPTURE", nargs="+", help="one per rank")
     command.add_argument("-o", "--save", metavar="FILE", type=Path, help="save the merged capture")

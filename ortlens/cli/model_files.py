@@ -20,31 +20,12 @@ if TYPE_CHECKING:
 
 
 def is_program_file(text: str) -> bool:
-    """Whether a target is a program of torch.export.
-
-    Args:
-        text: As written on the command line.
-
-    Returns:
-        The answer, by the end of the name.
-    """
+    """Tell whether a target is a program of torch.export, by the end of its name."""
     return Path(text).suffix.lower() == ".pt2"
 
 
 def onnx_model(request: Request, options: argparse.Namespace, inputs: Inputs) -> OnnxLens:
-    """Run an ONNX model, and profile and verify it if requested.
-
-    Args:
-        request: What was asked for.
-        options: The parsed options of the command.
-        inputs: What `--input` says.
-
-    Returns:
-        The lens.
-
-    Raises:
-        UsageError: `--verify` lacks `--reference`; or as for `onnx_explained`.
-    """
+    """Run an ONNX model, and profile and verify it if requested; raise `UsageError` if `--verify` lacks `--reference`."""
     if request.verify and not options.reference:
         raise UsageError("--verify of an ONNX model needs the PyTorch module that it was made from: --reference MODULE:NAME")
     args, kwargs = inputs.arrays(options.seed)
@@ -53,17 +34,7 @@ def onnx_model(request: Request, options: argparse.Namespace, inputs: Inputs) ->
 
 
 def program_from_file(text: str) -> ExportedProgram:
-    """Load a program of torch.export.
-
-    Args:
-        text: The path of the file.
-
-    Returns:
-        The program.
-
-    Raises:
-        UsageError: There is no such file, or it holds no program.
-    """
+    """Load a program of torch.export; raise `UsageError` if there is no such file, or it holds no program."""
     import torch
 
     path = Path(text).expanduser()
@@ -76,18 +47,7 @@ def program_from_file(text: str) -> ExportedProgram:
 
 
 def example_inputs(program: ExportedProgram, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs that a program was exported with.
-
-    Args:
-        program: The program.
-        text: Its file, for the message.
-
-    Returns:
-        Arguments by place, and by name.
-
-    Raises:
-        UsageError: The file holds none.
-    """
+    """Return the inputs that a program was exported with; raise `UsageError`, which names the file `text`, if there are none."""
     if program.example_inputs is None:
         raise UsageError(f"{text} holds no example inputs; give them with --input, for example --input f32[1,3,224,224]")
     args, kwargs = program.example_inputs

@@ -24,14 +24,7 @@ _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 @contextlib.contextmanager
 def quietly(*, is_quiet: bool) -> Iterator[None]:
-    """Print nothing but errors and JSON meanwhile.
-
-    Args:
-        is_quiet: Whether that was asked for.
-
-    Yields:
-        Nothing.
-    """
+    """Print nothing but errors and JSON meanwhile, if that was asked for."""
     token = _QUIET.set(is_quiet)
     try:
         yield
@@ -42,9 +35,7 @@ def quietly(*, is_quiet: bool) -> Iterator[None]:
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
     """Print the summary of a capture, with bold labels in a terminal that wants them.
 
-    Args:
-        capture: The capture.
-        on_stderr: Whether stdout belongs to another program.
+    `on_stderr` is for when stdout belongs to another program.
     """
     from ortlens.views.text import summary
 
@@ -57,37 +48,25 @@ def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
 
 
 def _wants_colour(stream: TextIO) -> bool:
-    """Only a terminal does, unless the environment says otherwise: no-color.org, force-color.org."""
+    """Tell whether a stream gets colour: only a terminal, unless the environment says otherwise (no-color.org, force-color.org)."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def print_written(lines: Sequence[str]) -> None:
-    """Print which files were written, below a free line; nothing when there are none.
-
-    Args:
-        lines: From `ortlens.job.work.write_outputs`.
-    """
+    """Print which files `write_outputs` wrote, below a blank line; nothing when there are none."""
     if lines:
         print_text("\n".join(["", *lines]))
 
 
 def print_error(text: str) -> None:
-    """Print to stderr, which leaves stdout to what was asked for.
-
-    Args:
-        text: The text, without the last line's end.
-    """
+    """Print to stderr, which leaves stdout to what was asked for."""
     _print_aside(text)
 
 
 def print_note(text: str) -> None:
-    """Print to stderr what is no error, as which file was written.
-
-    Args:
-        text: The text, without the last line's end.
-    """
+    """Print to stderr what is no error, such as which file was written."""
     if not _QUIET.get():
         _print_aside(text)
 
@@ -100,11 +79,7 @@ def _print_aside(text: str) -> None:
 
 
 def width() -> int:
-    """The columns to fill.
-
-    Returns:
-        Those of the terminal, within bounds; 100 in a pipe.
-    """
+    """Return the columns to fill: those of the terminal, within bounds; 100 in a pipe."""
     return _width(sys.stdout)
 
 
@@ -116,34 +91,18 @@ def _width(stream: TextIO) -> int:
 
 
 def print_text(text: str) -> None:
-    """Print to stdout whatever its encoding is; what it cannot hold is written out.
-
-    Args:
-        text: The text, without the last line's end.
-    """
+    """Print to stdout whatever its encoding is; what it cannot hold is written out."""
     if not _QUIET.get():
         _print(text, sys.stdout)
 
 
 def print_json(value: object) -> None:
-    """Print JSON to stdout, also with `--quiet`.
-
-    Args:
-        value: Plain data.
-    """
+    """Print JSON to stdout, also with `--quiet`."""
     _print(json_text(value), sys.stdout)
 
 
 def json_text(value: object, *, indent: int = 2) -> str:
-    """Write plain data as JSON that every parser reads.
-
-    Args:
-        value: Mappings, lists, tuples, texts, numbers, truth values and None.
-        indent: Blanks per level.
-
-    Returns:
-        The text. JSON has no infinity and no NaN: null replaces them.
-    """
+    """Write plain data as JSON that every parser reads: null replaces infinity and NaN, which JSON does not have."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 

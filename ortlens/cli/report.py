@@ -25,11 +25,7 @@ _EXAMPLES = """
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "report", _TEXT, _report, examples=_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", help="a file or folder that lens.save() or another command wrote")
     command.add_argument(
@@ -51,7 +47,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _default_output(capture: Path) -> Path:
-    """Beside the capture; an existing file that was not named is not replaced."""
+    """Return a path beside the capture; an existing file that was not named is not replaced."""
     path = capture.with_name(f"{capture.stem or 'capture'}.html")
     if path.exists():
         raise UsageError(f"{path} already exists; use -o {path} to replace it, or choose another file")

@@ -28,11 +28,7 @@ _EXAMPLES = """
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "run", _TEXT, _run, examples=_EXAMPLES)
     command.usage = "ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]"
     add_outputs(command, "-o", saved="by default as PROGRAM.ortlens in this folder, train.ortlens for train.py")
@@ -78,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace, name: str) -> Request:
-    """The request, with a slip in it reported before the program has run for hours."""
+    """Make the request, to report a slip in it before the program has run for hours."""
     given = vars(options) | {"backend": options.backend or "ortlens", "save": options.save or Path(f"{name}.ortlens")}
     request = request_from_options(argparse.Namespace(**given))
     if request.options:

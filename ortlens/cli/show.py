@@ -26,11 +26,7 @@ _DEFAULT_ROWS = 30
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     from ortlens.trace.schema import TABLES
 
     command = command_in(commands, "show", "Show a saved capture: a summary, or one of its tables.", _show, examples=_EXAMPLES)

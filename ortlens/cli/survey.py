@@ -34,11 +34,7 @@ _COLUMNS = ("case", "options", "status", "coverage", "partitions", "breaks", "ra
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "survey", _TEXT, _survey, examples=_EXAMPLES)
     command.add_argument("cases", metavar="CASES", help="FILE.py[:NAME], MODULE:NAME (default name: CASES), FILE.toml or FILE.json")
     command.add_argument(
@@ -134,7 +130,7 @@ def _tell(frame: Any, options: argparse.Namespace) -> None:  # noqa: ANN401 - a 
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any cell of a frame
-    """A cell as its record holds it."""
+    """Return a cell as its record holds it."""
     if isinstance(value, (tuple, str)):
         return value
     import pandas as pd

@@ -28,11 +28,7 @@ _BUDGET_S = 60.0
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "tune", _TEXT, _tune, examples=_EXAMPLES)
     add_target(command)
     command.add_argument("--budget", metavar="S", type=SECONDS, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")

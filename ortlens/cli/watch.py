@@ -35,11 +35,7 @@ _NOT_CLOSED = "journal_not_closed"
 
 
 def add(commands: Commands) -> None:
-    """Add the command to the parser.
-
-    Args:
-        commands: Where commands are added.
-    """
+    """Add the command to the parser."""
     command = command_in(commands, "watch", _TEXT, _watch, examples=_EXAMPLES)
     command.add_argument("journal", metavar="JOURNAL", type=Path, help="the file; ortlens waits for it if it is not there yet")
     command.add_argument("--once", action="store_true", help="say what it holds now, and stop")
@@ -70,7 +66,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _so_far(entries: Entries, *, is_over: bool) -> Capture:
-    """That the journal of a running process is not closed is nothing to tell."""
+    """Make the capture so far; that the journal of a running process is not closed is nothing to tell."""
     capture = entries.capture()
     return capture if is_over else replace(capture, findings=tuple(each for each in capture.findings if each.rule != _NOT_CLOSED))
 

@@ -52,17 +52,7 @@ class TensorSpec:
     high: float | None = None
 
     def array(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Make the same kind of numbers as an array, for a model without PyTorch.
-
-        Args:
-            rng: Where the random numbers come from.
-
-        Returns:
-            The array.
-
-        Raises:
-            UsageError: numpy has no such type.
-        """
+        """Make the same kind of numbers as an array, for a model without PyTorch; raise `UsageError` if numpy has no such type."""
         dtype = _DTYPES[self.dtype]
         if self.dtype == "bf16":
             raise UsageError("--input: bf16 has no numpy type; an ONNX model with such inputs is explained without --input, or from Python")
@@ -75,14 +65,9 @@ class TensorSpec:
         return (low + (self.high - low) * rng.random(self.sizes)).astype(dtype)
 
     def made(self, generator: torch.Generator) -> torch.Tensor:
-        """Make the tensor.
+        """Make the tensor: in the given range, else standard normal floats, and 0 or 1 for integers and truth values.
 
-        Args:
-            generator: Where the random numbers come from.
-
-        Returns:
-            Standard normal numbers for floats, 0 or 1 for integers and truth values (`i8` and `u8`: their whole range), or values of
-            the range that was given.
+        Without a range, `i8` and `u8` span all their values.
         """
         import torch
 
@@ -104,14 +89,7 @@ class Inputs:
     named: tuple[tuple[str, Any], ...] = ()
 
     def arrays(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make the tensors as numpy arrays.
-
-        Args:
-            seed: Of the random numbers.
-
-        Returns:
-            Arguments by place, and by name.
-        """
+        """Make the tensors as numpy arrays: arguments by place, and by name."""
         import numpy as np
 
         rng = np.random.default_rng(seed)
@@ -122,14 +100,7 @@ class Inputs:
         return tuple([value(given) for given in self.positional]), {name: value(given) for name, given in self.named}
 
     def made(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make the tensors.
-
-        Args:
-            seed: Of the random numbers; the same seed gives the same tensors.
-
-        Returns:
-            Arguments by place, and by name.
-        """
+        """Make the tensors, the same ones for the same seed: arguments by place, and by name."""
         import torch
 
         generator = torch.Generator().manual_seed(seed)
@@ -141,17 +112,7 @@ class Inputs:
 
 
 def inputs_from_texts(texts: Sequence[str]) -> Inputs:
-    """Read inputs.
-
-    Args:
-        texts: Each a tensor or value, or `name=` and one.
-
-    Returns:
-        The inputs.
-
-    Raises:
-        UsageError: A text is none; the message marks the place.
-    """
+    """Read inputs, each a tensor or value, or `name=` and one; raise `UsageError`, which marks the place, for any other text."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for text in texts:

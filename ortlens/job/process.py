@@ -60,7 +60,7 @@ class Plan:
     explain: tuple[str, ...] = ()
 
     def for_child(self) -> Plan:
-        """The plan of a process that this one started: the rank, where it has one, and the process id stand in its file names."""
+        """Return the plan of a process that this one started: its file names hold the rank, where it has one, and the process id."""
         rank = os.environ.get("RANK", "")
         label = f"rank{rank}-{os.getpid()}" if rank.isdecimal() else str(os.getpid())
         return replace(
@@ -93,12 +93,7 @@ class Recording:
     """The recording of one process."""
 
     def __init__(self, plan: Plan, tell: Callable[[Outcome], None] | None = None) -> None:
-        """Begin; it ends with the process.
-
-        Args:
-            plan: What to do.
-            tell: Called at the end; None says nothing.
-        """
+        """Begin to record; the recording ends with the process, and then calls `tell`."""
         self._plan, self._tell, self._pid = plan, tell, os.getpid()
         self._lens: ProcessLens | None = None
         self._lock = threading.Lock()
@@ -185,7 +180,7 @@ class Recording:
         return _exit
 
     def _forked(self) -> None:
-        """In a process that `multiprocessing` forked: it records for itself, and has another end."""
+        """Record for itself in a process that `multiprocessing` forked, which has another end."""
         self._plan, self._tell, self._pid = self._plan.for_child(), None, os.getpid()
         self._lens, self._lock, self._is_done = None, threading.Lock(), False
         multiprocessing.util.Finalize(self, self.finish, exitpriority=0)
@@ -196,11 +191,7 @@ class Recording:
 
 
 def hand_down(plan: Plan) -> None:
-    """Have the Python processes that this one starts record, too.
-
-    Args:
-        plan: Its own plan.
-    """
+    """Have the Python processes that this one starts record, too."""
     os.environ[_VARIABLE] = json.dumps(asdict(plan))
     paths = [str(_CHILD_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -50,11 +50,7 @@ class Request:
     redact: bool = False
 
     def __post_init__(self) -> None:
-        """Reject contradictory options before anything runs.
-
-        Raises:
-            UsageError: Two options exclude each other, or a file cannot be written.
-        """
+        """Reject contradictory options, and files that cannot be written, before anything runs."""
         if self.dry_run and (self.profile or self.verify):
             asked = "--profile" if self.profile else "--verify"
             raise UsageError(f"{asked} needs a real run, and --dry-run runs nothing; leave one of them out")
@@ -84,17 +80,7 @@ class Read:
     what: str
 
     def __call__(self, text: str) -> Any:  # noqa: ANN401 - whatever the function returns
-        """Read a text.
-
-        Args:
-            text: As typed.
-
-        Returns:
-            The value.
-
-        Raises:
-            argparse.ArgumentTypeError: It is no such value.
-        """
+        """Read a text as typed; raise `argparse.ArgumentTypeError` if it is no such value."""
         try:
             return self.function(text)
         except ValueError as err:
@@ -112,23 +98,13 @@ SECONDS = Read(_seconds, "a time in seconds")
 
 
 def add_outputs(parser: argparse.ArgumentParser, *save_names: str, saved: str = "for example as run.ortlens") -> None:
-    """Add the options that say what is written where.
-
-    Args:
-        parser: The parser of a command or magic.
-        *save_names: Further names of `--save`.
-        saved: Where the capture may go, or goes without the option.
-    """
+    """Add the options that say what is written where; `save_names` are further names of `--save`."""
     parser.add_argument("--report", "--html", metavar="FILE", type=_path, help="write the report, one HTML file that opens anywhere")
     parser.add_argument(*save_names, "--save", metavar="FILE", type=_path, help=f"save the capture, {saved}")
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add the options for profiling, verifying and redacting.
-
-    Args:
-        parser: The parser of a command or magic.
-    """
+    """Add the options for profiling, verifying and redacting."""
     parser.add_argument("--redact", action="store_true", help="leave paths, source lines and values out of the report")
     parser.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")
     parser.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, with float64 as the reference")
@@ -136,11 +112,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a target is compiled and called.
-
-    Args:
-        parser: The parser of a command or magic.
-    """
+    """Add the options that say how a target is compiled and called."""
     parser.add_argument("--dry-run", action="store_true", help="trace and partition with fake tensors: no memory for weights, nothing runs")
     parser.add_argument("--dynamic", action="store_true", default=None, help="compile for any size, like torch.compile(dynamic=True)")
     parser.add_argument(
@@ -154,11 +126,7 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """Add the option that passes options on to the backend.
-
-    Args:
-        parser: The parser of a command or magic.
-    """
+    """Add the option that passes options on to the backend."""
     parser.add_argument(
         "--option",
         metavar="KEY=VALUE",
@@ -169,34 +137,16 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
 
 
 def request_from_options(options: argparse.Namespace, **given: Any) -> Request:  # noqa: ANN401 - fields of Request
-    """Make the request from parsed options.
-
-    Args:
-        options: What the parser found; options that the caller does not have keep their defaults.
-        **given: Fields that the caller sets.
-
-    Returns:
-        The request.
-
-    Raises:
-        UsageError: An option has a value that cannot be, or excludes another.
-    """
+    """Make the request from parsed options and given fields; options that the caller does not have keep their defaults."""
     names = set(Request.__slots__) - {"options"}
     found = {name: value for name, value in vars(options).items() if name in names}
     return Request(**{**found, "options": options_from_pairs(getattr(options, "option", [])), **given})
 
 
 def options_from_pairs(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read options of the backend.
+    """Read options of the backend, each `key=value`; the value is a Python literal, or plain text.
 
-    Args:
-        pairs: Each as `key=value`; the value is a Python literal (`2`, `False`, `['CPUExecutionProvider']`), or plain text.
-
-    Returns:
-        Values by name. Names are checked by `OrtBackendOptions`, and the export options by theirs.
-
-    Raises:
-        UsageError: A pair has no `=`, or an option is given twice.
+    Names are checked by `OrtBackendOptions`, not here. Raise `UsageError` if a pair has no `=`, or an option is given twice.
     """
     options: dict[str, Any] = {}
     for pair in pairs:
@@ -211,14 +161,7 @@ def options_from_pairs(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def value_from_text(text: str) -> Any:  # noqa: ANN401 - any literal
-    """Read a value as a user writes it.
-
-    Args:
-        text: `3`, `2.5`, `true`, `none`, `['a']`, `'quoted'`, or plain words.
-
-    Returns:
-        The value; plain words as they are.
-    """
+    """Read a value as a user writes it: `3`, `2.5`, `true`, `none`, `['a']`, `'quoted'`; plain words stay as they are."""
     word = text.strip().lower()
     if word in _WORDS:
         return _WORDS[word]

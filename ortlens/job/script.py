@@ -25,16 +25,7 @@ class Program:
     """A script or module, and its arguments."""
 
     def __init__(self, name: str, arguments: Sequence[str], *, is_module: bool) -> None:
-        """Find the program.
-
-        Args:
-            name: Path of the script, or dotted name of the module.
-            arguments: Its arguments.
-            is_module: Whether it is a module, as behind `python -m`.
-
-        Raises:
-            UsageError: There is no such script or module.
-        """
+        """Find the program by the path of a script or the dotted name of a module; raise `UsageError` if there is none."""
         self.name = name.rpartition(".")[2] if is_module else Path(name).stem
         self._main = ModuleType("__main__")
         self._main.__dict__.update(__annotations__={}, __cached__=None)  # as Python makes it
@@ -55,13 +46,9 @@ class Program:
         self._argv = [path if is_module else name, *arguments]
 
     def run(self, done: Callable[[], None]) -> int:
-        """Run it as `__main__`. What it prints, also of an error, is what Python prints.
+        """Run it as `__main__`; return its exit code. What it prints, also of an error, is what Python prints.
 
-        Args:
-            done: Called before the process ends itself by a signal, which runs no exit functions.
-
-        Returns:
-            The exit code.
+        `done` is called before the process ends itself by a signal, which runs no exit functions.
         """
         self._main.__dict__["__builtins__"] = sys.modules["builtins"]
         sys.argv[:] = self._argv
@@ -121,7 +108,7 @@ def _code_of(spec: ModuleSpec) -> CodeType | None:
 
 
 def _own_part(traceback: TracebackType | None) -> TracebackType | None:
-    """Without our own frames, which stand before the program's."""
+    """Drop our own frames, which stand before the program's."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     return traceback

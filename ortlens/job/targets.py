@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_target(command: argparse.ArgumentParser, *files: str) -> None:
-    """Add the options that say what is called, and with what.
-
-    Args:
-        command: The parser of a command.
-        *files: Files that it takes as well, with what each is.
-    """
+    """Add the options that say what is called, and with what; `files` are what the command takes as well, with what each is."""
     also = f"; or {', or '.join(files)}" if files else ""
     command.add_argument(
         "target",
@@ -50,16 +45,9 @@ def add_target(command: argparse.ArgumentParser, *files: str) -> None:
 
 @contextlib.contextmanager
 def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
-    """What the options of `add_target` say; what calling it raises inside of the block is the user's error. Without gradients.
+    """Yield the target that the options of `add_target` name, and its arguments by place and by name; turn gradients off.
 
-    Args:
-        options: The parsed options.
-
-    Yields:
-        The target, and its arguments by place and by name.
-
-    Raises:
-        UsageError: An input is no such value, the target cannot be found or made, or the call raised.
+    What calling the target raises inside of the block is the user's error, and becomes a `UsageError`.
     """
     inputs = inputs_from_texts(options.input)  # a slip here should not wait for torch
 
@@ -77,18 +65,9 @@ def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..
 
 
 def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
-    """Find, and where it is a recipe make, what is to be compiled.
+    """Find a module (in evaluation mode) or function named `package.module:name` or `file.py:name`; raise `UsageError` if that fails.
 
-    Args:
-        text: `package.module:name`, where the name may have dots, or `file.py:name`.
-        on_meta: Make models on the meta device, without memory for their weights; for a dry run.
-
-    Returns:
-        A module in evaluation mode, or a function. A class of modules, and a function that takes no argument and returns a module,
-        have been called.
-
-    Raises:
-        UsageError: There is no such module or name, what it names cannot be called, or making the model failed.
+    Call a recipe: a class of modules, or a function that makes a module from nothing. On meta, for a dry run, weights take no memory.
     """
     found = object_from_text(text)
     if not callable(found):
@@ -97,17 +76,7 @@ def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
 
 
 def object_from_text(text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
-    """Find an object.
-
-    Args:
-        text: As for `target_from_text`.
-
-    Returns:
-        What the module holds under the name.
-
-    Raises:
-        UsageError: There is no such module or name, or importing it failed.
-    """
+    """Find what a module holds under a name, written as for `target_from_text`; raise `UsageError` if that fails."""
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
         raise UsageError(f"{text!r} is not a target; write MODULE:NAME, for example mymodels:net for `net` in mymodels.py")
@@ -117,18 +86,10 @@ def object_from_text(text: str) -> Any:  # noqa: ANN401 - whatever the user's mo
 def call_from_text(
     text: str, given: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Find, and where it is a recipe make, what is to be compiled, with the arguments that the recipe gives.
+    """Find a target as `target_from_text` does, with the arguments by place and by name that its recipe gives, if any.
 
-    Args:
-        text: As for `target_from_text`. A recipe may also return `(model, args)` or `(model, args, kwargs)`: `args` is a tuple of
-            arguments, a mapping of them by name, or a single one.
-        given: Arguments of the recipe, by place and by name. With any, what `text` names is called.
-
-    Returns:
-        As `target_from_text`, and its arguments by place and by name; none where the recipe returns only the model.
-
-    Raises:
-        UsageError: As for `target_from_text`.
+    A recipe may also return `(model, args)` or `(model, args, kwargs)`; `args` is a tuple, a mapping by name, or a single argument. With
+    any `given`, which are the recipe's own arguments, what `text` names is called.
     """
     found = object_from_text(text)
     if not any(given) and not _is_recipe(found):
@@ -212,12 +173,12 @@ def _made(found: Any, text: str, *, on_meta: bool) -> Callable[..., Any]:  # noq
 
 
 def _is_recipe(found: Any) -> bool:  # noqa: ANN401 - whatever the user's module holds
-    """True for a function that can be called with nothing: it may be one that makes a model."""
+    """Tell whether a function can be called with nothing: it may be one that makes a model."""
     return inspect.isroutine(found) and not _needed(found)
 
 
 def _needed(found: Any) -> list[str]:  # noqa: ANN401 - whatever the user's module holds
-    """Arguments without a default; for what has no signature, none that is known of."""
+    """List the arguments without a default; for what has no signature, none that is known of."""
     try:
         parameters = inspect.signature(found).parameters.values()
     except (TypeError, ValueError):
@@ -238,17 +199,7 @@ def _called(make: Any, text: str, *, on_meta: bool) -> Any:  # noqa: ANN401 - wh
 
 @contextlib.contextmanager
 def raised_as_usage(doing: str) -> Iterator[None]:
-    """Turn what the user's own code raises into one message with its place.
-
-    Args:
-        doing: What was being done.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        UsageError: The user's code raised.
-    """
+    """Turn what the user's own code raises into a `UsageError` of one message with its place."""
     from ortlens.errors import OrtLensError
 
     try:
@@ -260,14 +211,7 @@ def raised_as_usage(doing: str) -> Iterator[None]:
 
 
 def where(err: BaseException) -> str:
-    """Say which line of the user's raised.
-
-    Args:
-        err: What was raised.
-
-    Returns:
-        The innermost line outside ortlens and installed packages, as an addition to a message; empty when there is none.
-    """
+    """Name the innermost line outside ortlens and installed packages that raised, to add to a message; empty when there is none."""
     from traceback import extract_tb
 
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - frames hold plain text

@@ -21,17 +21,9 @@ OWN_NAMES = ("ortlens", "onnxrt")
 
 
 def new_lens(request: Request, name: str) -> Lens:
-    """Create the lens.
+    """Create a lens that has recorded nothing yet.
 
-    Args:
-        request: What was asked for.
-        name: Name of the capture.
-
-    Returns:
-        A lens that has recorded nothing yet.
-
-    Raises:
-        UsageError: An option of the backend is unknown or wrong, or another backend is asked for what only ours can do.
+    Raise `UsageError` if a backend option is unknown or wrong, or another backend is asked for what only ours can do.
     """
     from ortlens.lens.lens import Lens
 
@@ -44,15 +36,7 @@ def new_lens(request: Request, name: str) -> Lens:
 def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Compile a target, call it, and profile and verify it if requested and if anything ran in ONNX Runtime, or was compiled.
 
-    Args:
-        request: What was asked for.
-        lens: From `new_lens`; what it saw stays when the target raises.
-        target: What is compiled.
-        args: Its arguments.
-        kwargs: Likewise.
-
-    Raises:
-        Exception: What the target raises.
+    What the target raises is passed on; what the lens saw stays.
     """
     from ortlens.lens.explain_torch import explain_under
 
@@ -66,7 +50,7 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
 
 
 def _budget(request: Request) -> dict[str, Any]:
-    """The time limit, if there is one; else a target may have an argument of that name."""
+    """Return the time limit as an argument, if there is one; else a target may have an argument of that name."""
     return {} if request.budget_s is None else {"budget_s": request.budget_s}
 
 
@@ -80,14 +64,7 @@ def _gradients(request: Request) -> Iterator[None]:
 
 
 def is_onnx_file(text: str) -> bool:
-    """Whether a target is an ONNX model.
-
-    Args:
-        text: As the user wrote it.
-
-    Returns:
-        The answer, by the end of the name.
-    """
+    """Tell whether a target is an ONNX model, by the end of its name."""
     return Path(text).suffix.lower() in {".onnx", ".ort"}
 
 
@@ -98,21 +75,10 @@ def onnx_explained(
     kwargs: Mapping[str, Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> OnnxLens:
-    """Run an ONNX model, and profile and verify it if requested.
+    """Run an ONNX model, and profile and verify it if requested; without inputs, make them from its signature.
 
-    Args:
-        request: What was asked for.
-        file: The model.
-        args: Its inputs; without any, they are made from the model's signature.
-        kwargs: Likewise, by name.
-        reference: The PyTorch module that it was made from; needed to verify.
-
-    Returns:
-        The lens.
-
-    Raises:
-        UsageError: There is no such file, or an option does not apply to ONNX models.
-        SessionError: ONNX Runtime refuses the model or cannot run it.
+    Verifying needs `reference`, the PyTorch module that it was made from. Raise `UsageError` if there is no such file or an option does not
+    apply to ONNX models, and `SessionError` if ONNX Runtime refuses the model or cannot run it.
     """
     from ortlens.lens.explain import explain
 
@@ -127,18 +93,9 @@ def onnx_explained(
 
 
 def write_outputs(request: Request, view: CaptureView, *, title: str | None = None) -> list[str]:
-    """Write the files that were asked for. One that fails does not keep the other from being written.
+    """Write the files that were asked for; return a line per file for the user, which says where it is.
 
-    Args:
-        request: What was asked for.
-        view: A lens, or a saved capture.
-        title: Title of the report; None for the name of the capture.
-
-    Returns:
-        A line per file, for the user: where it is.
-
-    Raises:
-        OrtLensError: A file could not be written; the message names what was written nevertheless.
+    One that fails does not keep the other from being written; the `OrtLensError` then names what was written.
     """
     steps: list[tuple[str, Callable[[], object]]] = []
     if (save := request.save) is not None:

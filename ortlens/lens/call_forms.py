@@ -14,15 +14,9 @@ CallForm: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def form_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallForm:
-    """Describe the arguments of a call. Calls of the same form differ in sizes and values only.
+    """Describe the arguments of a call by name and kind. Calls of the same form differ in sizes and values only.
 
-    Args:
-        target: The function, or the method that calls a module.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-
-    Returns:
-        Names and kinds, by name; an argument that is left out counts with its default. Without a signature, positions are names.
+    An argument that is left out counts with its default. Without a signature, positions are names.
     """
     owner = getattr(target, "__self__", None)
     function = owner.forward if isinstance(owner, torch.nn.Module) else target

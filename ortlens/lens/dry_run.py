@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 def try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a compiled target on fake tensors, up to where it needs the values of one; that becomes a finding.
 
-    Args:
-        recorder: Where the finding goes.
-        target: What was compiled.
-        call: The compiled target.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-
-    Returns:
-        Its result, made of fake tensors; None if the target needed values.
+    Return its result, made of fake tensors; None if it needed values.
     """
     try:
         return _call_with_fakes(target, call, args, kwargs)
@@ -63,7 +55,7 @@ def _call_with_fakes(target: Any, call: Callable[..., Any], args: tuple[Any, ...
 
 
 def _fake(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
-    """A tensor of the same shape without data; for one on the meta device, on the CPU."""
+    """Return a tensor of the same shape without data; for one on the meta device, on the CPU."""
     if _torch.is_fake_of(tensor, mode):
         return tensor
     if _torch.is_fake(tensor) or tensor.device.type == "meta":

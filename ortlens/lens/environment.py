@@ -25,11 +25,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def environment() -> dict[str, str]:
-    """Versions and facts of the machine, for the head of a capture.
-
-    Returns:
-        Name -> text.
-    """
+    """Collect versions and facts of the machine, for the head of a capture."""
     import torch
 
     from ortlens._torch import computes_bfloat16
@@ -41,11 +37,7 @@ def environment() -> dict[str, str]:
 
 
 def machine_facts() -> dict[str, str]:
-    """Likewise, without what only torch can tell: torch is not loaded.
-
-    Returns:
-        Name -> text.
-    """
+    """Collect the same, without what only torch can tell: torch is not loaded."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -58,10 +50,9 @@ def machine_facts() -> dict[str, str]:
 
 
 def rank_facts() -> dict[str, str]:
-    """The place of this process in a distributed job, for the head of a capture.
+    """Describe the place of this process in a distributed job, for the head of a capture; empty if it is no rank.
 
-    Returns:
-        `rank`, `world_size`, and `boot`, which is the same on ranks that share a clock; empty in a process that is no rank.
+    `boot` is the same on ranks that share a clock.
     """
     found = {name.lower(): text for name in ("RANK", "WORLD_SIZE") if (text := os.environ.get(name, "")).isdecimal()}
     from torch import distributed
@@ -73,7 +64,7 @@ def rank_facts() -> dict[str, str]:
 
 @functools.cache
 def _boot() -> dict[str, str]:
-    """A digest of what Linux tells two starts of machines apart by."""
+    """Return a digest of what Linux tells two starts of machines apart by."""
     with contextlib.suppress(OSError):
         return {"boot": hashlib.sha256(_BOOT_ID.read_bytes()).hexdigest()[:12]}
     return {}
@@ -86,27 +77,13 @@ def _loaded_versions() -> dict[str, str]:
 
 
 def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
-    """The options of our backend that differ from their defaults, for the head of a capture.
-
-    Args:
-        options: The options.
-
-    Returns:
-        `option_<name>` -> text; objects are represented by their type, functions by their names.
-    """
+    """Describe the options of our backend that differ from their defaults, each as `option_<name>`, for the head of a capture."""
     chosen = ((field.name, getattr(options, field.name), field.default) for field in fields(options))
     return {f"option_{name}": option_text(value) for name, value, default in chosen if value is not default and value != default}
 
 
 def option_text(value: object) -> str:
-    """An option as text.
-
-    Args:
-        value: The value of an option, of any backend.
-
-    Returns:
-        The text; long values inside of mappings, which may be keys or paths, are cut.
-    """
+    """Write an option of any backend as text; long values inside of mappings, which may be keys or paths, are cut."""
     if isinstance(value, str | int | float | None):
         return str(value)[:_MAX_TEXT]
     if isinstance(value, os.PathLike):
@@ -121,5 +98,5 @@ def option_text(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    """An option of a provider, which may be a key or a path: long ones are cut."""
+    """Cut a long option of a provider, which may be a key or a path."""
     return text if len(text) <= _MAX_VALUE and not set("/\\").intersection(text) else f"{text[:4]}…"

@@ -121,14 +121,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
 
 def is_onnx_model(target: object) -> TypeGuard[str | os.PathLike[str] | bytes | onnx.ModelProto]:
-    """Whether a target is an ONNX model: a path, bytes or an `onnx.ModelProto`.
-
-    Args:
-        target: Anything.
-
-    Returns:
-        The answer; onnx is not loaded for it, nor is the file looked at.
-    """
+    """Tell whether a target is an ONNX model: a path, bytes or a `ModelProto`. Neither load onnx nor look at the file."""
     if isinstance(target, (str, os.PathLike, bytes, bytearray, memoryview)):
         return True
     return type(target).__name__ == "ModelProto" and hasattr(target, "opset_import")

@@ -54,7 +54,7 @@ class ExplainOutput:
     op_count: int
 
     def __str__(self) -> str:
-        """The counts and the reasons, one per line."""
+        """Return the counts and the reasons, one per line."""
         lines = [
             f"Graph Count: {self.graph_count}",
             f"Graph Break Count: {self.graph_break_count}",
@@ -68,11 +68,11 @@ class ExplainOutput:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        """The counts on one line; the graphs themselves would fill the screen."""
+        """Return the counts on one line; the graphs themselves would fill the screen."""
         return f"<ExplainOutput {', '.join(self._counts())}>"
 
     def _repr_html_(self) -> str:
-        """The counts and the reasons for a notebook; never raises."""
+        """Return the counts and the reasons for a notebook; never raises."""
         try:
             table = table_html(_table(self.break_reasons)) if self.break_reasons else ""
             return (
@@ -104,12 +104,5 @@ def _table(reasons: tuple[BreakReason, ...]) -> StaticTable:
 
 
 def reason_from_break(record: Break) -> BreakReason:
-    """A break as PyTorch's tools show it.
-
-    Args:
-        record: The break.
-
-    Returns:
-        Its reason and stack.
-    """
+    """Return the reason and the stack of a break, as PyTorch's tools show it."""
     return BreakReason(reason=record.reason, user_stack=record.user_stack, occurrences=record.occurrences)

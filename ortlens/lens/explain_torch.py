@@ -35,16 +35,9 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     dynamic: bool | None = None,
     calls: int | None = None,
 ) -> None:
-    """Like `explain`, with an existing lens, which keeps what it recorded if the target raises.
+    """Explain as `explain` does, with a lens that has recorded nothing yet; it keeps what it recorded if the target raises.
 
-    Args:
-        lens: A lens that has recorded nothing yet.
-        target: As for `explain`.
-        args: Arguments of the target.
-        kwargs: Likewise.
-        dry_run: As for `explain`, and as the lens was made.
-        dynamic: As for `explain`.
-        calls: Likewise.
+    `dry_run` must be as the lens was made.
     """
     lens.know_module(target)
     lens.know_example(args, kwargs)
@@ -76,13 +69,13 @@ def _compiled(
 
 
 def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Calls the target as it is; an exported program cannot be called."""
+    """Return a call of the target as it is; None for an exported program, which cannot be called."""
     source = target.source if isinstance(target, Frozen) else target
     return None if isinstance(source, torch.export.ExportedProgram) else lambda: source(*args, **kwargs)
 
 
 def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callable[[], Any] | None, calls: int | None) -> Any:
-    """Call once to compile, then for stable figures with a clock around every graph; returns the result of the last call."""
+    """Call once to compile, then for stable figures with a clock around every graph; return the result of the last call."""
     fast, plain = _Counted(call), None if uncompiled is None else _Counted(uncompiled)
     try:
         with _compiling(target):
@@ -109,19 +102,12 @@ class _Counted:
 
 
 def _compiling(target: Any) -> AbstractContextManager[object]:
-    """Progress of a first call. PyTorch does not report the progress of tracing, which takes seconds for many modules."""
+    """Show the progress of a first call. PyTorch does not report that of tracing, which takes seconds for many modules."""
     model = getattr(target, "__self__", target)
     modules = sum(1 for _ in model.modules()) if isinstance(model, torch.nn.Module) else 0
     return progress(f"tracing {name_of(target)}", 0, "", at_once=modules > _MANY_MODULES)
 
 
 def name_of(target: Any) -> str:
-    """The name of a target.
-
-    Args:
-        target: A function, a module, a method or an exported program.
-
-    Returns:
-        Its own name, or that of its class.
-    """
+    """Return the name of a target, or of its class."""
     return getattr(target, "__name__", None) or type(target).__name__

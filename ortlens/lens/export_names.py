@@ -33,14 +33,7 @@ class TargetNames:
 
 
 def names_of(target: object) -> TargetNames:
-    """Read the names of weights and arguments.
-
-    Args:
-        target: What is compiled; only modules and exported programs have names of weights.
-
-    Returns:
-        The names, empty where the target has none.
-    """
+    """Read the names of weights and arguments; only modules and exported programs have names of weights."""
     groups: dict[int, set[str]] = {}
     if isinstance(target, torch.nn.Module):
         named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
@@ -59,15 +52,7 @@ def names_of(target: object) -> TargetNames:
 def graph_to_export(recorder: Recorder, graphs: Sequence[CompiledGraph]) -> CompiledGraph:
     """Find the graph that is the whole model: the newest compilation of the only frame.
 
-    Args:
-        recorder: Holds the records of the graphs.
-        graphs: The live graphs of our backend.
-
-    Returns:
-        The graph.
-
-    Raises:
-        UsageError: There is none, or the model is split into several.
+    Raise `UsageError` if there is none, or the model is split into several.
     """
     if not graphs:
         raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")

@@ -36,23 +36,9 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
     dynamic_shapes: Any = None,
     fallback: Callable[..., Any] | None = None,
 ) -> Frozen:
-    """Trace a target, compile it and freeze it.
+    """Trace a target, compile it and freeze it; raise `UsageError` if it cannot be traced as one graph, or an option is wrong.
 
-    Args:
-        target: As for `ortlens.freeze`.
-        args: Its arguments.
-        kwargs: Likewise.
-        backend: Compiles it.
-        breaks: Returns the graph breaks of the target, for the message; called if it cannot be traced.
-        dynamic: As for `ortlens.freeze`.
-        dynamic_shapes: Likewise.
-        fallback: Likewise.
-
-    Returns:
-        The frozen callable.
-
-    Raises:
-        UsageError: It cannot be traced as one graph, or an option is wrong.
+    `breaks` returns the graph breaks for the message; it is called if the target cannot be traced.
     """
     if dynamic and dynamic_shapes is not None:
         raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")
@@ -69,15 +55,7 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
 
 
 def refuse_reserved(target: object, names: Sequence[str]) -> None:
-    """Reject options of `freeze` that are also arguments of the target.
-
-    Args:
-        target: What is frozen.
-        names: The options that were given.
-
-    Raises:
-        UsageError: The target has an argument of such a name.
-    """
+    """Raise `UsageError` if an option given to `freeze` is also an argument of the target."""
     source = parameters_source(target) if callable(target) else None
     try:
         taken = () if source is None else inspect.signature(source).parameters

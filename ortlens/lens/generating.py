@@ -32,12 +32,7 @@ class Generating:
     """
 
     def __init__(self, generate: Callable[..., Any], compiler: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Compile the parts, which happens at their first call.
-
-        Args:
-            generate: A method for which `is_generate` holds.
-            compiler: Compiles a function.
-        """
+        """Compile the parts of a method for which `is_generate` holds, which happens at their first call."""
         self._generate = generate
         self.readings: list[StepReading] = []
         modules = _modules(generate.__self__)  # type: ignore[attr-defined]  # it is a method
@@ -48,33 +43,17 @@ class Generating:
     def _around(
         self, modules: Sequence[torch.nn.Module], forwards: Iterable[Callable[..., Any]]
     ) -> list[tuple[torch.nn.Module, Callable[..., Any]]]:
-        """What each module is given as its `forward`; the model is the first, its encoder the second."""
+        """Pair each module with what it is given as its `forward`; the first is the model, the second its encoder."""
         pairs = enumerate(zip(modules, forwards, strict=True))
         return [(module, self._clocked(forward, is_encoder=place > 0)) for place, (module, forward) in pairs]
 
     def compiled(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `generate` with the model compiled.
-
-        Args:
-            *args: Its positional arguments.
-            **kwargs: Its keyword arguments.
-
-        Returns:
-            Its result.
-        """
+        """Call `generate` with the model compiled."""
         with _in_place(self._fast):
             return self._generate(*args, **kwargs)
 
     def uncompiled(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `generate` with the model as it is.
-
-        Args:
-            *args: Its positional arguments.
-            **kwargs: Its keyword arguments.
-
-        Returns:
-            Its result.
-        """
+        """Call `generate` with the model as it is."""
         with _in_place(self._plain):
             return self._generate(*args, **kwargs)
 
@@ -92,14 +71,7 @@ class Generating:
 
 
 def bypassed(model: object) -> r.Finding:
-    """Report that nothing was compiled, because `generate` does not call what `torch.compile` returned.
-
-    Args:
-        model: The user's model, which has such a method.
-
-    Returns:
-        The finding.
-    """
+    """Report that nothing was compiled, because `generate` does not call what `torch.compile` returned."""
     name = type(model).__name__
     return r.Finding(
         rule="compiled_model_bypassed",
@@ -114,19 +86,12 @@ def bypassed(model: object) -> r.Finding:
 
 
 def is_generate(target: object) -> bool:
-    """Whether a target is the method of a module that calls the module once per token.
-
-    Args:
-        target: What is to be explained.
-
-    Returns:
-        True for `model.generate`.
-    """
+    """Tell whether a target is `model.generate`, the method of a module that calls the module once per token."""
     return inspect.ismethod(target) and isinstance(target.__self__, torch.nn.Module) and target.__name__ == "generate"
 
 
 def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The model, and the encoder that `generate` of transformers calls before it."""
+    """List the model, and the encoder that `generate` of transformers calls before it."""
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return [model]
     encoder = getattr(model, "get_encoder", lambda: None)()

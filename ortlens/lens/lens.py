@@ -44,7 +44,7 @@ class Lens(RecordingLens):
     """
 
     def __reduce__(self) -> tuple[Callable[..., Lens], tuple[object, ...]]:
-        """A pickled lens, as in a module that was compiled with it, is a new lens over the same backend; the capture is kept by `save`."""
+        """Pickle as a new lens over the same backend, for a compiled module that is pickled; `save` keeps the capture."""
         return _lens_like, (self._ort or self._given, self.name, self._dry_run)
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:

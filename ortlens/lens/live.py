@@ -71,7 +71,7 @@ class Live:
         self.close()
 
     def __repr__(self) -> str:
-        """The latest figures on one line."""
+        """Write the latest figures on one line."""
         return f"<Live: {live_line(self._points[-1].figures)}>" if self._points else "<Live>"
 
     def _look_again(self) -> None:
@@ -95,14 +95,7 @@ class Live:
 
 
 def snapshot(recorder: Recorder) -> r.Capture:
-    """What `live_figures` needs of a recorder, without its large tables.
-
-    Args:
-        recorder: The recorder, which goes on.
-
-    Returns:
-        A capture with the latest runs of each session.
-    """
+    """Copy what `live_figures` needs from a recorder, without its large tables: of the runs, only the latest of each session."""
     logs, eager = recorder.logs()
     calls = {log.session_id: log.stats().calls for log in logs}
     spent = {(graph_id, node): ns for graph_id, log in eager.items() for node, ns in zip(log.nodes, log.total_ns, strict=True)}

@@ -26,29 +26,14 @@ _OWN_FUNCTIONS = (ortlens_backend, torch_compile_backend)
 
 
 def is_ours(backend: object) -> bool:
-    """Whether a backend is ours.
-
-    Args:
-        backend: The object, as Dynamo holds it.
-
-    Returns:
-        True for our functions and for any `OrtBackend`.
-    """
+    """Tell whether a backend is one of our functions or any `OrtBackend`."""
     return backend in _OWN_FUNCTIONS or isinstance(backend, OrtBackend)
 
 
 def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[str, OrtBackend | None, Callable[..., Any]]:
-    """Find the backend to wrap.
+    """Find the backend to wrap: its name, the backend itself if it is ours (else None), and its callable.
 
-    Args:
-        backend: Name of a registered backend, or a backend.
-        options: Options of our backend.
-
-    Returns:
-        Its name, the backend if it is ours, and its callable.
-
-    Raises:
-        UsageError: There is no backend of that name, or options are given for one that is not ours.
+    Raises UsageError for an unknown name, and for options of a backend that is not ours.
     """
     if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in _OWN_FUNCTIONS:
         ours = OrtBackend.get_cached_instance_for_options(options)
@@ -67,18 +52,7 @@ def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[st
 def recorded(
     recorder: Recorder, module: torch.fx.GraphModule, compiled: Callable[..., Any], compile_id: str | None, inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    """Record a graph that another backend compiled.
-
-    Args:
-        recorder: Where to record it.
-        module: Dynamo's graph.
-        compiled: What the backend made of it.
-        compile_id: Dynamo's id of the compilation.
-        inputs: Its example inputs.
-
-    Returns:
-        A function that does the same and logs the time of each call.
-    """
+    """Record a graph that another backend compiled, and return a function that does the same and logs the time of each call."""
     graph_id = recorder.next_id("g")
     sizes = [size for i in inputs if isinstance(i, torch.Tensor) for size in i.shape]
     recorder.add(

@@ -32,17 +32,7 @@ class ProcessLens(CaptureLens):
         name: str | None = None,
         journal: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Begin without a compilation.
-
-        Args:
-            backend: The backend that all of them shall use; None leaves each its own.
-            options: Options of our backend, where that is the one.
-            name: Name of the capture.
-            journal: As for `Lens`.
-
-        Raises:
-            UsageError: There is no such backend, or an option is unknown or wrong.
-        """
+        """Begin without a compilation; all of them use `backend`, or each its own if it is None."""
         super().__init__(backend or "ortlens", options=options if backend else None, name=name, journal=journal)
         self._forced = None if backend is None else self._ort or self._foreign
         self._own_names: dict[str, None] = {}
@@ -50,13 +40,9 @@ class ProcessLens(CaptureLens):
             self._backend_name = "none"
 
     def watched(self, backend: object) -> object:
-        """The backend that stands in for another one.
+        """Return a recorded backend that stands in for another one.
 
-        Args:
-            backend: As passed to `torch.compile`: a name or an object.
-
-        Returns:
-            One that does the same and is recorded; the other one itself where it has a lens already, or is unknown to torch.
+        A backend that has a lens already, or that torch does not know, is returned as it is.
         """
         inner = _torch.innermost_backend(backend)
         if isinstance(inner, (Lens, WatchedBackend)):
@@ -79,12 +65,7 @@ class WatchedBackend:
     """A backend that is recorded. Equal to another one of an equal backend, so that `torch.compile` shares compiled code as before."""
 
     def __init__(self, lens: ProcessLens, backend: Any) -> None:
-        """Put a lens before a backend.
-
-        Args:
-            lens: Records what is compiled.
-            backend: Compiles it.
-        """
+        """Put a lens before a backend."""
         self.lens, self._backend = lens, backend
         # No __getattr__: Dynamo's evaluator asks for attributes of a backend where it must not meet Python code, and the process crashes.
         for name in _FORWARDED:
@@ -101,15 +82,15 @@ class WatchedBackend:
         return compiled
 
     def __reduce__(self) -> tuple[Any, tuple[Any]]:
-        """A pickled module is compiled by the backend itself: the lens belongs to this process."""
+        """Pickle as the backend itself: the lens belongs to this process."""
         return _same, (self._backend,)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the backends are equal."""
+        """Compare the backends."""
         return isinstance(other, WatchedBackend) and bool(self._backend == other._backend)
 
     def __hash__(self) -> int:
-        """That of the kind of backend: torch's own wrappers compare, and have no hash."""
+        """Hash the kind of backend: torch's own wrappers compare, and have no hash."""
         return hash(type(self._backend))
 
 

@@ -109,11 +109,11 @@ class RecordingLens(CaptureView):
         return self._backend_name
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> RecordingLens:
-        """A copied model is recorded by the same lens: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
+        """Return this lens: `copy.deepcopy` of what `torch.compile` returns copies its backend too, and records in the same lens."""
         return self
 
     def __copy__(self) -> RecordingLens:
-        """The same lens, for the same reason."""
+        """Return this lens, for the same reason."""
         return self
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
@@ -154,7 +154,7 @@ class RecordingLens(CaptureView):
 
     @contextlib.contextmanager
     def _compiling(self, graph_module: torch.fx.GraphModule) -> Iterator[str | None]:
-        """Note what is being compiled, while it is; gives Dynamo's id of the compilation."""
+        """Note what is being compiled, while it is; yield Dynamo's id of the compilation."""
         self._modules.append(graph_module)
         self._facts.update(rank_facts())  # now: the process group may be gone when the capture is taken
         target = self._targets.note_compilation()
@@ -191,7 +191,7 @@ class RecordingLens(CaptureView):
         return backend is self
 
     def _backend_for(self, options: Any) -> OrtBackend:
-        """Our backend, with the options that `torch.compile(options=)` passed on, if any."""
+        """Return our backend, with the options that `torch.compile(options=)` passed on, if any."""
         if self._ort is None:
             raise UsageError(f"this needs the ortlens backend, and the lens wraps {self._backend_name!r}")
         backend = self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)

@@ -18,20 +18,12 @@ class KeptSources:
     """The lines that were noted, so that a file is attached anew for new ones only."""
 
     def __init__(self, recorder: Recorder) -> None:
-        """Begin without files.
-
-        Args:
-            recorder: The files are attached there.
-        """
+        """Begin without files; they are attached to the recorder."""
         self._recorder = recorder
         self._lines: dict[str, dict[int, str]] = {}
 
     def note(self, records: Iterable[r.Node | r.Break | r.Fallback]) -> None:
-        """Attach what is kept of the files that records name. One that changed since it ran, or is very long, has only these lines.
-
-        Args:
-            records: New ones.
-        """
+        """Attach what is kept of the files that records name. One that changed since it ran, or is very long, has only these lines."""
         for file, lines in recorded_lines(records).items():
             known = self._lines.setdefault(file, {})
             if known.keys() >= lines.keys() or (not known and len(self._lines) > MAX_FILES):

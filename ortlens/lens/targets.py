@@ -46,12 +46,7 @@ class CompiledTargets:
     """
 
     def __init__(self, recorder: Recorder, *, dry_run: bool) -> None:
-        """Begin without targets.
-
-        Args:
-            recorder: Holds the live graphs of the lens.
-            dry_run: Whether nothing was run, so that nothing can be called.
-        """
+        """Begin without targets; after a dry run nothing can be called."""
         self.callables: list[tuple[object, Callable[..., Any]]] = []
         self._names: list[str] = []  # of the callables, each different
         self._forms: list[set[CallForm]] = []  # of the calls that compiled them
@@ -61,10 +56,9 @@ class CompiledTargets:
         self._dry_run = dry_run
 
     def note_compilation(self) -> str | None:
-        """Note the function that Dynamo is compiling now.
+        """Note the function that Dynamo is compiling now, and return its name; None if it is not known.
 
-        Returns:
-            Its name, with a number if another one has the same; None if it is not known.
+        The name gets a number if another one has the same.
         """
         self.grad_modes.add(torch.is_grad_enabled())
         found = _torch.compiled_callable()
@@ -81,16 +75,9 @@ class CompiledTargets:
         return self.add(found.function, found.compiled, form)
 
     def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None, parts: Iterable[object] = ()) -> str:
-        """Note a target.
+        """Note a target and return its name, with a number if another one has the same.
 
-        Args:
-            function: As the user wrote it.
-            compiled: Its compiled form.
-            form: The form of the call that compiled it; None if it was compiled without one.
-            parts: The functions that it compiles, where that is not the target itself.
-
-        Returns:
-            Its name, with a number if another one has the same.
+        `form` is that of the call that compiled it, None without one; `parts` are the functions that it compiles, if not the target itself.
         """
         self.callables.append((function, compiled))
         self._forms.append(set() if form is None else {form})
@@ -101,18 +88,7 @@ class CompiledTargets:
         return self._names[-1]
 
     def taking(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Target], list[Target]]:
-        """Find the targets that a call with these arguments is for: those that were compiled for such ones.
-
-        Args:
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-
-        Returns:
-            These targets, the first one if there is no such target; and the others.
-
-        Raises:
-            UsageError: As for `call`.
-        """
+        """Find the targets that were compiled for such arguments, the first one if none was; and the others."""
         self._require_any()
         targets = [Target(name, *pair) for name, pair in zip(self._names, self.callables, strict=True)]
         fit = [form_of_call(found.function, args, kwargs) in forms for found, forms in zip(targets, self._forms, strict=True)]
@@ -121,30 +97,12 @@ class CompiledTargets:
         return list(itertools.compress(targets, fit)), list(itertools.compress(targets, map(operator.not_, fit)))
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call the first target.
-
-        Args:
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-
-        Returns:
-            Its result.
-
-        Raises:
-            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
-        """
+        """Call the first target; raises UsageError if nothing was compiled yet, or only a dry run was made."""
         self._require_any()
         return self.callables[0][1](*args, **kwargs)
 
     def first(self) -> Any:
-        """The first target, as the user wrote it.
-
-        Returns:
-            The target.
-
-        Raises:
-            UsageError: As for `call`.
-        """
+        """Return the first target, as the user wrote it; raises UsageError as `call` does."""
         self._require_any()
         return self.callables[0][0]
 
@@ -160,24 +118,17 @@ class CompiledTargets:
             )
 
     def is_uncompiled(self) -> bool:
-        """Whether functions were called and PyTorch could compile nothing of them, so that it ran them as they are."""
+        """Tell whether functions were called and PyTorch could compile nothing of them, so that it ran them as they are."""
         return not self.callables and bool(self._recorder.records(r.Break))
 
     def graphs(self) -> tuple[CompiledGraph, ...]:
-        """The graphs of our backend, oldest first, including those that a recompile replaced."""
+        """List the graphs of our backend, oldest first, including those that a recompile replaced."""
         from ortlens.backend.graph import CompiledGraph
 
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
 
     def refuse_ambiguous(self, options: Iterable[str]) -> None:
-        """Reject options whose names are also arguments of the target.
-
-        Args:
-            options: Names of the options given.
-
-        Raises:
-            UsageError: A target has an argument of such a name.
-        """
+        """Reject options whose names are also arguments of the target."""
         names: list[str] = []
         for function, _ in self.callables:
             with contextlib.suppress(TypeError, ValueError):  # builtins have no signature

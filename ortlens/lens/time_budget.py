@@ -27,15 +27,7 @@ class TimeBudget:
     """
 
     def __init__(self, budget_s: float | None, default_s: float = BUDGET_S) -> None:
-        """Begin.
-
-        Args:
-            budget_s: Seconds; None for the default.
-            default_s: The default.
-
-        Raises:
-            UsageError: It is no time.
-        """
+        """Begin; None stands for the default. Raises UsageError if `budget_s` is no time."""
         chosen = default_s if budget_s is None else budget_s
         if isinstance(chosen, bool) or not isinstance(chosen, (int, float)) or not chosen > 0:
             raise UsageError(f"budget_s must be a number of seconds above 0, not {chosen!r}")
@@ -49,22 +41,12 @@ class TimeBudget:
         return time.perf_counter() - self._began
 
     def is_over(self) -> bool:
-        """Whether the limit is reached."""
+        """Tell whether the limit is reached."""
         return self.used_s > self.budget_s
 
     @contextlib.contextmanager
     def spent(self, study: str, doing: str, expected_s: float, facts: MutableMapping[str, str]) -> Iterator[str]:
-        """Say what the work will take before it begins, and afterwards what it took.
-
-        Args:
-            study: What was called, as `verify`.
-            doing: The same in the words of the progress, as `verifying`.
-            expected_s: Seconds that it would take without a limit.
-            facts: The environment of the capture, where `verify_expected_s`, `verify_budget_s` and `verify_took_s` go.
-
-        Yields:
-            The words for the progress: `doing`, and the time if it is a second or more.
-        """
+        """Say what the work will take before it begins, and note in `facts`, the environment of the capture, what it took."""
         facts[f"{study}_expected_s"], facts[f"{study}_budget_s"] = f"{expected_s:.3g}", f"{self.budget_s:g}"
         about = f", about {float(f'{expected_s:.2g}'):g} s" if expected_s >= _SHORT_S else ""
         yield doing + (f"{about}, {self.budget_s:g} s at most" if about and expected_s > self.budget_s else about)

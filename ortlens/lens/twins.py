@@ -61,50 +61,21 @@ class Unrecorded:
     trials: None = None
 
     def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog:
-        """Give a log that belongs to no capture.
-
-        Args:
-            runner: The partition's.
-            info: The session.
-
-        Returns:
-            The log: calls of a variant cost as much as calls that are recorded.
-        """
+        """Give a log that belongs to no capture, so that calls of a variant cost as much as recorded ones."""
         del runner, info
         return _private_log()
 
     def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
-        """Ignore a failure, which `on_error="raise"` raises anyway.
-
-        Args:
-            runner: The partition's.
-            error: The exception that ONNX Runtime raised.
-            verdict: What the failure ends.
-        """
+        """Ignore a failure, which `on_error="raise"` raises anyway."""
 
     def session_dropped(self, runner: PartitionRunner) -> None:
-        """Ignore the end of a session.
-
-        Args:
-            runner: The partition's.
-        """
+        """Ignore the end of a session."""
 
     def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
-        """Ignore the result of a trial, which is never made.
-
-        Args:
-            runner: The partition's.
-            compared: ONNX Runtime against PyTorch.
-        """
+        """Ignore the result of a trial, which is never made."""
 
     def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
-        """Ignore changed weights; the runner that serves the user reports them.
-
-        Args:
-            runner: The partition's.
-            names: The inputs of the partition whose weights changed.
-            calls: After how many calls every change is noticed.
-        """
+        """Ignore changed weights; the runner that serves the user reports them."""
 
 
 def twin_of(
@@ -115,20 +86,10 @@ def twin_of(
     model: onnx.ModelProto | None = None,
     without: Sequence[str] = (),
 ) -> Twin | None:
-    """Create a second session like the one that runs some arguments.
+    """Create a second session like the one that runs some arguments; None while PyTorch runs the partition.
 
-    Args:
-        runner: The partition's.
-        args: Values of the partition's inputs.
-        arranged: Takes the options of the session and returns a context manager, inside which they are changed as wanted.
-        model: Another model of the partition, with weights as inputs; None: the one that runs.
-        without: Rewrites of ONNX Runtime to disable, besides those that the session in use disables.
-
-    Returns:
-        The session; None while PyTorch runs the partition.
-
-    Raises:
-        ModelRefused: ONNX Runtime rejects the model.
+    Inside the context that `arranged` returns, the options of the session are changed as wanted. `model` has weights as inputs; `without`
+    adds to the rewrites of ONNX Runtime that the session in use disables.
     """
     info = runner.session_for(args)
     if info is None:
@@ -146,17 +107,9 @@ def uncounted(
     log: RunLog | None = None,
     outputs: Sequence[Output] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """A function that runs a partition without counting among its calls.
+    """Return a function that runs a partition in a session of it, or its twin, without counting among its calls.
 
-    Args:
-        runner: The partition's.
-        session: A session that runs the partition, or its twin.
-        log: Where the calls are recorded; None: in a log that belongs to no capture.
-        outputs: What the session returns; None: the partition's outputs.
-
-    Returns:
-        A function of the partition's inputs that returns the outputs. It raises `WeightChanged` when a frozen weight has changed, and
-        whatever ONNX Runtime raises.
+    The function raises `WeightChanged` when a frozen weight has changed. Without `log`, calls go to one that belongs to no capture.
     """
     return make_call(
         session,
@@ -178,17 +131,9 @@ def variant_of(
     preallocate: bool | None = None,
     model: onnx.ModelProto | None = None,
 ) -> PartitionRunner:
-    """A runner of the same partition with another setting, to measure what that would bring. It records nothing and raises on failure.
+    """Make a runner of the same partition with another setting, to measure what that would bring; None keeps the runner's own.
 
-    Args:
-        runner: The partition's.
-        choice: Threads; None: those of the runner.
-        freezes: Whether weights are constants; None: as in the runner.
-        preallocate: Whether PyTorch allocates outputs of symbolic size; None: as in the runner.
-        model: The ONNX model; None: the runner's.
-
-    Returns:
-        A runner without a session; call `prepare` first.
+    It has no session: call `prepare` first. It records nothing and raises on failure.
     """
     given = runner.factory.options
     options = replace(
@@ -210,7 +155,7 @@ def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _private_log() -> RunLog:
-    """A log that belongs to no capture. A failure to record ends the measurement, which says so."""
+    """Make a log that belongs to no capture. A failure to record ends the measurement, which says so."""
     return RunLog(None, None, _raised_in_log)
 
 

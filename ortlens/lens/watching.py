@@ -21,15 +21,9 @@ GraphCall: TypeAlias = Callable[[list[Any]], list[Any]]
 
 @contextlib.contextmanager
 def wrapped(subject: PartitionRunner | CompiledGraph, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace the function that a graph or partition runs.
+    """Replace the function that a graph or partition runs, as long as the context lasts.
 
-    Args:
-        subject: The graph or partition.
-        wrap: Takes the present function and returns the one to call instead. When the subject replaces its function meanwhile,
-            because a weight changed or a run failed, that one stays: correct results come before observation.
-
-    Yields:
-        Nothing; the replacement lasts as long as the context.
+    When the subject replaces it meanwhile, because a weight changed or a run failed, that one stays: correct results come first.
     """
     inner = subject.run
     outer = wrap(inner)
@@ -44,15 +38,7 @@ def wrapped(subject: PartitionRunner | CompiledGraph, wrap: Callable[[Any], Any]
 def around_runs(
     runner: PartitionRunner, around: Callable[[PartitionRun, tuple[Any, ...]], tuple[Any, ...]]
 ) -> contextlib.AbstractContextManager[None]:
-    """Pass every run of a partition through a function.
-
-    Args:
-        runner: The partition's.
-        around: Takes the function that runs the partition, and its inputs; returns the outputs.
-
-    Returns:
-        A context manager.
-    """
+    """Pass every run of a partition through `around`, which takes the function that runs it, and its inputs."""
 
     def wrap(inner: PartitionRun) -> PartitionRun:
         return lambda *args: around(inner, args)
@@ -61,14 +47,9 @@ def around_runs(
 
 
 def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], list[Any]]) -> contextlib.AbstractContextManager[None]:
-    """Pass every call of a graph through a function.
+    """Pass every call of a graph through `around`; prepare it first, for its first call replaces `run`.
 
-    Args:
-        graph: Already prepared: the first call of a graph replaces `run` itself.
-        around: Takes the function that runs the graph, and the list of its inputs, which it empties; returns the outputs.
-
-    Returns:
-        A context manager.
+    `around` takes the function that runs the graph, and the list of its inputs, which it empties; it returns the outputs.
     """
 
     def wrap(inner: GraphCall) -> GraphCall:

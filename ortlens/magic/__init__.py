@@ -12,22 +12,14 @@ if TYPE_CHECKING:
 
 
 def load(shell: InteractiveShell) -> None:
-    """Bring the magics into a shell; those of an earlier load give way.
-
-    Args:
-        shell: The shell.
-    """
+    """Bring the magics into a shell; those of an earlier load give way."""
     unload(shell)
     shell.register_magics(OrtlensMagics(shell))
     shell.input_transformers_cleanup.append(CellTransform())
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take the magics out of a shell.
-
-    Args:
-        shell: The shell; one without them stays as it is.
-    """
+    """Take the magics out of a shell; one without them stays as it is."""
     # By name: a reloaded module's class is another one.
     shell.input_transformers_cleanup[:] = [
         each for each in shell.input_transformers_cleanup if type(each).__name__ != CellTransform.__name__

@@ -34,14 +34,7 @@ class CellTransform:
     """Not one, but so a terminal goes on to ask for lines until an empty one, as for every cell magic."""
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """Rewrite a cell.
-
-        Args:
-            lines: Its lines, with their ends.
-
-        Returns:
-            As many lines. A cell that does not begin with `%%ortlens`, or has nothing below it, stays as it is.
-        """
+        """Rewrite a cell into as many lines; without `%%ortlens` first and code below it, it stays as it is."""
         match = _FIRST_LINE.fullmatch(lines[0]) if lines else None
         body = lines[1:]
         if match is None or not "".join(body).strip():

@@ -28,22 +28,9 @@ class Call:
 def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: int) -> Call:
     """Find out what to compile.
 
-    A call, as `model(x)`: `model` is the target, and its arguments are evaluated, once. An argument that computes something with
-    tensors or modules, as in `head(body(x))`, belongs to the computation: then, as for any other expression, the whole is compiled,
-    as a function of the tensors that it names. Arguments of `model.generate` are evaluated in any case.
-
-    Args:
-        text: The expression.
-        namespace: The user's names.
-        file: File name for its lines.
-        line: Number of its first line.
-
-    Returns:
-        The target and its arguments.
-
-    Raises:
-        UsageError: This is no expression.
-        Exception: What evaluating the arguments raises.
+    A call, as `model(x)`: `model` is the target, and its arguments are evaluated, once. An argument that computes something with tensors or
+    modules, as in `head(body(x))`, belongs to the computation: then, as for any other expression, the whole is compiled, as a function of
+    the tensors that it names. Arguments of `model.generate` are evaluated in any case.
     """
     tree = _parsed(text)
     body = tree.body
@@ -86,7 +73,7 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 
 def _is_generate(function: ast.expr, namespace: Mapping[str, Any]) -> bool:
-    """Whether a module generates: as a whole, the expression would compile the Python of `generate`."""
+    """Tell whether this is a module's `generate`: as a whole, the expression would compile the Python of it."""
     import torch
 
     if not isinstance(function, ast.Attribute) or function.attr != "generate" or not isinstance(function.value, ast.Name):
@@ -95,7 +82,7 @@ def _is_generate(function: ast.expr, namespace: Mapping[str, Any]) -> bool:
 
 
 def _computes(part: ast.expr, namespace: Mapping[str, Any]) -> bool:
-    """True when a part of a call is itself a computation with tensors or modules: it has calls or operators, and names such values."""
+    """Tell whether a part of a call computes with tensors or modules itself: it has calls or operators, and names such values."""
     works = any(isinstance(node, (ast.Call, ast.BinOp, ast.Compare)) for node in ast.walk(part))
     return works and any(_holds_tensors(namespace.get(node.id)) for node in ast.walk(part) if isinstance(node, ast.Name))
 
@@ -123,7 +110,7 @@ def _take(target: Callable[..., Any], /, *args: object, **kwargs: object) -> Cal
 
 
 def _whole(text: str, namespace: dict[str, Any], file: str, line: int) -> Call:
-    """The expression as a function of the tensors that it names; other names it looks up where the user has them."""
+    """Make the expression a function of the tensors that it names; other names it looks up where the user has them."""
     names = [name for name in _free_names(text) if name in namespace and _tensors_only(namespace[name])]
     before = "\n" * (line - 1)  # so that line numbers match
     source = f"{before}def expression({', '.join(names)}): return ({text.strip()}\n)"
@@ -140,7 +127,7 @@ def _tensors_only(value: object) -> bool:
 
 
 def _free_names(text: str) -> list[str]:
-    """Names that an expression looks up outside itself; those of a comprehension or lambda are its own."""
+    """List the names that an expression looks up outside itself; those of a comprehension or lambda are its own."""
     table = symtable.symtable(text.strip(), "<expression>", "eval")
     names: dict[str, None] = {}
     waiting = [table]

@@ -27,11 +27,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def line_parser() -> argparse.ArgumentParser:
-    """The options of `%ortlens`.
-
-    Returns:
-        The parser; it raises UsageError.
-    """
+    """Make the parser of the options of `%ortlens`; it raises UsageError."""
     parser = _Parser(prog="%ortlens", add_help=False, allow_abbrev=False)
     _add_notebook(parser)
     add_compiling(parser)
@@ -40,11 +36,7 @@ def line_parser() -> argparse.ArgumentParser:
 
 
 def cell_parser() -> argparse.ArgumentParser:
-    """The options of `%%ortlens`.
-
-    Returns:
-        The parser; it raises UsageError.
-    """
+    """Make the parser of the options of `%%ortlens`; it raises UsageError."""
     parser = _Parser(prog="%%ortlens", add_help=False, allow_abbrev=False)
     _add_notebook(parser)
     return parser
@@ -66,15 +58,7 @@ def _name(text: str) -> str:
 def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Namespace, str]:
     """Take the options off the front of a line; what is behind them is Python and stays as it is.
 
-    Args:
-        parser: Knows the options.
-        line: As typed behind `%ortlens`.
-
-    Returns:
-        The parsed options, and the expression. `--` ends the options, for an expression that begins with a minus.
-
-    Raises:
-        UsageError: An option is unknown, or its value is missing or wrong.
+    `--` ends the options, for an expression that begins with a minus.
     """
     words: list[str] = []
     known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way to ask which options take a value
@@ -102,22 +86,12 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _is_option(name: str, rest: str) -> bool:
-    """`--nope x` is one; `-model(x)` is an expression."""
+    """Tell an option, as `--nope x`, from an expression, as `-model(x)`."""
     return name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "=")
 
 
 def cell_options(line: str) -> argparse.Namespace:
-    """Read the line of a cell magic.
-
-    Args:
-        line: As typed behind `%%ortlens`.
-
-    Returns:
-        The options.
-
-    Raises:
-        UsageError: An option is unknown or wrong, or means something for a single call alone.
-    """
+    """Read the line of a cell magic; options that mean something for a single call alone are refused."""
     parser = cell_parser()
     try:
         words = shlex.split(line, comments=True)

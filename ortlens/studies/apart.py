@@ -85,21 +85,10 @@ class Ended:
 def run_apart(
     function: Callable[..., Any], args: Sequence[Any], *, limits: Limits, folder: Path, stop: threading.Event | None = None
 ) -> Ended:
-    """Call a function in a new process, and wait for its answer or its end.
+    """Call a function in a new process, and wait for its answer or its end; no process that it started is left.
 
-    Args:
-        function: Found by its name there; what it returns must be plain enough for JSON.
-        args: Its arguments; must be picklable.
-        limits: When to end it.
-        folder: An existing folder, which the process also writes to.
-        stop: Ends it when set.
-
-    Returns:
-        How it ended. No process that it started is left.
-
-    Raises:
-        UsageError: The arguments cannot be pickled.
-        StoppedError: `stop` was set.
+    The process finds `function` by its name, and also writes to `folder`. The arguments must be picklable, and the answer plain enough for
+    JSON.
     """
     try:
         order = pickle.dumps((function, tuple(args)))
@@ -124,14 +113,14 @@ def run_apart(
 
 
 def _send(process: subprocess.Popen[bytes], order: bytes) -> None:
-    """The stream stays open: its end tells the process that this one is gone."""
+    """Write an order; the stream stays open, since its end tells the process that this one is gone."""
     if process.stdin is not None:
         process.stdin.write(len(order).to_bytes(8, "big") + order)
         process.stdin.flush()
 
 
 def _waited(process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event | None) -> tuple[SurveyStatus | None, int | None]:
-    """Wait for the end of a process; which limit it went beyond, and the most memory that it held."""
+    """Wait for the end of a process; return the limit that it went beyond, and the most memory that it held."""
     deadline = time.monotonic() + limits.seconds
     peak: int | None = None
     while True:
@@ -203,7 +192,7 @@ def _why(status: SurveyStatus, code: int, limits: Limits) -> str:
 
 
 def _last_line(log: str) -> str:
-    """The innermost Python line that a process in its end was at: the user's, where there is one."""
+    """Find the innermost Python line that a process was at in its end: the user's, where there is one."""
     fatal = list(_FATAL.finditer(log))
     frames = list(_FRAME.finditer(log, fatal[-1].start())) if fatal else []
     own = (frame for frame in frames if not _is_library(frame["file"]))
@@ -233,7 +222,7 @@ class _Tail:
                 del self._kept[:-_LOG_BYTES]
 
     def text(self) -> str:
-        """What is kept, once the process is gone."""
+        """Return what is kept; call it once the process is gone."""
         self._thread.join(timeout=5)
         if self._stream is not None and not self._thread.is_alive():
             self._stream.close()

@@ -65,23 +65,10 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     options: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> tuple[tuple[Way, ...], Capture]:
-    """Measure a model in several ways.
+    """Measure a model in several ways; eager is always one of them, as the reference.
 
-    Args:
-        target: A function or module; called some hundred times, with gradients as the caller has set them.
-        args: Its arguments.
-        kwargs: Likewise.
-        ways: Some of `WAYS`; eager is always measured, as the reference.
-        seconds: How long the rounds may take together; at least ten are made.
-        options: Options of our backend.
-        name: Name of the capture.
-
-    Returns:
-        A row per way, and the capture of the calls through ortlens, with the rows among its facts as `bench_<way>`.
-
-    Raises:
-        UsageError: A way is unknown.
-        Exception: What the target itself raises.
+    Calls the target some hundred times, with gradients as the caller has set them, in ten rounds or more, however short `seconds` is. The
+    rows are also among the capture's facts, as `bench_<way>`.
     """
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
@@ -134,7 +121,7 @@ def _started(chosen: Sequence[str], makers: Mapping[str, Callable[[], Callable[[
 
 
 def _difference(expected: Any, result: Any) -> float:  # noqa: ANN401 - results of any structure
-    """Largest absolute difference of the tensors in two results; infinite where they are not of the same number and shapes."""
+    """Return the largest absolute difference of the tensors in two results; infinite where their number or shapes differ."""
     left, right = _torch.tensors_of(expected), _torch.tensors_of(result)
     if [tuple(tensor.shape) for tensor in left] != [tuple(tensor.shape) for tensor in right]:
         return float("inf")
@@ -149,7 +136,7 @@ def _largest(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 def _exported(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], folder: Path) -> Callable[[], Any]:
-    """What one writes without ortlens: torch.onnx.export, and a session with default optimisations and torch's number of threads."""
+    """Make what one writes without ortlens: torch.onnx.export, and a session with default optimisations and torch's threads."""
     import onnxruntime
 
     tensors = _torch.tensors_of((args, kwargs))

@@ -67,19 +67,10 @@ _FIELDS = tuple(item.name for item in fields(Case))
 
 
 def cases_from(cases: object, options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> list[Case]:
-    """Bring cases into one form, and multiply them with options.
+    """Bring cases into one form, and multiply them with options; options of a case win, and targets become texts.
 
-    Args:
-        cases: A mapping from names to cases, or several cases: each a `Case`, a text, a callable, a tuple `(callable, args)` or
-            `(callable, args, kwargs)`, or a mapping of the fields of `Case`. A text alone is a file or attribute as for
-            `cases_from_text`.
-        options: Options of the backend for every case; several such mappings run every case under each. Options of a case win.
-
-    Returns:
-        The cases; names are unique but for the options, and targets are texts.
-
-    Raises:
-        UsageError: Something is no case, cannot be found by name in another process, or two cases have one name.
+    Takes a mapping from names to cases, or several cases: each a `Case`, a text, a callable, a tuple `(callable, args[, kwargs])`, or a
+    mapping of the fields of `Case`.
     """
     if isinstance(cases, str):
         return cases_from_text(cases, options)
@@ -92,18 +83,9 @@ def cases_from(cases: object, options: Mapping[str, Any] | Sequence[Mapping[str,
 
 
 def cases_from_text(text: str, options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> list[Case]:
-    """Read the cases that a text names.
+    """Read the cases that a text names: `FILE.py[:NAME]`, `MODULE:NAME`, or a TOML or JSON file with a table `cases`.
 
-    Args:
-        text: `FILE.py` or `FILE.py:NAME`, `MODULE:NAME` (what it holds is anything that `cases_from` takes, or a function that returns
-            it; without a name `CASES`), or a TOML or JSON file with a table `cases`, and optionally a list `options`.
-        options: As for `cases_from`; they replace those of the file.
-
-    Returns:
-        The cases.
-
-    Raises:
-        UsageError: There is no such file, module or name, the file cannot be read, or it holds something that is no case.
+    Without a name it is `CASES`; it may be a function that returns the cases. `options` replace those of the file.
     """
     path = Path(text).expanduser()
     if path.suffix in (".toml", ".json"):
@@ -139,7 +121,7 @@ def _toml() -> ModuleType:
 
 
 def _in_folder(cases: object, path: Path) -> object:
-    """Targets `FILE.py:NAME` of a file are found from its folder."""
+    """Resolve the targets `FILE.py:NAME` of a file from its folder."""
     if not isinstance(cases, dict):
         raise UsageError(f"{path}: cases must be a table of names, not {type(cases).__name__}")
 
@@ -191,7 +173,7 @@ def _written(given: object) -> Case:
 
 
 def _text_from_target(target: object) -> str:
-    """The text by which another process finds a callable."""
+    """Return the text by which another process finds a callable."""
     if isinstance(target, str):
         place, _, held = target.rpartition(":")
         return f"{Path(place).expanduser().absolute()}:{held}" if place.endswith(".py") else target
@@ -220,7 +202,7 @@ def _found(module: object, name: str) -> object:
 
 
 def _distinct(cases: Sequence[Case]) -> list[Case]:
-    """Cases, each once; two of one name and the same options must be the same."""
+    """Keep each case once; two of one name and the same options must be the same."""
     seen: dict[tuple[str, str], Case] = {}
     for case in cases:
         if seen.setdefault((case.name, repr(case.options)), case) != case:

@@ -30,21 +30,13 @@ _folder: Path | None = None
 
 
 def stage(text: str) -> None:
-    """Note what is being done, for the reason if the process does not survive it.
-
-    Args:
-        text: As `making the model`.
-    """
+    """Note what is being done, for the reason if the process does not survive it."""
     if _folder is not None:
         (_folder / STAGE).write_text(text, encoding="utf-8")
 
 
 def answer(value: object) -> None:
-    """Give the answer before the end: it counts even if the process does not live to its end.
-
-    Args:
-        value: Plain enough for JSON.
-    """
+    """Give the answer, plain enough for JSON, before the end: it counts even if the process does not live to its end."""
     if _folder is not None and not (_folder / ANSWER).exists():
         _write({"value": value})
 
@@ -87,7 +79,7 @@ def _read(stream: BinaryIO | Any, size: int) -> bytes:  # noqa: ANN401 - a raw s
 
 
 def _end_with_parent(orders: Any) -> None:  # noqa: ANN401 - a raw stream
-    """The other end of standard input is closed when the parent ends, however it does."""
+    """End when the other end of standard input is closed, as it is when the parent ends, however it does."""
     orders.read(1)
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
@@ -95,7 +87,7 @@ def _end_with_parent(orders: Any) -> None:  # noqa: ANN401 - a raw stream
 
 
 def _be_modest() -> None:
-    """No core dumps; and when the machine runs out of memory, this process goes before the one that started it."""
+    """Write no core dumps; and when the machine runs out of memory, go before the process that started this one."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         limits: ModuleType = __import__("resource")
         limits.setrlimit(limits.RLIMIT_CORE, (0, 0))

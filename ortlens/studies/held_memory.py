@@ -12,14 +12,7 @@ _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 
 
 def held_bytes(pid: int) -> int | None:
-    """Measure what a process and its children hold.
-
-    Args:
-        pid: The process.
-
-    Returns:
-        Bytes of their own and shared memory; mapped files, which the system can drop, do not count. None where the system does not tell.
-    """
+    """Measure the memory of a process and its children without mapped files, which can be dropped; None if unknown."""
     found = [_held(each) for each in _family(pid)]
     known = [held for held in found if held is not None]
     return sum(known) if known else None
@@ -46,11 +39,7 @@ def _family(pid: int) -> list[int]:
 
 
 def usable_bytes() -> int | None:
-    """Look up how much memory this process may use.
-
-    Returns:
-        That of the machine, or of the container where that is less; None where the system does not tell.
-    """
+    """Look up how much memory this process may use, the machine's or its container's; None where the system does not tell."""
     limits = []
     with contextlib.suppress(OSError, ValueError, AttributeError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -32,19 +32,7 @@ class Extras:
 
 
 def measured(case: Case, extras: Extras, folder: str) -> dict[str, Any]:
-    """Measure a case.
-
-    Args:
-        case: With its target as text.
-        extras: What else to do.
-        folder: Where capture and report go.
-
-    Returns:
-        Fields of `SurveyRow`.
-
-    Raises:
-        Exception: What the model raises; what was captured before is saved.
-    """
+    """Measure a case, with its target as text, and return fields of `SurveyRow`; the capture is saved even if the model raises."""
     stage("importing torch")
     import torch
 

@@ -65,17 +65,9 @@ def _option_text(value: object) -> str:
 
 
 def key_of(case: Case, extras: Extras) -> str:
-    """The digest of what a result depends on, as far as that can be known without running it: not of what its modules hold.
+    """Digest what a result depends on, as far as that can be known without running it: not what its modules hold.
 
-    Args:
-        case: The case.
-        extras: What is done with it.
-
-    Returns:
-        Hexadecimal digits; another one for another case, other options or other versions.
-
-    Raises:
-        UsageError: Arguments or options cannot be sent to another process.
+    Arguments or options that cannot be sent to another process raise `UsageError`.
     """
     values = {item.name: getattr(case, item.name) for item in fields(case) if item.name not in _NO_PART}
     try:
@@ -94,14 +86,7 @@ class Results:
     """Rows and files of cases, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the folder.
-
-        Args:
-            folder: Where; its parent must exist.
-
-        Raises:
-            UsageError: It cannot be created.
-        """
+        """Open or create the folder, whose parent must exist."""
         self.folder = folder.expanduser().absolute()
         try:
             self.folder.mkdir(exist_ok=True)
@@ -109,25 +94,13 @@ class Results:
             raise UsageError(f"the folder {self.folder} cannot be created: {err.strerror or err}") from err
 
     def place(self, job: Job) -> Path:
-        """The folder of a case: readable, and unique by its digest.
-
-        Args:
-            job: The case.
-
-        Returns:
-            The path; there may be nothing yet.
-        """
+        """Return the folder of a case, readable, and unique by its digest; it need not exist yet."""
         return self.folder / f"{_UNSAFE.sub('_', job.case.name)[:60]}-{job.key[:12]}"
 
     def kept(self, job: Job, *, retry: bool) -> SurveyRow | None:
-        """Look for the result of an earlier run.
+        """Find the row of an earlier run; None where there is none, it is damaged, or the limit that stopped it is higher now.
 
-        Args:
-            job: The case.
-            retry: Whether only an answer counts.
-
-        Returns:
-            Its row; None where there is none, where it is damaged, and where a limit stopped it that is higher now.
+        With `retry`, only an answer counts.
         """
         folder = self.place(job)
         try:
@@ -144,17 +117,7 @@ class Results:
         return self._with_paths(replace(row, kept=True), folder)
 
     def keep(self, job: Job, row: SurveyRow, files: Mapping[str, bytes], log: str) -> SurveyRow:
-        """Write what came of a case; its row last, so that half a result is none.
-
-        Args:
-            job: The case.
-            row: Its row.
-            files: Its files by name.
-            log: What it printed.
-
-        Returns:
-            The row with the paths of the files.
-        """
+        """Write what came of a case, its row last, so that half a result is none; return the row with the paths of the files."""
         folder = self.place(job)
         folder.mkdir(exist_ok=True)
         for name in (ROW, CAPTURE, REPORT, LOG):
@@ -177,18 +140,7 @@ class Results:
         return replace(row, capture=capture, report=report)
 
     def write_page(self, rows: Sequence[SurveyRow], title: str) -> Path:
-        """Write the page over all cases.
-
-        Args:
-            rows: The rows.
-            title: Its title.
-
-        Returns:
-            Its path.
-
-        Raises:
-            UsageError: It cannot be written.
-        """
+        """Write the page over all cases, and return its path."""
         from ortlens.views.report.write import write_report
         from ortlens.views.survey_page import survey_page
 
@@ -204,14 +156,7 @@ def _capture(row: SurveyRow) -> Capture | None:
 
 
 def shown_log(text: str) -> str:
-    """The end of what a case printed, for its row.
-
-    Args:
-        text: All of it.
-
-    Returns:
-        Its last lines.
-    """
+    """Return the last lines of what a case printed, for its row."""
     return text[-_SHOWN_LOG:].strip()
 
 

@@ -136,18 +136,7 @@ def survey(  # noqa: PLR0913 - the settings of a survey
 
 
 def run_case(job: Job, stop: threading.Event | None = None) -> Outcome:
-    """Run a case in a process of its own; called on this machine or by a worker of a cluster.
-
-    Args:
-        job: The case.
-        stop: Ends it when set.
-
-    Returns:
-        What came of it.
-
-    Raises:
-        StoppedError: `stop` was set.
-    """
+    """Run a case in a process of its own; called on this machine or by a worker of a cluster."""
     limits = job.limits if job.limits.memory_bytes is not None else _shared(job.limits, 1)
     with tempfile.TemporaryDirectory(prefix="ortlens-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -160,7 +160,7 @@ class _Tuning:
         return call
 
     def _tried(self, candidate: _Candidate, best: _Running) -> _Running:
-        """The better one of a candidate and the best so far."""
+        """Try a candidate, and return the better one of it and the best so far."""
         self.tried = candidate.option
         if self._budget.is_over():
             self._note(candidate, note=f"not tried: {self._budget.over}")
@@ -186,7 +186,7 @@ class _Tuning:
         return any(_is_image(tensor) for tensor in _torch.tensors_of((self._args, dict(self._kwargs))))
 
     def _try_layout(self, best: _Running) -> None:
-        """Inputs of images with the channels last, as many loaders make them."""
+        """Try inputs of images with the channels last, as many loaders make them."""
         given = _torch.map_tensors(_with_channels_last, (self._args, dict(self._kwargs)))
         advice = "no option: pass x.to(memory_format=torch.channels_last)"
         self._try_call("channels_last inputs", advice, best, lambda: self._compiled(best.options, given))
@@ -238,7 +238,7 @@ class _Tuning:
         return len(given) == len(self._expected) and all(map(_is_close, given, self._expected))
 
     def _measured(self, base: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float, float]:
-        """Median and 99 % interval of the ratio of two calls, timed in turns."""
+        """Measure the median and 99 % interval of the ratio of two calls, timed in turns."""
         started = time.perf_counter_ns()
         base()
         batch = max(1, min(_MOST_CALLS, _ROUND_NS // max(time.perf_counter_ns() - started, 1)))
@@ -254,7 +254,7 @@ class _Tuning:
 
 
 def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Candidate]:
-    """What may help, the most promising first."""
+    """List what may help, the most promising first."""
     threads = _threads() if given.ort_session_options is None else ()
     found = [_Candidate("ort_session_options", text, _setting(ort_session_options=made)) for text, made in threads]
     flipped: Any = "auto" if given.freeze_weights is False else False
@@ -293,7 +293,7 @@ def _setting(**values: Any) -> Callable[[OrtBackendOptions], OrtBackendOptions]:
 
 
 def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
-    """Session options with other threads than ortlens chooses."""
+    """Yield session options with other threads than ortlens chooses."""
     import onnxruntime
 
     affinity = getattr(os, "sched_getaffinity", None)

@@ -52,28 +52,14 @@ class Members(Protocol):
     """What a capture is read from."""
 
     def read(self, name: str, limit: int) -> bytes:
-        """The bytes of one member.
-
-        Args:
-            name: Name of the member.
-            limit: Bytes it may have.
-
-        Returns:
-            Its bytes.
-
-        Raises:
-            CaptureError: It is missing, damaged, larger than the limit, or not a plain file.
-        """
+        """Read one member; raise `CaptureError` where it is missing, damaged, no plain file, or larger than `limit` bytes."""
 
 
 def check_names(names: Iterable[str]) -> None:
     """Refuse names that are not safe and unambiguous on every file system.
 
-    Args:
-        names: Member names, as `models/m0.onnx`: relative, forward slashes, letters, digits and `._+=@-`.
-
-    Raises:
-        CaptureError: A name is malformed, given twice (letter case aside), or both a file and a folder.
+    Names are relative, as `models/m0.onnx`, of letters, digits and `._+=@-`; none may occur twice (letter case aside), or as both file and
+    folder.
     """
     seen: set[str] = set()
     for name in names:
@@ -94,14 +80,7 @@ def _is_safe(name: str) -> bool:
 
 
 def check_sizes(sizes: Mapping[str, int]) -> None:
-    """Refuse more members or bytes than a capture may hold.
-
-    Args:
-        sizes: Bytes per member, unpacked.
-
-    Raises:
-        CaptureError: There are too many members or bytes.
-    """
+    """Refuse more members or unpacked bytes than a capture may hold."""
     if len(sizes) > MAX_MEMBERS:
         raise CaptureError(f"{len(sizes)} members are more than the {MAX_MEMBERS} that a capture may hold")
     total = sum(sizes.values())
@@ -111,17 +90,7 @@ def check_sizes(sizes: Mapping[str, int]) -> None:
 
 @contextmanager
 def open_members(path: Path) -> Iterator[Members]:
-    """Open a capture for reading.
-
-    Args:
-        path: A zip file or a folder.
-
-    Yields:
-        Its members.
-
-    Raises:
-        CaptureError: There is nothing, or neither a folder nor a zip file, or a hostile one.
-    """
+    """Open a capture, a zip file or a folder, for reading; raise `CaptureError` for anything else, and for a hostile one."""
     if not path.exists():
         raise CaptureError("there is no such file or folder")
     if path.is_dir():
@@ -226,15 +195,7 @@ class _Folder:
 
 
 def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
-    """Write members as a zip file, whole or not at all; equal members give equal bytes.
-
-    Args:
-        path: The file; replaced when it is there.
-        members: Bytes by name; written in the order given.
-
-    Raises:
-        OSError: The file cannot be written; what was there before is untouched.
-    """
+    """Write members, in the order given, as a zip file, whole or not at all; equal members give equal bytes."""
     with whole_file(path) as stream:
         _write_archive(stream, members)
 
@@ -249,21 +210,15 @@ def _write_archive(stream: BinaryIO, members: Mapping[str, bytes]) -> None:
 
 
 def _compression(data: bytes) -> int:
-    """Deflate, except for what would pack so well that the reader took it for a bomb."""
+    """Choose deflate, except for what would pack so well that the reader took it for a bomb."""
     bomb_like = len(data) > RATIO_FREE_BYTES and len(zlib.compress(data, 6)) * MAX_RATIO <= len(data)
     return zipfile.ZIP_STORED if bomb_like else zipfile.ZIP_DEFLATED
 
 
 def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
-    """Write members as a folder, whole or not at all.
+    """Write members as a folder, whole or not at all; the caller has made sure that one to be replaced holds nothing else.
 
-    Args:
-        path: The folder; replaced when it is there, so the caller has made sure that nothing else is in it.
-        members: Bytes by name. The first is written last, and of an old folder removed first: a folder that has it, as a kill leaves one
-            beside, has all.
-
-    Raises:
-        OSError: The folder cannot be written; what was there before is untouched.
+    The first is written last, and of an old folder removed first: a folder that has it, as a kill leaves one beside, has all.
     """
     with whole_folder(path, mark=next(iter(members)), replace=True) as made:
         for name, data in reversed(list(members.items())):

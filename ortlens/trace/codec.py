@@ -33,50 +33,17 @@ class _WrongValueError(ValueError):
 
 
 def row_from_record(table: Table, record: r.Record) -> dict[str, Json]:
-    """A record as a JSON object.
-
-    Args:
-        table: The record's table.
-        record: The record.
-
-    Returns:
-        One entry per column, in column order.
-
-    Raises:
-        CaptureError: A field holds something that its column cannot.
-    """
+    """Write a record as a JSON object, in column order; a value that its column cannot hold raises `CaptureError`."""
     return {name: values[0] for name, values in columns_from_records(table, (record,)).items()}
 
 
 def record_from_row(table: Table, row: Mapping[str, Any]) -> r.Record:
-    """The record that a JSON object describes.
-
-    Args:
-        table: The table that it belongs to.
-        row: A parsed JSON object; unknown entries are ignored, missing ones take their defaults.
-
-    Returns:
-        The record.
-
-    Raises:
-        CaptureError: An entry without default is missing, or one does not fit its column.
-    """
+    """Read a record from a parsed JSON object; unknown entries are ignored, missing ones take their defaults."""
     return records_from_columns(table, 1, {name: [value] for name, value in row.items()})[0]
 
 
 def columns_from_records(table: Table, records: Sequence[r.Record]) -> dict[str, list[Json]]:
-    """Records as one JSON list per column.
-
-    Args:
-        table: The records' table.
-        records: The records.
-
-    Returns:
-        A list per column, in column order; empty lists when there are no records.
-
-    Raises:
-        CaptureError: A field holds something that its column cannot, or there are more than `MAX_ROWS`.
-    """
+    """Write records, at most `MAX_ROWS`, as one JSON list per column, in column order; without records the lists are empty."""
     _check_row_count(table, len(records))
     return {
         column.name: _converted(table, column, [getattr(record, column.name) for record in records], _json_from_value)
@@ -85,19 +52,7 @@ def columns_from_records(table: Table, records: Sequence[r.Record]) -> dict[str,
 
 
 def records_from_columns(table: Table, rows: int, columns: Mapping[str, Any]) -> tuple[r.Record, ...]:
-    """The records that JSON lists describe.
-
-    Args:
-        table: The table that they belong to.
-        rows: How many records there must be.
-        columns: A parsed JSON list per column; unknown columns are ignored, missing ones take their defaults.
-
-    Returns:
-        The records, in order.
-
-    Raises:
-        CaptureError: A column without default is missing, has another length, or holds a value that does not fit.
-    """
+    """Read `rows` records from a parsed JSON list per column; unknown columns are ignored, missing ones take their defaults."""
     _check_row_count(table, rows)
     present = [column for column in table.columns if _is_present(table, column, columns)]
     lists = [_converted(table, column, _list_of(table, column, columns, rows), _value_from_json) for column in present]
@@ -159,7 +114,7 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
-    """The Python number inside a numpy or torch scalar; everything else as it is."""
+    """Return the Python number inside a numpy or torch scalar; everything else as it is."""
     return value if isinstance(value, (str, int, float)) or not hasattr(value, "item") else value.item()
 
 
@@ -219,7 +174,7 @@ def _refuse(value: object, wanted: str) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    """A bounded text of an untrusted value; printing a huge integer in full would itself fail."""
+    """Return a bounded text of an untrusted value; printing a huge integer in full would itself fail."""
     if isinstance(value, int) and value not in _INT64:
         return f"an integer of {value.bit_length()} bits"
     return reprlib.repr(value)

@@ -17,40 +17,13 @@ if TYPE_CHECKING:
 
 
 def frame_from_capture(capture: Capture, table_name: str) -> pd.DataFrame:
-    r"""One table of a capture as a frame.
-
-    Args:
-        capture: The capture.
-        table_name: As `graphs`.
-
-    Returns:
-        A row per record, in the order of recording; columns and dtypes are those of the column table, also when empty.
-        Text that cannot be encoded (lone surrogates) has its odd characters written as `\udcff`, so that a frame can
-        always be printed and exported.
-
-    Raises:
-        UsageError: There is no such table.
-        OptionalDependencyError: pandas is not installed.
-        CaptureError: A record holds a value that its column cannot, such as an integer beyond 64 bits.
-    """
+    """Make a frame of one table, in the order of recording; columns and dtypes are those of the table, also when it is empty."""
     table = table_by_name(table_name)
     return frame_from_records(table, getattr(capture, table.name))
 
 
 def frame_from_records(table: Table, records: Sequence[Any]) -> pd.DataFrame:
-    """Records of one kind as a frame.
-
-    Args:
-        table: The table that they belong to.
-        records: The records.
-
-    Returns:
-        A row per record; columns and dtypes are those of the table, also when there are none.
-
-    Raises:
-        OptionalDependencyError: pandas is not installed.
-        CaptureError: A record holds a value that its column cannot, such as an integer beyond 64 bits.
-    """
+    """Make a frame of records of one kind; columns and dtypes are those of the table, also when there are none."""
     pandas = _pandas()
     arrays = {column.name: _array(pandas, column, [getattr(record, column.name) for record in records]) for column in table.columns}
     frame: pd.DataFrame = pandas.DataFrame(arrays)
@@ -97,7 +70,7 @@ def _objects(values: list[Any]) -> Any:  # noqa: ANN401 - a numpy array of objec
 
 
 def _encodable(values: Any) -> Any:  # noqa: ANN401 - a list or a tuple of texts, numbers and None
-    """The values, with lone surrogates spelled out; one pass over the joined text tells that there are none, as nearly always."""
+    """Spell lone surrogates out; one pass over the joined text tells that there are none, as nearly always."""
     joined = "".join([value for value in values if isinstance(value, str)])
     if joined.isascii():
         return values

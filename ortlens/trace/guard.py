@@ -43,10 +43,7 @@ _O = TypeVar("_O", bound=Observer)
 def lens_failed(recorder: Recorder, doing: str, error: Exception) -> None:
     """Report a failure inside the lens as a finding and one warning; the user's code continues.
 
-    Args:
-        recorder: Where the finding goes, also if it cannot add records any more.
-        doing: The activity that failed, such as `measuring a call`; each warns once per recorder.
-        error: The exception.
+    Each `doing` warns once per recorder. The finding is kept even if the recorder cannot add records any more.
     """
     known, said = recorder.failures, _said(error)
     is_new = not any(activity == doing for activity, _ in known)
@@ -79,15 +76,7 @@ def _said(error: Exception) -> str:
 
 @contextlib.contextmanager
 def surviving(recorder: Recorder, doing: str) -> Iterator[None]:
-    """A step of the lens's own: if it fails, what follows goes on without it.
-
-    Args:
-        recorder: Where a failure goes.
-        doing: The activity.
-
-    Yields:
-        Nothing.
-    """
+    """Run a step of the lens's own: if it fails, what follows goes on without it."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
@@ -96,15 +85,9 @@ def surviving(recorder: Recorder, doing: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside(recorder: Recorder, doing: str, observing: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T | None]:
-    """A context of the lens around the user's work: what the context raises is a finding, what the work raises passes.
+    """Run a context of the lens around the user's work: what the context raises is a finding, what the work raises passes.
 
-    Args:
-        recorder: Where a failure goes.
-        doing: The activity.
-        observing: Makes the context.
-
-    Yields:
-        What the context gives; None if it could not be entered.
+    Yields what the context gives; None if it could not be entered.
     """
     entered, given = None, None
     with surviving(recorder, doing):
@@ -133,14 +116,7 @@ def _leave(context: AbstractContextManager[Any], kind: Any, raised: BaseExceptio
 
 
 def reported(doing: str) -> Callable[[Callable[Concatenate[_O, _P], _T]], Callable[Concatenate[_O, _P], _T | None]]:
-    """Decorate a method of the lens that the user's program runs through.
-
-    Args:
-        doing: The activity.
-
-    Returns:
-        A decorator; the method returns None if it fails.
-    """
+    """Decorate a method of the lens that the user's program runs through; it returns None if it fails."""
 
     def decorate(method: Callable[Concatenate[_O, _P], _T]) -> Callable[Concatenate[_O, _P], _T | None]:
         @functools.wraps(method)

@@ -53,13 +53,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str], head: Callable[[], Mapping[str, Any]], recorder: Recorder) -> None:
         """Create the file, and begin to watch the calls.
 
-        Args:
-            path: The file; one that is there is replaced, once there is room for a new one.
-            head: Gives name, backend and environment of the capture, as they are now.
-            recorder: Whose entries are written.
-
-        Raises:
-            UsageError: The file cannot be written there.
+        A file that is there is replaced, once there is room for a new one. `head` gives name, backend and environment as they are now.
         """
         self._head, self._recorder, self._pid = head, recorder, os.getpid()
         self._lock = threading.Lock()  # of the file: taken under that of the recorder, so nothing may ask the recorder under it
@@ -185,7 +179,7 @@ class Journal:
 
 
 def _write_all(file: int, data: bytes) -> None:
-    """One system call, unless the system takes only a part; a second call then says why."""
+    """Write with one system call, unless the system takes only a part; a second call then says why."""
     written = os.write(file, data)
     while written < len(data):
         written += os.write(file, data[written:])
@@ -218,7 +212,7 @@ class Entries:
     left_bytes: int = 0
 
     def capture(self) -> r.Capture:
-        """The capture that they make up; a finding says so if the journal was not closed."""
+        """Make the capture of the entries; a finding says so if the journal was not closed."""
         for graph_id, slots in self.eager.items():
             for node, (calls, total_ns) in slots.items():
                 self.recorder.amend(r.Fallback, (graph_id, node), calls=calls, total_ns=total_ns)
@@ -244,7 +238,7 @@ class Entries:
 
 
 def is_journal(path: Path) -> bool:
-    """Whether a file is a journal. A pipe is not opened: it may never answer."""
+    """Tell whether a file is a journal. A pipe is not opened: it may never answer."""
     try:
         if not path.is_file():
             return False
@@ -255,18 +249,7 @@ def is_journal(path: Path) -> bool:
 
 
 def read(path: Path) -> Entries:
-    """Read a journal, whether it was ended or not.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What was recorded up to its last whole entry.
-
-    Raises:
-        CaptureError: The file is no journal, or an entry is whole and cannot be.
-        OSError: It cannot be read.
-    """
+    """Read a journal, whether it was ended or not, up to its last whole entry."""
     entries = Entries(Recorder())
     with path.open("rb") as file:
         if file.read(len(HEADER)) != HEADER:

@@ -16,19 +16,10 @@ _FEATURE = "The Parquet export"
 
 
 def parquet_from_records(table: Table, records: Sequence[Any]) -> bytes:
-    """Write records of one kind as a Parquet file.
+    """Write records of one kind as a Parquet file; the metadata of each field has its unit and meaning.
 
-    Args:
-        table: The table that they belong to.
-        records: The records.
-
-    Returns:
-        The file. Integers that may be missing stay integers, sequences become lists; one that mixes numbers and texts, as shapes with
-        symbolic sizes do, becomes a list of texts. Unit and meaning of each column are in the metadata of its field.
-
-    Raises:
-        OptionalDependencyError: pyarrow is not installed.
-        CaptureError: A record holds a value that its column cannot.
+    Integers that may be missing stay integers; a sequence that mixes numbers and texts, as shapes with symbolic sizes do, becomes a list of
+    texts.
     """
     arrow, writer = require("pyarrow", _FEATURE), require("pyarrow.parquet", _FEATURE)
     frame = frame_from_records(table, records)

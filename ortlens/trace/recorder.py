@@ -51,19 +51,12 @@ class Current:
         self._stays: contextvars.ContextVar[tuple[_Stay, ...]] = contextvars.ContextVar("ortlens_recorders", default=())
 
     def get(self) -> Recorder | None:
-        """The recorder of the innermost block; None when nothing is recorded."""
+        """Return the recorder of the innermost block; None when nothing is recorded."""
         return next((stay.recorder for stay in reversed(self._stays.get()) if stay.recorder is not None), None)
 
     @contextlib.contextmanager
     def during(self, recorder: Recorder) -> Iterator[None]:
-        """Make a recorder the current one for as long as the block lasts.
-
-        Args:
-            recorder: The recorder.
-
-        Yields:
-            Nothing.
-        """
+        """Make a recorder the current one for as long as the block lasts."""
         stay = _Stay(recorder)
         self._stays.set((*self._stays.get(), stay))
         try:
@@ -105,37 +98,19 @@ class Recorder:
         """Entered by our backend around the compilation of a graph, with the graph and options; for a lens that is no backend itself."""
 
     def next_id(self, prefix: str) -> str:
-        """A fresh id such as `g0`, `g1`.
-
-        Args:
-            prefix: What the id names: `g` graph, `p` partition, `m` model, `s` session, `b` break.
-
-        Returns:
-            The prefix and a number that counts up from 0.
-        """
+        """Return a fresh id such as `g0`: `g` is for graphs, `p` partitions, `m` models, `s` sessions, `b` breaks."""
         with self._lock:
             number = self._counters[prefix]
             self._counters[prefix] += 1
         return f"{prefix}{number}"
 
     def ids_given(self, prefix: str) -> int:
-        """How many ids with a prefix were given so far; a record that is dropped gives none back.
-
-        Args:
-            prefix: As for `next_id`.
-
-        Returns:
-            Their number.
-        """
+        """Count the ids given so far with a prefix; a record that is dropped gives none back."""
         with self._lock:
             return self._counters.get(prefix, 0)
 
     def add(self, *records: r.Record) -> None:
-        """Append records.
-
-        Args:
-            *records: Records of any kind; one with the key of an earlier one replaces it.
-        """
+        """Append records; one with the key of an earlier one replaces it."""
         with self._lock:
             for record in records:
                 self._put(type(record), self._key(record), record)
@@ -151,7 +126,7 @@ class Recorder:
                 write(self.journal)
 
     def _key(self, record: r.Record) -> object:
-        """The id of a record that can be amended, else a number that is never given again."""
+        """Return the id of a record that can be amended, else a number that is never given again."""
         if isinstance(record, (r.Graph, r.Break, r.Recompile, r.Partition, r.Model, r.Session)):
             return getattr(record, fields(record)[0].name)
         if isinstance(record, (r.Node, r.Fallback)):
@@ -159,25 +134,14 @@ class Recorder:
         return next(self._positions)
 
     def amend(self, kind: type[r.Record], key: object, **changes: object) -> None:
-        """Fill in what became known after the record was made.
-
-        Args:
-            kind: The record class.
-            key: Its id, or `(graph_id, node)`; an unknown key is ignored, since the record may be gone.
-            **changes: Fields and their new values.
-        """
+        """Fill in what became known later; an unknown key, an id or `(graph_id, node)`, is ignored, since the record may be gone."""
         with self._lock:
             known = self._tables[kind].get(key)
             if known is not None:
                 self._put(kind, key, replace(known, **changes))  # type: ignore[arg-type]  # fields differ per kind
 
     def drop(self, kind: type[r.Record], key: object) -> None:
-        """Remove a record of something that did not happen after all.
-
-        Args:
-            kind: The record class.
-            key: Its id, or `(graph_id, node)`; an unknown key is ignored.
-        """
+        """Remove a record of something that did not happen after all; an unknown key is ignored."""
         with self._lock:
             self._tables[kind].pop(key, None)
             self._journalled(lambda journal: journal.dropped(kind, key))
@@ -185,11 +149,8 @@ class Recorder:
     def forget_graph(self, graph_id: str) -> None:
         """Drop what was derived from one graph, because it is partitioned again; the graph itself stays.
 
-        Its nodes, partitions, fallbacks, models, sessions, kernels, compared values and ledger go in one step, with the
-        logs and the attached models, so that no row is left that points to one that is gone.
-
-        Args:
-            graph_id: The graph; an unknown one is ignored.
+        Its nodes, partitions, fallbacks, models, sessions, kernels, compared values and ledger go in one step, with the logs and the
+        attached models, so that no row is left that points to one that is gone.
         """
         with self._lock:
             partitions = {p.partition_id for p in self._of(r.Partition) if p.graph_id == graph_id}
@@ -217,26 +178,13 @@ class Recorder:
             del self._attachments[name]
 
     def attach(self, name: str, data: bytes) -> None:
-        """Keep bytes that belong to a record.
-
-        Args:
-            name: Name inside the saved file, as `models/m0.onnx`.
-            data: The bytes.
-        """
+        """Keep bytes that belong to a record, under a name inside the saved file, as `models/m0.onnx`."""
         with self._lock:
             self._attachments[name] = data
             self._journalled(lambda journal: journal.attached(name, data))
 
     def run_log(self, session_id: str | None, graph_id: str | None) -> RunLog:
-        """A log for the calls of one session.
-
-        Args:
-            session_id: The session; None for a backend other than ours.
-            graph_id: The graph that it belongs to.
-
-        Returns:
-            The log; the caller writes into it without any lock. A session has one, however often it is asked for.
-        """
+        """Return the only log of a session (None: a backend other than ours); the caller writes into it without any lock."""
         with self._lock:
             if session_id in self._run_logs:
                 return self._run_logs[session_id]
@@ -245,36 +193,19 @@ class Recorder:
         return log
 
     def eager_log(self, graph_id: str, nodes: tuple[str, ...]) -> EagerLog:
-        """A log for the nodes of one graph that stay in PyTorch.
-
-        Args:
-            graph_id: The graph.
-            nodes: FX node names, in the order of their slots.
-
-        Returns:
-            The log; it replaces an earlier one of the same graph.
-        """
+        """Return a log for the nodes of a graph that stay in PyTorch, in the order of their slots; it replaces an earlier one."""
         log = EagerLog(nodes)
         with self._lock:
             self._eager_logs[graph_id] = log
         return log
 
     def logs(self) -> tuple[tuple[RunLog, ...], dict[str, EagerLog]]:
-        """The logs that are written now.
-
-        Returns:
-            Those of the sessions, or of whole graphs under another backend, and those of the nodes that PyTorch runs, by graph id.
-        """
+        """Return the logs of sessions, or of whole graphs under another backend, and those of PyTorch's nodes, by graph id."""
         with self._lock:
             return tuple(self._run_logs.values()), dict(self._eager_logs)
 
     def replace_all(self, kind: type[_R], records: Iterable[_R]) -> None:
-        """Replace all records of a kind.
-
-        Args:
-            kind: The record class.
-            records: The new records.
-        """
+        """Replace all records of a kind."""
         with self._lock:
             self._tables[kind] = {self._key(record): record for record in records}
             self._journalled(lambda journal: journal.replaced(kind, self._tables[kind].values()))
@@ -283,40 +214,17 @@ class Recorder:
         return [record for record in self._tables[kind].values() if isinstance(record, kind)]
 
     def records(self, kind: type[_R]) -> tuple[_R, ...]:
-        """The records of one kind so far, in order of arrival.
-
-        Args:
-            kind: The record class.
-
-        Returns:
-            A snapshot.
-        """
+        """Return a snapshot of the records of one kind, in order of arrival."""
         with self._lock:
             return tuple(self._of(kind))
 
     def count(self, kind: type[r.Record]) -> int:
-        """How many records of one kind there are.
-
-        Args:
-            kind: The record class.
-
-        Returns:
-            Their number, without looking at them.
-        """
+        """Count the records of one kind, without looking at them."""
         with self._lock:
             return len(self._tables[kind])
 
     def capture(self, *, name: str = "", backend: str = "ortlens", environment: Mapping[str, str] | None = None) -> r.Capture:
-        """Freeze what was recorded so far; recording goes on.
-
-        Args:
-            name: Name of the capture.
-            backend: Name of the observed backend.
-            environment: Versions and machine facts.
-
-        Returns:
-            The capture.
-        """
+        """Freeze what was recorded so far; recording goes on."""
         with self._lock:
             logs = tuple(self._run_logs.values())
             slots = {graph_id: _slots(log) for graph_id, log in self._eager_logs.items()}
@@ -341,7 +249,7 @@ class Recorder:
 def _with_use(
     graphs: tuple[r.Graph, ...], sessions: tuple[r.Session, ...], fallbacks: tuple[r.Fallback, ...], partitions: tuple[r.Partition, ...]
 ) -> tuple[r.Graph, ...]:
-    """Graphs that `verify` compiled are the program's own once it has called them."""
+    """Treat graphs that `verify` compiled as the program's own once it has called them."""
     if not any(graph.only_verified for graph in graphs):
         return graphs
     called = {session.partition_id for session in sessions if session.calls}
@@ -354,7 +262,7 @@ def _with_stats(session: r.Session, log: RunLog | None) -> r.Session:
 
 
 def _slots(log: EagerLog) -> dict[str, tuple[int, int]]:
-    """Calls and time by node."""
+    """Return calls and time by node."""
     return dict(zip(log.nodes, zip(log.calls, log.total_ns, strict=True), strict=True))
 
 
@@ -370,16 +278,7 @@ def _runs(logs: tuple[RunLog, ...]) -> tuple[r.Run, ...]:
 
 
 def run_from_row(session_id: str | None, graph_id: str | None, row: tuple[int, int, int, int, int, int]) -> r.Run:
-    """A call as a record.
-
-    Args:
-        session_id: Its session; None for a backend other than ours.
-        graph_id: Its graph.
-        row: As `RunLog.rows` gives it.
-
-    Returns:
-        The record.
-    """
+    """Make the record of a call from a row of `RunLog.rows`; the session is None for a backend other than ours."""
     call, start, bound, ran, done, thread = row
     return r.Run(
         session_id=session_id,

@@ -77,7 +77,7 @@ class _Shard:
             self.stop += _HALF
 
     def sums(self) -> tuple[int, int, NDArray[np.int64] | None]:
-        """Sum, maximum and histogram of the times of all rows so far; they stay readable until overwritten."""
+        """Return sum, maximum and histogram of the times of all rows so far; the rows stay readable until overwritten."""
         import numpy as np
 
         upto, table = self.written, self._table()
@@ -95,7 +95,7 @@ class _Shard:
         return np.frombuffer(self.ring, dtype=np.int64).reshape(-1, _FIELDS)
 
     def rows(self, latest: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """The latest calls still in the ring, each as number, start, bound, ran, done, thread."""
+        """Yield the latest calls still in the ring, each as number, start, bound, ran, done, thread."""
         import numpy as np
 
         before = self.written
@@ -188,11 +188,11 @@ class RunLog:
 
 
 def _ignored(_error: Exception) -> None:
-    """A log that nobody reads has nobody to report to."""
+    """Drop the error: a log that nobody reads has nobody to report to."""
 
 
 def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index of the histogram bucket of each value: linear below 32, then 32 per octave."""
+    """Return the histogram bucket of each value: linear below 32, then 32 per octave."""
     import numpy as np
 
     exponent = np.frexp(values.astype(np.float64))[1].astype(np.int64)  # bit length
@@ -208,7 +208,7 @@ def _bucket_middle(index: int) -> int:
 
 
 def _percentile(histogram: NDArray[np.int64], percent: int) -> int:
-    """Middle of the bucket that holds the nearest rank, counted in integers: 0.9 * 10 is not 9 in floats everywhere."""
+    """Return the middle of the bucket with the nearest rank, counted in integers: 0.9 * 10 is not 9 in floats everywhere."""
     cumulative = histogram.cumsum()
     rank = -(-percent * int(cumulative[-1]) // 100)
     return _bucket_middle(int(cumulative.searchsorted(rank, side="left")))
@@ -223,11 +223,7 @@ class EagerLog:
     __slots__ = ("calls", "nodes", "total_ns")
 
     def __init__(self, nodes: tuple[str, ...]) -> None:
-        """Make a log for these nodes, in the order the program will refer to them.
-
-        Args:
-            nodes: FX node names.
-        """
+        """Make a log for FX nodes, in the order in which the program will refer to them."""
         self.nodes = nodes
         self.calls = array("q", bytes(8 * len(nodes)))
         self.total_ns = array("q", bytes(8 * len(nodes)))

@@ -78,7 +78,7 @@ class Table:
 
 
 def _without_none(annotation: object) -> tuple[Any, bool]:
-    """What is left of `X | None`, and whether None was there; a union of other things is left whole."""
+    """Return what is left of `X | None`, and whether None was there; a union of other things is left whole."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation, False
     members = get_args(annotation)
@@ -87,7 +87,7 @@ def _without_none(annotation: object) -> tuple[Any, bool]:
 
 
 def _item_types(annotation: Any) -> tuple[type, ...]:  # noqa: ANN401 - annotations have no common type
-    """The types that `tuple[X, ...]` holds; `int | str` gives both."""
+    """Return the types that `tuple[X, ...]` holds; `int | str` gives both."""
     item = get_args(annotation)[0]
     return get_args(item) or (item,)
 
@@ -110,15 +110,7 @@ def _column_from_field(spec: Field[Any], annotation: object) -> Column:
 
 
 def table_from_record(name: str, record: type[Any]) -> Table:
-    """The table whose columns are the fields of a dataclass.
-
-    Args:
-        name: Name of the table.
-        record: A dataclass whose fields are declared with `records.column`.
-
-    Returns:
-        The table.
-    """
+    """Make the table of a dataclass whose fields are declared with `records.column`."""
     hints = get_type_hints(record)
     columns = tuple(_column_from_field(spec, hints[spec.name]) for spec in fields(record))
     return Table(name=name, record=record, meaning=(record.__doc__ or "").splitlines()[0], columns=columns)
@@ -136,17 +128,7 @@ TABLES: Mapping[str, Table] = _tables_from_capture()
 
 
 def table_by_name(name: str) -> Table:
-    """The table of that name.
-
-    Args:
-        name: As `graphs`.
-
-    Returns:
-        The table.
-
-    Raises:
-        UsageError: There is no such table; the message lists those there are.
-    """
+    """Look up a table; the `UsageError` for an unknown name lists those there are."""
     try:
         return TABLES[name]
     except KeyError as err:
@@ -179,11 +161,7 @@ def _markdown_from_table(table: Table) -> str:
 
 
 def markdown() -> str:
-    """The reference page of all frames and columns.
-
-    Returns:
-        Markdown that ends in one newline.
-    """
+    """Write the reference page of all frames and columns as Markdown that ends in one newline."""
     return "\n".join([_PREFACE, *(_markdown_from_table(table) for table in TABLES.values())])
 
 

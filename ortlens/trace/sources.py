@@ -31,41 +31,20 @@ _INSTALLED = re.compile(r"[\\/](site-packages|dist-packages|lib[\\/]python3[^\\/
 
 
 def is_own(file: str) -> bool:
-    """Whether a file is the user's, not one of a library or of Python.
-
-    Args:
-        file: Its name.
-
-    Returns:
-        False also for names such as `<string>`, and for cells of notebooks.
-    """
+    """Tell whether a file is the user's, not a library's or Python's; False also for `<string>` and cells of notebooks."""
     return not file.startswith(("<", "In[")) and not _INSTALLED.search(file)
 
 
 def attachment_of(file: str, lines: Sequence[str | None]) -> tuple[str, bytes]:
-    """What is kept of a source file, as an attachment.
-
-    Args:
-        file: Its name, as the records have it.
-        lines: Its lines; None for those that are not kept.
-
-    Returns:
-        Name and content. The name is a digest, since paths are no names of members.
-    """
+    """Return an attachment with the kept lines, and its name: a digest, since paths are no names of members."""
     name = hashlib.sha256(file.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{_FOLDER}{name}.json", json.dumps({"file": file, "lines": lines}).encode()
 
 
 def kept_lines(text: str, recorded: Mapping[int, str]) -> list[str | None]:
-    """What is kept of a source file.
+    """Select what is kept of a source file: a line each, None outside of the functions that the recorded lines are in.
 
-    Args:
-        text: The whole file.
-        recorded: Lines that records quote, by number: these are kept as they are.
-
-    Returns:
-        A line each, None outside of the functions that these are in; the other lines of these functions have `…` in their strings. Empty
-        where the text is no Python, or is not the one that ran: it has other lines there than were recorded.
+    The other lines of these functions have `…` in their strings. Empty where the text is no Python, or has other lines than were recorded.
     """
     have = text.splitlines()
     if any(number > len(have) or have[number - 1].strip() != line.strip() for number, line in recorded.items()):
@@ -82,7 +61,7 @@ def kept_lines(text: str, recorded: Mapping[int, str]) -> list[str | None]:
 
 
 def _functions(tree: ast.Module, recorded: Mapping[int, str]) -> set[int]:
-    """Numbers of the lines of all functions with a recorded line, and of the heads of the classes around them."""
+    """Return the numbers of the lines of all functions with a recorded line, and of the heads of the classes around them."""
     found: set[int] = set()
     waiting: list[tuple[ast.AST, tuple[int, ...]]] = [(tree, ())]
     while waiting:
@@ -98,7 +77,7 @@ def _functions(tree: ast.Module, recorded: Mapping[int, str]) -> set[int]:
 
 
 def _without_strings(text: str) -> str:
-    """The text with `…` for what stands in its strings; it keeps its lines."""
+    """Put `…` in place of what stands in strings; the text keeps its lines."""
     lines = text.splitlines(keepends=True)
     tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if tokenize.tok_name[token.type] in _STRINGS]
     for token in reversed(tokens):
@@ -118,14 +97,7 @@ def _masked(string: str) -> str:
 
 
 def recorded_lines(records: Iterable[Node | Break | Fallback]) -> dict[str, dict[int, str]]:
-    """The lines of the user's files that records quote.
-
-    Args:
-        records: Nodes, breaks, fallbacks.
-
-    Returns:
-        By file and number.
-    """
+    """Collect the lines of the user's files that records quote, by file and number."""
     found: dict[str, dict[int, str]] = {}
     for record in records:
         if record.file and record.line and record.source and is_own(record.file):
@@ -134,13 +106,9 @@ def recorded_lines(records: Iterable[Node | Break | Fallback]) -> dict[str, dict
 
 
 def sources_of(attachments: Mapping[str, bytes]) -> dict[str, list[str | None]]:
-    """What a capture has of source files.
+    """Read the kept lines by name of the file, `MAX_TOTAL` characters at most; None for lines that were not kept.
 
-    Args:
-        attachments: Of any capture; what is not as `attachment_of` writes it is left out.
-
-    Returns:
-        The lines by name of the file, `MAX_TOTAL` characters at most; None for lines that were not kept.
+    Attachments that are not as `attachment_of` writes them are left out.
     """
     found: dict[str, list[str | None]] = {}
     room = MAX_TOTAL

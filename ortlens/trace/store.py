@@ -45,18 +45,10 @@ class _Listed(NamedTuple):
 
 
 def save(capture: Capture, path: str | os.PathLike[str]) -> Path:
-    """Write a capture, whole or not at all.
+    """Write a capture, whole or not at all, and return the absolute path.
 
-    Args:
-        capture: The capture.
-        path: A zip file when it ends in `.ortlens`; a folder when it does not, ends in a separator, or is one already.
-
-    Returns:
-        The absolute path of the file.
-
-    Raises:
-        CaptureError: It cannot be written there, a folder there holds other files, or a record holds a value that its
-            column cannot; what was there before is untouched.
+    A path that ends in `.ortlens` becomes a zip file; any other, an existing folder, or one that ends in a separator becomes a folder,
+    which must not hold other files.
     """
     try:
         target = Path(path).expanduser().resolve()
@@ -72,17 +64,9 @@ def save(capture: Capture, path: str | os.PathLike[str]) -> Path:
 
 
 def load(path: str | os.PathLike[str]) -> Capture:
-    """Read a capture. Nothing in it is executed, unpickled or written to disk.
+    """Read a capture from a `.ortlens` file, a saved folder, or a journal, which may still grow.
 
-    Args:
-        path: A `.ortlens` file, a folder that was saved, or a journal, which may still grow.
-
-    Returns:
-        The capture, equal to the one saved; of a journal, what was recorded until its last entry.
-
-    Raises:
-        CaptureError: The file is missing, damaged, hostile, or from a newer schema; the message names the file, the
-            member and the problem.
+    Nothing in it is executed, unpickled or written to disk.
     """
     if not os.fspath(path):
         raise CaptureError("cannot load a capture: its name is empty")
@@ -123,7 +107,7 @@ def _listed_in(folder: Path) -> Mapping[str, _Listed]:
 
 
 def _members_from_capture(capture: Capture) -> dict[str, bytes]:
-    """Everything that goes into the file, the manifest first and the rest sorted by name."""
+    """Collect everything that goes into the file, the manifest first and the rest sorted by name."""
     for name, data in capture.attachments.items():
         if not isinstance(name, str) or not _is_attachment(name):
             raise CaptureError(f"attachment {name!r}: the name is not text, or is taken by the capture itself")
@@ -216,7 +200,7 @@ def _check_version(manifest: Mapping[str, Any]) -> None:
 
 
 def _listed(manifest: Mapping[str, Any]) -> dict[str, _Listed]:
-    """The members that the manifest lists, with names, count and sizes checked."""
+    """Read which members the manifest lists, and check their names, count and sizes."""
     listed = {name: _listed_from_entry(name, entry) for name, entry in _mapping(manifest, "members", dict).items()}
     archive.check_names(listed)
     archive.check_sizes({name: entry.size for name, entry in listed.items()})
@@ -241,7 +225,7 @@ def _member(members: archive.Members, name: str, listed: Mapping[str, _Listed], 
 
 
 def _records(members: archive.Members, table: Table, listed: Mapping[str, _Listed], counts: Mapping[str, int]) -> tuple[Any, ...]:
-    """The records of a table; none when an earlier writer did not know the table."""
+    """Read the records of a table; none when an earlier writer did not know the table."""
     name = _member_of(table)
     if name not in listed:
         if table.name in counts:

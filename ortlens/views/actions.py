@@ -33,15 +33,7 @@ _FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "
 
 
 def action_facts(capture: Capture, overview: Overview) -> list[dict[str, Any]]:
-    """The actions of a capture in words.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        Plain JSON data, the most useful action first.
-    """
+    """Describe the actions of a capture as plain JSON data, the most useful one first."""
     return [_facts(action, capture, overview) for action in actions_of(capture, overview)]
 
 
@@ -69,14 +61,9 @@ def _facts(action: Action, capture: Capture, overview: Overview) -> dict[str, An
 
 
 def gain_text(look: Look) -> str:
-    """What it costs, or what changing it saves.
+    """Say what it costs, or what changing it saves: `saves about 1.20 ms per call`, `no time measured`, `gain unknown`.
 
-    Args:
-        look: What it is about.
-
-    Returns:
-        `costs 155 µs per call` for a break, which goes with it; `takes 155 µs per call in PyTorch`, which is no gain; `saves about 1.20 ms
-        per call`, `took 610 ms so far`, `no time measured`, or `gain unknown`.
+    A break `costs`, since its time goes with it; an operator `takes` time in PyTorch, which is no gain.
     """
     if look.recompile_ns:
         return f"took {time_from_ns(look.recompile_ns)} so far"
@@ -113,7 +100,7 @@ def _do(action: Action) -> str:
 
 
 def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
-    """A text for an issue tracker, in Markdown."""
+    """Write a text for an issue tracker, in Markdown."""
     known = capture.environment
     versions = ", ".join(f"{name.removeprefix('version_')} {visible(known[name])}" for name in _FACTS if known.get(name))
     parts = [f"### {facts['kind']}: {clipped(facts['title'], 100)}", ""]
@@ -128,16 +115,7 @@ def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
 
 
 def look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
-    """What the explorer selects for a look.
-
-    Args:
-        look: The look.
-        overview: The overview that it is from.
-        capture: The capture.
-
-    Returns:
-        An id; None where nothing stands for it.
-    """
+    """Find the id that the explorer selects for a look; None where nothing stands for it."""
     at = (look.file, look.line)
     if look.subject == "break":
         same = (f"break:{item.break_id}" for item in overview.breaks if (item.reason, item.file, item.line) == (look.what, *at))

@@ -17,28 +17,13 @@ if TYPE_CHECKING:
 
 
 def answer_tables(overview: Overview, *, limit: int = MAX_ROWS) -> tuple[StaticTable, ...]:
-    """The tables that have rows.
-
-    Args:
-        overview: The overview of a capture.
-        limit: Rows of each table at most.
-
-    Returns:
-        Graphs, graph breaks, recompiles, what stays in PyTorch, sessions, findings; those without rows are left out.
-    """
+    """Return the tables that have rows, each of at most `limit`: graphs, breaks, recompiles, fallbacks, sessions, findings."""
     builders = (_graphs, _breaks, _recompiles, _fallbacks, _sessions, _findings)
     return tuple(table for build in builders if (table := build(overview, limit)).rows)
 
 
 def graph_label(graph: Graph) -> str:
-    """Name a graph as people see it: by Dynamo's id, the one that recompiles name too.
-
-    Args:
-        graph: The graph.
-
-    Returns:
-        `0/0`; a forward and its backward share the id, so the phase is appended, and so is the role in a generation.
-    """
+    """Name a graph by Dynamo's id, as recompiles do; a forward and its backward share it, so phase and role are appended."""
     what = graph.role or ("" if graph.phase == "inference" else graph.phase)
     return f"{graph.compile_id or graph.graph_id} {what}".strip()
 

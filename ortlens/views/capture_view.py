@@ -339,7 +339,7 @@ class CaptureView(CaptureFrames):
         return store.save(self.captured(), path)
 
     def __repr__(self) -> str:
-        """The essentials on one line; never raises."""
+        """Return the essentials on one line; never raises."""
         kind = type(self).__name__
         try:
             return f"<{kind} {_essentials(self.captured())}>"
@@ -347,19 +347,11 @@ class CaptureView(CaptureFrames):
             return f"<{kind}: cannot be drawn ({type(err).__name__}: {clipped(str(err), 200)})>"
 
     def _repr_html_(self) -> str:
-        """The summary for a notebook; never raises."""
+        """Return the summary for a notebook; never raises."""
         return mimebundle(self.captured)["text/html"]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """The summary as text and HTML; never raises.
-
-        Args:
-            include: MIME types that IPython wants; ignored, IPython filters the result.
-            exclude: MIME types that IPython does not want; ignored as well.
-
-        Returns:
-            `text/plain` and `text/html`.
-        """
+        """Return the summary as text and HTML; never raises. The arguments are ignored, since IPython filters the result."""
         del include, exclude
         return mimebundle(self.captured)
 
@@ -401,18 +393,7 @@ def load(path: str | os.PathLike[str]) -> SavedCapture:
 
 
 def capture_from(source: CaptureView | Capture | str | os.PathLike[str]) -> Capture:
-    """Read a capture from whatever holds one.
-
-    Args:
-        source: A lens, a loaded capture, a capture, or the path of a saved one.
-
-    Returns:
-        The capture.
-
-    Raises:
-        UsageError: It is none of these.
-        CaptureError: The file cannot be read.
-    """
+    """Read a capture from a lens, a loaded capture, a capture, or the path of a saved one."""
     if isinstance(source, CaptureView):
         return source.captured()
     if isinstance(source, Capture):

@@ -16,11 +16,7 @@ _SHOWN: dict[Callable[[], None], set[str]] = {}  # by what closes it
 
 
 def shown(close: Callable[[], None]) -> None:
-    """Note that the running cell shows something.
-
-    Args:
-        close: Called when no cell shows it any more; equal callables stand for the same thing.
-    """
+    """Note that the running cell shows something; `close` is called when no cell does any more, once for equal ones."""
     cell = _metadata().get("cellId")
     if isinstance(cell, str):  # nbclient and consoles name no cells: there nothing runs twice
         _watch()
@@ -28,20 +24,12 @@ def shown(close: Callable[[], None]) -> None:
 
 
 def forget(close: Callable[[], None]) -> None:
-    """Stop following something that was closed otherwise.
-
-    Args:
-        close: What `shown` was given.
-    """
+    """Stop following something that was closed otherwise."""
     _SHOWN.pop(close, None)
 
 
 def cell_starts(_info: object = None) -> None:
-    """Close what only the cell that now starts to run showed, or cells that were deleted.
-
-    Args:
-        _info: What IPython passes to its listeners; unused.
-    """
+    """Close what was shown only by the cell that now starts to run, or by deleted cells; IPython calls this."""
     about = _metadata()
     deleted = about.get("deletedCells")
     gone = {about.get("cellId"), *(deleted if isinstance(deleted, list) else ())}
@@ -59,7 +47,7 @@ def _watch() -> None:
 
 
 def _metadata() -> dict[str, Any]:
-    """What the front end said about the cell that runs; notebooks name it."""
+    """Return what the front end said about the cell that runs; notebooks give its id."""
     ask = getattr(shell(), "get_parent", None)  # a kernel's shell has it
     parent = ask() if ask is not None else None
     found = parent.get("metadata") if isinstance(parent, dict) else None

@@ -115,11 +115,11 @@ class Comparison:
         }
 
     def __repr__(self) -> str:
-        """The verdict on one line."""
+        """Return the verdict on one line."""
         return f"<Comparison: {verdict_sentence(self._compared)}>"
 
     def __str__(self) -> str:
-        """The summary."""
+        """Return the summary."""
         return self.summary()
 
     def _repr_html_(self) -> str:

@@ -64,15 +64,7 @@ _ELSE = {
 
 
 def comparison_page(compared: Compared, *, title: str | None = None) -> str:
-    """Make a page of its own.
-
-    Args:
-        compared: The comparison; names in it may hold anything.
-        title: The title; by default the names of both captures.
-
-    Returns:
-        The HTML. It loads nothing and runs nothing.
-    """
+    """Make a page that loads and runs nothing, by default titled with the names of both captures; names may hold anything."""
     names = safe(title or _names(compared.before.name, compared.after.name))
     head = [
         '<meta charset="utf-8">',
@@ -93,14 +85,7 @@ def _names(before: str | None, after: str | None) -> str:
 
 
 def comparison_html(compared: Compared) -> str:
-    """Make a fragment for a notebook.
-
-    Args:
-        compared: The comparison; names in it may hold anything.
-
-    Returns:
-        A self-contained element without ids, scripts or links.
-    """
+    """Make a fragment for a notebook, without ids, scripts or links; names in the comparison may hold anything."""
     return _fragment(compared, "", max_rows=_NOTEBOOK_ROWS, anchors=Anchors(is_page=False))
 
 
@@ -209,7 +194,7 @@ def _unprofiled(compared: Compared) -> str:
 
 
 def _times(timings: Sequence[Timing]) -> str:
-    """Calls and what differs; the rest is folded."""
+    """Write the times of calls and of what differs; the rest is folded."""
     order = sorted(timings, key=lambda row: (row.verdict in ("same", "unmeasured"), row.scope != "call", -(row.before_ns or 0)))
     first, rest = [row for row in order if _is_told(row)], [row for row in order if not _is_told(row)]
     if len(rest) <= _FEW_TIMES:

@@ -38,63 +38,32 @@ class Anchors:
     """Ids of rows, for links to them; none in a notebook, which may hold the same comparison twice."""
 
     def __init__(self, *, is_page: bool) -> None:
-        """Start without rows.
-
-        Args:
-            is_page: Whether the fragment is alone on its page.
-        """
+        """Start without rows; `is_page` tells whether the fragment is alone on its page."""
         self._is_page = is_page
         self._numbers: dict[tuple[str, str], int] = {}
 
     def place(self, rows: Iterable[PaneRow]) -> None:
-        """Number rows.
-
-        Args:
-            rows: All rows of the panes.
-        """
+        """Number all rows of the panes."""
         for number, row in enumerate(rows if self._is_page else ()):
             for name, side in (("before", row.before), ("after", row.after)):
                 if side is not None and side.ns is not None:
                     self._numbers[name, side.name] = number
 
     def link(self, before: Iterable[str], after: Iterable[str], markup: str) -> str:
-        """Link to the first row that holds one of some operators.
-
-        Args:
-            before: Their names in the first capture.
-            after: In the second.
-            markup: HTML of the link's text.
-
-        Returns:
-            A link; the text alone where there is no such row.
-        """
+        """Link to the first row that holds one of some operators; the text alone where there is no such row."""
         wanted = [*(("before", name) for name in before), *(("after", name) for name in after)]
         number = next((self._numbers[key] for key in wanted if key in self._numbers), None)
         return markup if number is None else f'<a href="#row{number}">{markup}</a>'
 
     def attribute(self, number: int) -> str:
-        """The id of a row.
-
-        Args:
-            number: Its number.
-
-        Returns:
-            An attribute with a blank before it, or nothing.
-        """
+        """Return the id of a row as an attribute with a blank before it; empty unless the fragment is alone on its page."""
         return f' id="row{number}"' if self._is_page else ""
 
 
 def panes_html(compared: Compared, rows: Sequence[PaneRow], anchors: Anchors, *, max_rows: int) -> str:
-    """Write both panes.
+    """Write both panes, of at most `max_rows` rows: those that differ go first, with the few equal ones between them.
 
-    Args:
-        compared: The comparison.
-        rows: Their rows.
-        anchors: Ids of rows.
-        max_rows: Rows at most; those that differ go first, with the few equal ones between them.
-
-    Returns:
-        One section; long runs of equal rows are folded, or only counted where there is no room, and what was left out is counted.
+    Long runs of equal rows are folded, or only counted where there is no room; what was left out is counted.
     """
     heading = "<h2>Side by side</h2>"
     if not rows:
@@ -136,7 +105,7 @@ def _is_same(row: PaneRow) -> bool:
 
 
 def _runs(rows: Sequence[PaneRow]) -> Iterator[_Run]:
-    """Rows with their numbers, cut where equal ones begin or end; so few equal ones that folding hides nothing stay with the others."""
+    """Yield numbered rows, cut where equal ones begin or end; so few equal ones that folding hides nothing stay with the others."""
     waiting: _Run = []
     for is_same, group in groupby(enumerate(rows), key=lambda item: _is_same(item[1])):
         run = list(group)

@@ -61,15 +61,7 @@ _HAPPENED: Mapping[tuple[Kind, Happened, Effect], str] = {
 
 
 def comparison_text(compared: Compared, *, width: int = 100) -> str:
-    """Say what differs between two captures.
-
-    Args:
-        compared: The comparison.
-        width: Characters per line, at least 60.
-
-    Returns:
-        A verdict, then times and differences by kind, without a trailing line break.
-    """
+    """Say what differs between two captures: a verdict, then times and differences by kind. `width` is at least 60."""
     room = max(width, _MIN_WIDTH) - _LABEL
     lines = [clipped(f"{_called(compared.before)}  ->  {_called(compared.after)}", room + _LABEL), ""]
     for label, body in _sections(compared):
@@ -79,14 +71,7 @@ def comparison_text(compared: Compared, *, width: int = 100) -> str:
 
 
 def verdict_sentence(compared: Compared) -> str:
-    """The comparison in one sentence.
-
-    Args:
-        compared: The comparison.
-
-    Returns:
-        What got slower, worse, faster or better; that nothing did; or that times were not measured.
-    """
+    """Say in one sentence what got slower, worse, faster or better; that nothing did; or that times were not measured."""
     parts = [f"{row_name(row)} takes {_ratio(row)} as long" for row in compared.slower[:_MAX_ROWS]]
     parts += _kinds(compared.worse)
     faster = [row for row in compared.timings if row.verdict == "faster"]
@@ -101,42 +86,21 @@ def verdict_sentence(compared: Compared) -> str:
 
 
 def row_name(row: Timing) -> str:
-    """What a row of times is about.
-
-    Args:
-        row: The row.
-
-    Returns:
-        `partition p1 (encoder.layers)`, `graph g0`, `a call of forward`.
-    """
+    """Name what a row of times is about: `partition p1 (encoder.layers)`, `graph g0`, `a call of forward`."""
     if row.scope == "call":
         return f"a call of {visible(row.subject)}" if row.subject != "the call" else "a call"
     return f"{row.scope} {visible(row.subject)}" + (f" ({visible(row.module)})" if row.module else "")
 
 
 def timing_sentence(row: Timing) -> str:
-    """One row of times.
-
-    Args:
-        row: The row.
-
-    Returns:
-        Both times with their bands, the ratio and the verdict.
-    """
+    """Describe a row of times: both with their bands, the ratio and the verdict."""
     if row.before_ns is None or row.after_ns is None:
         return f"{row_name(row)}: {timing_words(row)}"
     return f"{row_name(row)}: {times_words(row)}: {timing_words(row)}"
 
 
 def times_words(row: Timing) -> str:
-    """Both times with their bands.
-
-    Args:
-        row: A row of times.
-
-    Returns:
-        `717 µs (696 µs to 769 µs) -> 846 µs (803 µs to 898 µs)`; empty where a capture has too few calls.
-    """
+    """Write both times with bands: `717 µs (696 µs to 769 µs) -> …`; empty where a capture has too few calls."""
     if row.before_ns is None or row.after_ns is None:
         return ""
     before = _band(row.before_ns, row.before_low_ns, row.before_high_ns)
@@ -144,28 +108,14 @@ def times_words(row: Timing) -> str:
 
 
 def timing_words(row: Timing) -> str:
-    """Whether a time differs.
-
-    Args:
-        row: A row of times.
-
-    Returns:
-        `1.18x as long`, or why that cannot be said.
-    """
+    """Say whether a time differs: `1.18x as long`, or why that cannot be said."""
     if row.before_ns is None or row.after_ns is None:
         return f"too few calls to compare ({row.before_calls} and {row.after_calls}; {MIN_CALLS} are needed)"
     return _UNDECIDED.get(row.verdict) or f"{_ratio(row)} as long"
 
 
 def change_sentence(row: Change) -> str:
-    """One difference.
-
-    Args:
-        row: The row.
-
-    Returns:
-        What it was and what it is, with the user line where one is known.
-    """
+    """Describe a difference: what it was and what it is, with the user line where one is known."""
     where = f" ({place(row.file, row.line, row.module)})" if row.file or row.module else ""
     subject = clipped(row.subject, 160) + where
     before, after = clipped(row.before or "", 200), clipped(row.after or "", 200)
@@ -177,40 +127,18 @@ def change_sentence(row: Change) -> str:
 
 
 def signed(nanoseconds: int) -> str:
-    """A difference of times.
-
-    Args:
-        nanoseconds: The difference in ns.
-
-    Returns:
-        `+12.3 µs`, `-4.10 µs`.
-    """
+    """Format a difference of times with its sign: `+12.3 µs`."""
     return f"{'+' if nanoseconds >= 0 else ''}{time_from_ns(nanoseconds)}"
 
 
 def short(target: str) -> str:
-    """An operator without namespace and overload.
-
-    Args:
-        target: As `aten.add.Tensor`.
-
-    Returns:
-        `add`; names of another form as they are.
-    """
+    """Strip namespace and overload from an operator: `add` for `aten.add.Tensor`; names of another form stay as they are."""
     parts = target.split(".")
     return parts[1] if len(parts) == 3 and parts[0] == "aten" else target  # noqa: PLR2004 - namespace, name, overload
 
 
 def kernel_words(row: KernelTime) -> str:
-    """What computes a group of operators, and how long, in both captures.
-
-    Args:
-        row: A row of times of operators.
-
-    Returns:
-        `Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs`; the kernels once where they are the same, and whether that is outside the noise of
-            the profiles, where it is known.
-    """
+    """Say what computes some operators, and how long, in both captures: `Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs`."""
     before, after = clipped(" + ".join(row.before_kernels), 80) or "none", clipped(" + ".join(row.after_kernels), 80) or "none"
     kernels = before if before == after else f"{before} -> {after}"
     noise = {True: ", outside the noise of both profiles", False: ", within the noise of the profiles", None: ""}[row.outside_noise]
@@ -218,14 +146,7 @@ def kernel_words(row: KernelTime) -> str:
 
 
 def operators_words(row: KernelTime) -> str:
-    """Which operators a row of times is about.
-
-    Args:
-        row: The row.
-
-    Returns:
-        `t, addmm, relu`.
-    """
+    """List the operators that a row of times is about: `t, addmm, relu`."""
     return clipped(", ".join(map(short, row.operators)), 80) or "kernels of no operator"
 
 
@@ -272,15 +193,7 @@ def _operators(row: KernelTime) -> str:
 
 
 def repeated(text: str, number: int) -> str:
-    """A sentence that is said once of several rows.
-
-    Args:
-        text: The sentence.
-        number: How many rows it is about.
-
-    Returns:
-        The sentence, with the number where it is more than one.
-    """
+    """Say a sentence once for several rows, with their number where it is more than one."""
     return text if number == 1 else f"{text} ({number}x)"
 
 

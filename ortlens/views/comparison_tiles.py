@@ -29,14 +29,7 @@ _ORDER = ("slower", "faster", "same", "unmeasured")
 
 
 def comparison_tiles(compared: Compared) -> tuple[Tile, ...]:
-    """Answer the four questions of somebody who changed something.
-
-    Args:
-        compared: The comparison.
-
-    Returns:
-        Whether it is slower, what splits it, where its operators run, whether its results are right.
-    """
+    """Answer whether it is slower, what splits it, where its operators run, and whether its results are right."""
     return _speed(compared), _splits(compared.changes), _placement(compared.changes), _results(compared)
 
 

@@ -30,19 +30,7 @@ _MODEL = re.compile(r"models/[\w.-]*\w\.onnx", re.ASCII)
 def exported(capture: Capture, folder: Path, form: str, *, tables: Sequence[str] = (), replace: bool = False) -> list[Path]:
     """Write a capture as files; all of them, or none where one would replace another or cannot be written.
 
-    Args:
-        capture: Any capture.
-        folder: Where they go; made if it is missing.
-        form: One of `FORMATS`.
-        tables: Only these tables; by default all, and the ONNX models.
-        replace: Whether files that are there may be replaced.
-
-    Returns:
-        The files.
-
-    Raises:
-        UsageError: A name is unknown, there is nothing to write, a file is there already, or cannot be written.
-        OptionalDependencyError: Parquet was asked for, and pyarrow is not installed.
+    Without `tables`, all of them and the ONNX models. Nothing to write is a `UsageError`.
     """
     if form not in FORMATS:
         raise UsageError(f"there is no format {form!r}; the formats are: {', '.join(FORMATS)}")
@@ -70,7 +58,7 @@ def _chosen(tables: Sequence[str]) -> list[str]:
 
 
 def _models(capture: Capture) -> list[str]:
-    """The models, by names that stay inside a folder and say what they are; the store refuses worse ones, and so does this door."""
+    """List the models whose names stay inside a folder and say what they are; the store refuses worse ones too."""
     return [name for name in capture.attachments if _MODEL.fullmatch(name)]
 
 
@@ -96,7 +84,7 @@ def _table(capture: Capture, name: str, form: str) -> bytes:
 
 
 def _refuse_to_replace(folder: Path, names: Sequence[str], *, replace: bool) -> None:
-    """Half an export beside old files would mix two captures."""
+    """Refuse to replace files unless told to: half an export beside old files would mix two captures."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; name a folder")
     if of_folders := [name for name in names if (folder / name).is_dir()]:
@@ -108,7 +96,7 @@ def _refuse_to_replace(folder: Path, names: Sequence[str], *, replace: bool) -> 
 
 
 def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    """All of them: each is written to a folder of its own in there first, so that a full disk leaves what was there before."""
+    """Write all files, first to a folder of their own in there, so that a full disk leaves what was there before."""
     is_new = not folder.exists()
     made = beside(folder / "_")
     try:

@@ -87,28 +87,15 @@ class Flame:
 
 
 def flame_of(capture: Capture, *, max_rows: int = 50_000) -> Flame:
-    """Make the flame graph of a capture.
-
-    Args:
-        capture: Any capture.
-        max_rows: Rows of each table that are looked at.
-
-    Returns:
-        The frames; `root.ns` is 0 where no call is known.
-    """
+    """Make the flame graph of a capture from at most `max_rows` rows per table; `root.ns` is 0 where no call is known."""
     maker = _Maker(capture, max_rows)
     return Flame(root=maker.root(), is_measured=maker.is_measured, has_kernels=bool(capture.kernels))
 
 
 def packed_flame(flame: Flame) -> dict[str, Any]:
-    """The frames as columns, in depth-first order.
+    """Pack the frames as columns, in depth-first order.
 
-    Args:
-        flame: A flame graph.
-
-    Returns:
-        `depth`, `kind` (places in `kinds`), `ref`, `ns` and `width` (whole nanoseconds) per frame, and `paths` of the modules in
-        their order. Without `width`, it is `ns`.
+    `kind` has places in `kinds`, `ns` and `width` whole nanoseconds, `paths` the modules in their order. Without `width`, it is `ns`.
     """
     rows = list(_walked(flame.root, 0))
     widths = [_whole(frame.width) for _, frame in rows]
@@ -185,7 +172,7 @@ class _Maker:
         return root
 
     def _kernels_by_node(self) -> dict[str, dict[str | None, list[Frame]]]:
-        """By graph and node; those that no node is charged with stand under None."""
+        """Group kernels by graph and node; those that no node is charged with stand under None."""
         graphs = {session.session_id: self._graph_of.get(session.partition_id, "") for session in self._capture.sessions}
         names = {graph_id: {node.node for _, node in nodes} for graph_id, nodes in self._nodes.items()}
         found: defaultdict[str, defaultdict[str | None, list[Frame]]] = defaultdict(lambda: defaultdict(list))
@@ -197,13 +184,13 @@ class _Maker:
         return {graph_id: dict(nodes) for graph_id, nodes in found.items()}
 
     def _breaks(self, rows: Iterable[int]) -> list[Frame]:
-        """Those that have a cost: the time between the graph before and the one behind."""
+        """Make frames of the breaks that have a cost: the time between the graph before and the one behind."""
         breaks = self._capture.breaks
         priced = [row for row in rows if row < self._max and breaks[row].cost_ns and self.is_measured]
         return [Frame(kind="break", ref=row, ns=float(breaks[row].cost_ns or 0)) for row in priced]
 
     def _around(self, breaks: Sequence[Frame]) -> list[Frame]:
-        """What lies around the graphs and is no break: entering compiled code, and Python whose clock is the ledger's alone."""
+        """Make frames of what lies around graphs and is no break: entering compiled code, and Python that only the ledger times."""
         if not self.is_measured:
             return []
         guards = sum(float(parts.get("guards", 0)) for parts in self._parts.values())
@@ -223,7 +210,7 @@ class _Maker:
         return [frame for frame in around if frame.ns > 0]
 
     def _clocked(self, graph_id: str) -> float:
-        """Time of the operators that PyTorch runs in a graph, as far as the ledger has it."""
+        """Return the time of the operators that PyTorch runs in a graph, as far as the ledger has it."""
         clocked = self._eager_of[graph_id]
         return min(clocked, float(self._parts[graph_id].get("eager", 0))) if self.is_measured else clocked
 
@@ -248,7 +235,7 @@ class _Maker:
         return Frame(kind="graph", ref=row, ns=float(whole), width=float(whole), children=around)
 
     def _sessions(self, graph: Graph, left: float) -> list[Frame]:
-        """The sessions of a graph whose kernels are not known share what the known ones leave, by their medians."""
+        """Share what the known kernels leave among the sessions of a graph whose kernels are not known, by their medians."""
         own = [(row, item) for row, item in self._sessions_of[graph.graph_id] if item.session_id not in self._profiled]
         weights = [(item.p50_ns or 0) * self._runs[item.session_id] for _, item in own]
         whole = sum(weights)
@@ -257,7 +244,7 @@ class _Maker:
         return [Frame(kind="session", ref=row, ns=left * weight / whole) for (row, _), weight in zip(own, weights, strict=True) if weight]
 
     def _inside(self, graph: Graph) -> list[Frame]:
-        """Modules, operators and kernels of a graph, each module where its first operator is."""
+        """Make frames of the modules, operators and kernels of a graph, each module where its first operator is."""
         top = Frame(kind="graph")
         modules: dict[str, Frame] = {"": top}
         for row, node in self._nodes[graph.graph_id]:
@@ -288,7 +275,7 @@ def _mean(kernel: Kernel) -> float:
 
 
 def _module(modules: dict[str, Frame], path: str) -> Frame:
-    """The frame of a module, made with those around it when it is first met."""
+    """Find the frame of a module, which is made with those around it when it is first met."""
     if path not in modules:
         modules[path] = made = Frame(kind="module", path=path)
         _module(modules, path.rpartition(".")[0]).children.append(made)
@@ -302,7 +289,7 @@ def _summed(frame: Frame) -> float:
 
 
 def _short(frame: Frame) -> Frame:
-    """Without modules that hold nothing but one other."""
+    """Leave out modules that hold nothing but one other; changes the children in place."""
     while frame.kind == "module" and len(frame.children) == 1 and frame.children[0].kind == "module":
         frame = frame.children[0]
     frame.children = [_short(child) for child in frame.children]
@@ -316,7 +303,7 @@ def _ort_ns(frame: Frame) -> float:
 
 
 def _drawn(frame: Frame, factors: Mapping[str, float]) -> float:
-    """Set what is drawn. A profile and single clocks need not add up to what the ledger has; the frames are as wide as the ledger says."""
+    """Set the widths to what the ledger says, since a profile and single clocks need not add up to that; return this one's."""
     inside = sum(_drawn(child, factors) for child in frame.children)
     frame.width = inside if frame.kind == "module" else frame.ns * factors.get(frame.kind, 1.0)
     return frame.width

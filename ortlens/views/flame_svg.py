@@ -93,20 +93,14 @@ class FlameGraph:
         return target
 
     def _repr_svg_(self) -> str:
-        """For notebooks."""
+        """Return the drawing for notebooks."""
         return self.svg
 
 
 def flame_svg(capture: Capture, *, name: str = "flame", standalone: bool = False) -> str:
-    """Draw the time of one call.
+    """Draw the time of one call as an `svg` element without scripts and references; empty where no call is known.
 
-    Args:
-        capture: Any capture.
-        name: Name that is unique in the page; ids begin with it.
-        standalone: For a file of its own, which follows light and dark by itself.
-
-    Returns:
-        One `svg` element, without scripts and without references; empty where no call is known.
+    Ids begin with `name`, which is unique in the page. A `standalone` one follows light and dark by itself.
     """
     root = flame_of(capture).root
     if not root.ns:

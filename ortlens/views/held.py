@@ -32,13 +32,7 @@ class Held(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
     content = traitlets.Bytes().tag(sync=True)
 
     def __init__(self, digest: str, content: bytes, capture: Capture | None) -> None:
-        """Send them.
-
-        Args:
-            digest: Digest of the content.
-            content: Any bytes.
-            capture: The capture that was packed, if it is one.
-        """
+        """Send the content; `capture` is the one that was packed, if it is one."""
         super().__init__(content=content)
         self.digest = digest
         self.capture = capture
@@ -46,27 +40,12 @@ class Held(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
 
 
 def hold_code(user: object) -> Held:
-    """Hold the explorer's code for a user of it.
-
-    Args:
-        user: The user; holds it until `release`.
-
-    Returns:
-        The model that holds it, the same for all.
-    """
+    """Hold the explorer's code for a user of it until `release`; all users share one model."""
     return _hold(code(), user)
 
 
 def hold_capture(capture: Capture, user: object) -> Held:
-    """Hold a packed capture; equal snapshots are packed and sent once.
-
-    Args:
-        capture: Any capture.
-        user: The user; holds it until `release`.
-
-    Returns:
-        The model that holds it.
-    """
+    """Hold a packed capture for a user of it until `release`; equal snapshots are packed and sent once."""
     twin = next((held for held in _HELD.values() if held.capture is not None and _same(held.capture, capture)), None)
     return _hold(twin.content if twin else payload_bytes(capture), user, capture)
 
@@ -81,11 +60,7 @@ def _hold(content: bytes, user: object, capture: Capture | None = None) -> Held:
 
 
 def release(user: object) -> None:
-    """Release everything that a user held; what has no user left is removed from the browser.
-
-    Args:
-        user: The user.
-    """
+    """Release everything that a user held; what has no user left is removed from the browser."""
     for digest, held in list(_HELD.items()):
         held.users.discard(user)
         if not held.users:
@@ -95,27 +70,19 @@ def release(user: object) -> None:
 
 @cache
 def code() -> bytes:
-    """The explorer's code and style sheet, as gzip'd JSON.
-
-    Returns:
-        The bytes; the same bundles give the same bytes.
-    """
+    """Return the explorer's code and style sheet as gzip'd JSON; the same bundles give the same bytes."""
     parts = {"js": _text("explorer.widget.js"), "css": _text("explorer.css")}
     return gzip.compress(json.dumps(parts, separators=(",", ":")).encode(), mtime=0)
 
 
 @cache
 def loader() -> str:
-    """The module that every output carries.
-
-    Returns:
-        JavaScript that finds the code and runs it.
-    """
+    """Return the JavaScript module that every output carries, which finds the code and runs it."""
     return _text("explorer.loader.js")
 
 
 def _same(one: Capture, other: Capture) -> bool:
-    """Snapshots of a lens that saw nothing new differ in their time alone."""
+    """Tell whether snapshots differ in their time alone, as those of a lens that saw nothing new do."""
     return one is other or replace(one, created="") == replace(other, created="")
 
 

@@ -44,16 +44,7 @@ _LOOK = 1000
 
 
 def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
-    """Summarise how a model runs in ONNX Runtime, as an HTML fragment.
-
-    Args:
-        capture: Any capture, also an empty one, a huge one, or one that holds hostile names.
-        overview: Of this capture, when it is at hand.
-
-    Returns:
-        A self-contained fragment of less than 60 kB: the verdict, a coverage bar, what to look at first, and tables of graphs, breaks,
-        recompiles, fallbacks, sessions and what the lens reported; tables without rows are left out.
-    """
+    """Summarise any capture, even a huge or hostile one, as a self-contained HTML fragment of less than 60 kB."""
     overview = overview or overview_of(capture)
     heading = f'<p class="ol-title">{safe(title(overview))}</p>{tiles_html(tiles_of(capture, overview))}'
     tables = "".join(table_html(table) for table in answer_tables(overview))
@@ -61,14 +52,7 @@ def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
 
 
 def tiles_html(tiles: Iterable[Tile]) -> str:
-    """The verdict as four tiles; a viewer without style sheets shows a list.
-
-    Args:
-        tiles: The tiles.
-
-    Returns:
-        One list, for an element of class `ortlens-summary`.
-    """
+    """Write the tiles as a list, for an element of class `ortlens-summary`; a viewer without style sheets shows it as such."""
     return f'<ul class="ol-tiles">{"".join(map(_tile, tiles))}</ul>'
 
 
@@ -83,14 +67,9 @@ def _tile(tile: Tile) -> str:
 
 
 def answers_html(overview: Overview, numbers: Numbers | None) -> str:
-    """The answers in sentences: how much runs in ONNX Runtime, in how many partitions, what a call takes, what to look at first.
+    """Say how much runs in ONNX Runtime, in how many partitions, what a call takes, and what to look at first.
 
-    Args:
-        overview: The overview of a capture.
-        numbers: What comparing its numbers came to, if they were compared.
-
-    Returns:
-        Paragraphs for an element of class `ortlens-summary`.
+    The paragraphs are for an element of class `ortlens-summary`.
     """
     if overview.onnx is not None:
         said = [*onnx_answers(overview, overview.onnx), ("Numerics", numbers_sentence(numbers) if numbers else "")]
@@ -156,12 +135,5 @@ def _looks(overview: Overview) -> str:
 
 
 def failure_html(texts: Iterable[str]) -> str:
-    """Say in a notebook that drawing failed.
-
-    Args:
-        texts: Paragraphs.
-
-    Returns:
-        A fragment that holds nothing but the escaped paragraphs.
-    """
+    """Say in a notebook that drawing failed, with nothing but the escaped paragraphs."""
     return "<div>" + "".join(f"<p>{safe(text)}</p>" for text in texts) + "</div>"

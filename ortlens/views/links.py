@@ -18,16 +18,7 @@ if TYPE_CHECKING:
 
 
 def linked(capture: Capture, selected: str | None) -> tuple[Link, ...]:
-    """Find every link that leads through the selection.
-
-    Args:
-        capture: The capture.
-        selected: An id that it has, as `partition:p0`; None for nothing.
-
-    Returns:
-        A row for each way from a user line to a kernel that leads through it; of a graph break, a recompile or a finding through its line.
-        Empty where nothing is selected, or no node is linked to it.
-    """
+    """Find every way from a user line to a kernel through the selection; none where nothing is selected or linked to it."""
     if selected is None:
         return ()
     test = _test(capture, selected)
@@ -52,13 +43,13 @@ def _test(capture: Capture, selected: str) -> Test:
 
 
 def _of_session(capture: Capture, name: str) -> Test:
-    """Its partition, without the kernels of other sessions of it."""
+    """Match links of its partition, without the kernels of other sessions of it."""
     partitions = {session.partition_id for session in capture.sessions if session.session_id == name}
     return lambda link: link.partition_id in partitions and link.session_id in (None, name)
 
 
 def _of_event(capture: Capture, kind: str, name: str) -> Test:
-    """Of a break or a finding its line, of a recompile its graphs, of a call its session, or its graph where it has none."""
+    """Match the line of a break or finding, the graphs of a recompile, the session of a call, or its graph where it has none."""
     if kind == "run":
         run = sorted(capture.runs, key=lambda one: one.start_ns)[-MAX_RUNS:][int(name)]
         session, graph = run.session_id, run.graph_id

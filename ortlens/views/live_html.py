@@ -29,16 +29,7 @@ _STYLE = """
 
 
 def live_html(points: Sequence[LivePoint], *, name: str = "", is_over: bool = False) -> str:
-    """Draw the picture.
-
-    Args:
-        points: The looks so far, at least one.
-        name: Name of the lens.
-        is_over: Whether the loop ended, so that this picture stays.
-
-    Returns:
-        A self-contained fragment without scripts, which follows light and dark.
-    """
+    """Draw the looks so far, at least one, without scripts; `is_over` tells that the loop ended, so that this picture stays."""
     figures = points[-1].figures
     state = "ended after" if is_over else "running for"
     title = f'<p class="ol-title">{safe(name) + ": " if name else ""}{state} {time_from_ns(points[-1].at_s * 1e9)}</p>'
@@ -73,7 +64,7 @@ def _cells(figures: LiveFigures) -> Iterator[tuple[str, str]]:
 
 
 def _curve(points: Sequence[LivePoint]) -> str:
-    """Time from call to call as a line, the part in sessions as a filled area, and what was compiled as marks."""
+    """Draw time from call to call as a line, the part in sessions as a filled area, and what was compiled as marks."""
     timed = [(point.at_s, point.figures.period_ns, point.figures.busy_ns or 0) for point in points if point.figures.period_ns]
     if len(timed) < 2:  # noqa: PLR2004 - a line has two ends
         return ""

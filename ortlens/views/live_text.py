@@ -17,14 +17,7 @@ _GRAPHS = 4
 
 
 def event_lines(capture: Capture) -> Iterator[str]:
-    """Say what happened while compiling.
-
-    Args:
-        capture: What was recorded so far.
-
-    Yields:
-        A line for each thing; equal lines mean the same thing, and are to be said once.
-    """
+    """Yield a line for each thing that happened while compiling; equal lines mean the same thing, and are to be said once."""
     for graph in capture.graphs:
         yield f"graph {graph.graph_id}  {graph.name or ''} ({graph.phase}), {counted(graph.op_count or 0, 'operator')}".replace("  (", " (")
     for item in capture.breaks:
@@ -40,14 +33,7 @@ def event_lines(capture: Capture) -> Iterator[str]:
 
 
 def live_line(figures: LiveFigures) -> str:
-    """Put the figures on one line.
-
-    Args:
-        figures: From `ortlens.analysis.live.live_figures`.
-
-    Returns:
-        Runs, times, what was compiled, memory; without a trailing line break.
-    """
+    """Put runs, times, what was compiled and memory on one line."""
     if not figures.runs:
         return "no run yet"
     parts = [counted(figures.runs, "run"), *pace_words(figures)]
@@ -63,14 +49,7 @@ def live_line(figures: LiveFigures) -> str:
 
 
 def pace_words(figures: LiveFigures) -> list[str]:
-    """How often there is a call, and how much of the time in between is spent in it.
-
-    Args:
-        figures: The figures.
-
-    Returns:
-        One phrase; none before the second call.
-    """
+    """Say how often there is a call, and how much of the time in between it takes; empty before the second call."""
     if not figures.period_ns or figures.busy_ns is None:
         return []
     where = "sessions" if figures.session_count else "graphs"

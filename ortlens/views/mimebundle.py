@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 
 
 def mimebundle(captured: Callable[[], Capture]) -> dict[str, str]:
-    """Summarise a capture as text and HTML; never raises.
+    """Summarise a capture as text and HTML; never raises, but says so where the summary fails.
 
-    Args:
-        captured: Returns the capture. A function, because taking a snapshot may fail as well.
-
-    Returns:
-        `text/plain` and `text/html`; where the summary fails, both say so.
+    Takes a function, because taking a snapshot may fail as well.
     """
     try:
         capture = captured()

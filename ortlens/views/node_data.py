@@ -18,14 +18,10 @@ _SHADES = (0.0, "#ffffff"), (0.5, "#f0e442"), (1.0, "#d55e00")
 
 
 def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
-    """Put times and errors onto the nodes of the ONNX models.
+    """Collect times and errors of ONNX nodes by file name; empty when nothing was profiled or verified.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        By name of a file, its data: `m0.kernel_time.json` and `m0.share.json` of a profiled model, `m0.max_abs.json` of a verified one. The
-        time of a kernel that computes several ONNX nodes is split evenly among them. Empty when nothing was profiled or verified.
+    A profiled model has `m0.kernel_time.json` and `m0.share.json`, a verified one `m0.max_abs.json`. The time of a kernel that computes
+    several ONNX nodes is split evenly among them.
     """
     files: dict[str, dict[str, Any]] = {}
     for model_id, kernels in _profiled(capture).items():
@@ -42,7 +38,7 @@ def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
 
 
 def _profiled(capture: Capture) -> dict[str, list[Kernel]]:
-    """Kernels by model; of several profiled sessions of one model, those of the busiest."""
+    """Group kernels by model; of several profiled sessions of one model, those of the busiest."""
     busiest: dict[str, str] = {}
     seen = {kernel.session_id for kernel in capture.kernels}
     for session in sorted(capture.sessions, key=lambda session: session.total_ns):
@@ -52,7 +48,7 @@ def _profiled(capture: Capture) -> dict[str, list[Kernel]]:
 
 
 def _errors(capture: Capture) -> dict[str, dict[str, float]]:
-    """By model: the largest difference of each FX node's value, at the ONNX node that makes it."""
+    """Find by model the largest difference of each FX node's value, at the ONNX node that makes it."""
     model_of = {partition.partition_id: partition for partition in capture.partitions}
     makers = {(node.partition_id, node.node): node.onnx_nodes[-1] for node in capture.nodes if node.onnx_nodes}
     errors: dict[str, dict[str, float]] = {}

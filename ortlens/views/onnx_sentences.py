@@ -18,30 +18,14 @@ _GIGA = 1e9
 
 
 def onnx_title(overview: Overview, facts: OnnxFacts) -> str:
-    """What is this about?
-
-    Args:
-        overview: The overview of the capture.
-        facts: Its facts.
-
-    Returns:
-        The name of the capture, that it is an ONNX model, and ONNX Runtime's version.
-    """
+    """Name the capture, say that it is an ONNX model, and give ONNX Runtime's version."""
     what = "running session" if facts.is_watched else "ONNX model"
     with_what = f" in onnxruntime {visible(facts.runtime)}" if facts.runtime else ""
     return f"{visible(overview.name)}: {what}{with_what}{', dry run' if overview.is_dry_run else ''}"
 
 
 def onnx_answers(overview: Overview, facts: OnnxFacts) -> Iterator[tuple[str, str]]:
-    """What is said about the model, in order.
-
-    Args:
-        overview: The overview of the capture.
-        facts: Its facts.
-
-    Yields:
-        A label and a sentence without a full stop; what is not known is left out.
-    """
+    """Yield labels and sentences about the model, without full stops, in order; what is not known is left out."""
     if overview.is_dry_run:
         yield "Dry run", "the model was read, and its types and shapes inferred; no session was made"
     yield "Model", _model(facts)

@@ -31,39 +31,18 @@ class Texts:
         self._codes: dict[str, int] = {}
 
     def code(self, text: object) -> int:
-        """The number of a text.
-
-        Args:
-            text: Any text, or None.
-
-        Returns:
-            Its place in `strings`; -1 for None.
-        """
+        """Return the place of a text in `strings`; -1 for None."""
         if text is None:
             return -1
         return self._codes.setdefault(_bounded(str(text)), len(self._codes))
 
     def strings(self) -> list[str]:
-        """All of them.
-
-        Returns:
-            The texts; the code of each is its place.
-        """
+        """Return all texts; the code of each is its place."""
         return list(self._codes)
 
 
 def packed_table(table: Table, records: Sequence[Any], total: int, texts: Texts) -> Packed:
-    """Records of one kind as packed columns.
-
-    Args:
-        table: The table that they belong to.
-        records: The records that are shown.
-        total: How many were recorded.
-        texts: The strings of the payload; grows.
-
-    Returns:
-        Meaning, rows, total, and a packed column per column, with its unit and meaning.
-    """
+    """Pack the shown records of one kind, `total` being how many were recorded; strings go to `texts`."""
     columns = {column.name: [getattr(record, column.name) for record in records] for column in table.columns}
     packed = {
         column.name: _about(column) | (_sum(table.name, column.name, columns) or packed_column(column, columns[column.name], texts))
@@ -73,16 +52,7 @@ def packed_table(table: Table, records: Sequence[Any], total: int, texts: Texts)
 
 
 def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
-    """Values of one column, packed.
-
-    Args:
-        column: The column.
-        values: A value per row, as in the records.
-        texts: The strings of the payload; grows.
-
-    Returns:
-        `enc` and what it needs: a constant column is stored as one value.
-    """
+    """Pack the values of one column as `enc` and what it needs; a constant is stored once, strings go to `texts`."""
     plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
     if column.kind != "tuple" and _all_same(plain):
         return _const(plain[0] if plain else None)
@@ -101,7 +71,7 @@ def _about(column: Column) -> Packed:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
-    """The Python number inside a numpy or torch scalar; everything else as it is."""
+    """Return the Python number inside a numpy or torch scalar; everything else as it is."""
     return value.item() if hasattr(value, "item") else value
 
 
@@ -123,7 +93,7 @@ def _float(value: float | None) -> float | str | None:
 
 
 def _ints(values: list[Any]) -> list[Any] | Packed:
-    """Whole numbers as they are, or as differences where that is shorter."""
+    """Pack whole numbers as they are, or as differences where that is shorter."""
     if len(values) < 2 or None in values:  # noqa: PLR2004 - one value has no difference
         return values
     steps = [after - before for before, after in itertools.pairwise(values)]
@@ -131,7 +101,7 @@ def _ints(values: list[Any]) -> list[Any] | Packed:
 
 
 def _lists(values: list[Any], texts: Texts) -> Packed:
-    """Tuples: each distinct one once, when that saves something."""
+    """Pack tuples; each distinct one once, when that saves something."""
     distinct = list(dict.fromkeys(values))
     shared = len(distinct) * 2 < len(values)
     stored = distinct if shared else values
@@ -152,7 +122,10 @@ def _lists(values: list[Any], texts: Texts) -> Packed:
 
 
 def _sum(table: str, column: str, columns: Mapping[str, list[Any]]) -> Packed | None:
-    """A column that is the sum of others is not stored. Calls of another backend are not split, so the sum must hold for all rows."""
+    """Store a column that is the sum of others as such; None where it is not.
+
+    Calls of another backend are not split, so the sum must hold for all rows.
+    """
     parts = _SUMS.get((table, column))
     if parts is None or not columns[column]:
         return None
@@ -161,14 +134,7 @@ def _sum(table: str, column: str, columns: Mapping[str, list[Any]]) -> Packed | 
 
 
 def bounded(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Plain data with every text cut to what a page can bear.
-
-    Args:
-        value: JSON data.
-
-    Returns:
-        The same, long texts with their length behind their head.
-    """
+    """Cut every text in plain data to what a page can bear; long ones have their length behind their head."""
     if isinstance(value, str):
         return _bounded(value)
     if isinstance(value, dict):

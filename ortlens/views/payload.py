@@ -74,30 +74,13 @@ _LEVEL = 6  # 9 takes four times as long for 3 % less
 
 
 def payload_from_capture(capture: Capture, *, redact: bool = False) -> dict[str, Any]:
-    """A capture as the explorer reads it.
-
-    Args:
-        capture: Any capture, also an empty or a huge one.
-        redact: Shorten paths to file names and leave source text out.
-
-    Returns:
-        Plain JSON data. `meta.left_out` says which rows are not in it, in words.
-    """
+    """Return any capture as plain JSON data for the explorer; `meta.left_out` says in words which rows are not in it."""
     shown = redacted_capture(capture) if redact else capture
     return payload_from_shown(shown, overview_of(shown), redacted=redact)
 
 
 def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) -> dict[str, Any]:
-    """The same for a capture that is ready to be shown, with its overview at hand.
-
-    Args:
-        shown: The capture, redacted if it is to be.
-        overview: Its overview.
-        redacted: Whether it was redacted, which the explorer says.
-
-    Returns:
-        As `payload_from_capture`.
-    """
+    """Return the payload of a capture that is ready to be shown; `redacted` only tells the explorer that it was redacted."""
     shown = replace(shown, findings=overview.findings)
     texts = Texts()
     kept = {name: _kept(name, getattr(shown, name)) for name in TABLES}
@@ -117,27 +100,12 @@ def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) ->
 
 
 def payload_bytes(capture: Capture, *, redact: bool = False) -> bytes:
-    """The same as gzip'd JSON.
-
-    Args:
-        capture: Any capture.
-        redact: As for `payload_from_capture`.
-
-    Returns:
-        The bytes; equal captures give equal bytes.
-    """
+    """Return the payload as gzip'd JSON; equal captures give equal bytes."""
     return packed_payload(payload_from_capture(capture, redact=redact))
 
 
 def packed_payload(data: dict[str, Any]) -> bytes:
-    """A payload as gzip'd JSON.
-
-    Args:
-        data: What `payload_from_capture` made.
-
-    Returns:
-        The bytes; equal data give equal bytes.
-    """
+    """Pack a payload as gzip'd JSON; equal data give equal bytes."""
     return gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), compresslevel=_LEVEL, mtime=0)
 
 
@@ -168,7 +136,7 @@ def _left_out(name: str, shown: int, total: int) -> str:
 
 
 def _modules(nodes: Sequence[Any]) -> list[list[str | None]]:
-    """Module paths with their types, in the order in which the nodes name them."""
+    """List module paths with their types, in the order in which the nodes name them."""
     types: dict[str, str | None] = {}
     for node in nodes:
         if node.module:
@@ -177,15 +145,7 @@ def _modules(nodes: Sequence[Any]) -> list[list[str | None]]:
 
 
 def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
-    """The answers of the overview, as facts and as the sentences that the other views say.
-
-    Args:
-        overview: The overview of a capture.
-        capture: That capture.
-
-    Returns:
-        Plain JSON data.
-    """
+    """Return the answers of the overview, as facts and as the sentences that the other views say."""
     return {
         "title": title(overview),
         "tiles": [asdict(tile) | {"sign": tile.sign} for tile in tiles_of(capture, overview)],
@@ -230,15 +190,7 @@ def _call(overview: Overview) -> dict[str, Any]:
 
 
 def verdict_sentence(overview: Overview, capture: Capture) -> str:
-    """The whole capture in one line.
-
-    Args:
-        overview: The overview of a capture.
-        capture: That capture.
-
-    Returns:
-        One sentence without a full stop.
-    """
+    """Sum the whole capture up in one sentence without a full stop."""
     coverage = overview.coverage
     if overview.onnx is not None:
         return _onnx_verdict(overview, overview.onnx, numbers_of(capture))
@@ -265,7 +217,7 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
 
 
 def _cut_short(overview: Overview) -> str:
-    """Where a dry run ended before the function did."""
+    """Say where a dry run ended before the function did; empty elsewhere."""
     end = next((item for item in overview.findings if item.rule == "dry_run_ended"), None)
     if not overview.coverage.is_cut_short:
         return ""
@@ -281,7 +233,7 @@ def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: Numbers | None)
 
 
 def _numbers(overview: Overview, numbers: Numbers | None, capture: Capture) -> list[str]:
-    """Of the partitions that run now; what was never compared must not pass for right."""
+    """Say whether the numbers of the partitions that run now are right; what was never compared must not pass for right."""
     if numbers is None or wrong_sentence(numbers):
         return []
     right = numbers.right + (numbers.call.right if numbers.call else 0)
@@ -302,7 +254,7 @@ def _graph(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a GraphRow, whose part
 
 
 def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
-    """The current graphs in the order of a call, and the rows of the breaks before each and behind the last."""
+    """List the current graphs in the order of a call, and the rows of the breaks before each and behind the last."""
     ahead, behind = breaks_ahead(capture)
     current = {row.graph.graph_id for row in overview.graphs if row.is_current}
     found: dict[str, list[int]] = {}

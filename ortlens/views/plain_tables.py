@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def records_of(capture: Capture, table: str) -> Sequence[Record]:
-    """Look up a table.
-
-    Args:
-        capture: Any capture.
-        table: Its name, as in `ortlens.trace.schema.TABLES`.
-
-    Returns:
-        Its records; of `findings`, those of the rules too.
-    """
+    """Look up the records of a table; of `findings`, those of the rules too."""
     from ortlens.analysis.findings.registry import findings_of
 
     records: Sequence[Record] = findings_of(capture) if table == "findings" else getattr(capture, table)
@@ -31,15 +23,7 @@ def records_of(capture: Capture, table: str) -> Sequence[Record]:
 
 
 def rows_of(capture: Capture, table: str) -> list[dict[str, Json]]:
-    """Take a table as plain data.
-
-    Args:
-        capture: Any capture.
-        table: Its name.
-
-    Returns:
-        A mapping per row, in the order of the columns.
-    """
+    """Return a table as plain data, with a mapping per row in the order of the columns."""
     from ortlens.trace.codec import row_from_record
     from ortlens.trace.schema import TABLES
 
@@ -47,15 +31,7 @@ def rows_of(capture: Capture, table: str) -> list[dict[str, Json]]:
 
 
 def csv_from_rows(table: str, rows: Sequence[Mapping[str, Json]]) -> str:
-    """Write rows as CSV.
-
-    Args:
-        table: Name of their table; its columns are the heading, also without rows.
-        rows: The rows; lists are written as JSON.
-
-    Returns:
-        The text, each line with its end.
-    """
+    """Write rows as CSV, lists in them as JSON; the columns of the table are the heading, also without rows."""
     from ortlens.trace.schema import TABLES
 
     text = io.StringIO()

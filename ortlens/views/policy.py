@@ -11,27 +11,12 @@ if TYPE_CHECKING:
 
 
 def script_source(script: str) -> str:
-    """A source for `script-src` that allows one inline script.
-
-    Args:
-        script: Its text, as it is between its tags.
-
-    Returns:
-        Its hash.
-    """
+    """Return the hash that allows one inline script in `script-src`; `script` is the text between its tags."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def policy(scripts: Iterable[str] = (), more: Mapping[str, str] | None = None) -> str:
-    """The rules of a page, for its `meta` element.
-
-    Args:
-        scripts: The inline scripts that may run.
-        more: Further sources by directive, separated by spaces.
-
-    Returns:
-        The text of the policy; it has no double quotes.
-    """
+    """Write the policy of a page for its `meta` element, without double quotes; `more` has sources by directive, separated by spaces."""
     sources = {"default-src": ["'none'"], "script-src": [script_source(script) for script in scripts], "style-src": ["'unsafe-inline'"]}
     for directive, added in (more or {}).items():
         found = sources.setdefault(directive, [])

@@ -27,16 +27,10 @@ _PROVIDER_OPTION = re.compile(r"(?P<key>\b\w+): [^,]+")
 
 
 def redacted_capture(capture: Capture) -> Capture:
-    """Remove what identifies the machine and the program.
+    """Remove what identifies the machine and the program; names of functions, modules and operators stay.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The same capture with every path shortened to its file name, wherever it occurs, and without source lines, also
-        where a text quotes them. Values are gone from guards, reasons and messages of exceptions, and so are options of providers and the
-        name of `cache_dir`. Different files of one name get different endings, the same in every view. Names of
-        functions, modules and operators stay. Attachments are dropped: models may hold paths and source lines too.
+    Paths become file names. Source lines, values in guards, reasons and exceptions, options of providers and the name of `cache_dir` go,
+    and so do attachments, since models may hold paths and source lines.
     """
     names = _short_names(_files(capture))
     scrub = _scrubber(names, _sources(capture), _known(capture))
@@ -57,7 +51,7 @@ def _files(capture: Capture) -> Iterable[str]:
 
 
 def _known(capture: Capture) -> frozenset[str]:
-    """Names that may stand in quotes."""
+    """Collect the names that may stand in quotes."""
     known = {name for node in capture.nodes for name in (node.node, node.target, node.module, node.module_type) if name}
     known |= {name for graph in capture.graphs for name in (graph.graph_id, graph.name, graph.target) if name}
     known |= {name for session in capture.sessions for name in session.providers}
@@ -65,14 +59,14 @@ def _known(capture: Capture) -> frozenset[str]:
 
 
 def _without_secrets(key: str, text: str) -> str:
-    """An option without values that name a place or open a door: the name of a folder, options of a provider."""
+    """Remove values that name a place or open a door from an option: the name of a folder, options of a provider."""
     if key in ("option_cache_dir", "option_dump_path"):
         return GONE
     return _PROVIDER_OPTION.sub(rf"\g<key>: {GONE}", text) if key.startswith("option_") else text
 
 
 def _sources(capture: Capture) -> list[str]:
-    """Source lines that are recorded, the longest first, so that one inside another does not leave its rest."""
+    """List the recorded source lines, the longest first, so that one inside another does not leave its rest."""
     found = {record.source.strip() for table in ("breaks", "nodes", "fallbacks") for record in getattr(capture, table) if record.source}
     return sorted((text for text in found if len(text) >= _MIN_SOURCE), key=lambda text: (-len(text), text))
 
@@ -82,7 +76,7 @@ def _last(path: str) -> str:
 
 
 def _short_names(files: Iterable[str]) -> dict[str, str]:
-    """File names by path. Two paths of one name get a digest, which does not depend on the order of rows."""
+    """Map paths to file names; two paths of one name get a digest, which does not depend on the order of rows."""
     paths: dict[str, list[str]] = defaultdict(list)
     for file in files:
         paths[_last(file)].append(file)
@@ -115,7 +109,7 @@ def _scrubbed(text: str, paths: list[str], names: Mapping[str, str], sources: li
 
 
 def _without_comment(text: str) -> str:
-    """Dynamo writes the line that a guard comes from behind it, and the place cut off at the front."""
+    """Drop the source line that Dynamo writes behind a guard, with the place cut off at the front."""
     return "\n".join(line.partition("  #")[0].rstrip() for line in text.split("\n"))
 
 

@@ -38,25 +38,14 @@ class Selectable:
     """The ids of one capture, made when they are first asked for."""
 
     def __init__(self, capture: Capture) -> None:
-        """Wrap a capture.
-
-        Args:
-            capture: Any capture, also an empty one.
-        """
+        """Wrap a capture."""
         self._capture = capture
         self._made: dict[str, dict[str, None]] = {}
 
     def found(self, wanted: object) -> str | None:
-        """Look up an id that a person wrote.
+        """Look up an id that a person wrote, such as `partition:p0`, and return it in full; None selects nothing.
 
-        Args:
-            wanted: An id such as `partition:p0`; of a line, the end of its path is enough: `line:model.py:12`. None selects nothing.
-
-        Returns:
-            The id in full.
-
-        Raises:
-            UsageError: It names nothing here, or several lines. The message says what there is.
+        Of a line, the end of its path is enough: `line:model.py:12`. An id of nothing, or of several lines, raises `UsageError`.
         """
         if wanted is None:
             return None
@@ -74,36 +63,14 @@ class Selectable:
         )
 
     def graph(self, wanted: object) -> str | None:
-        """Look up a graph to show.
-
-        Args:
-            wanted: Id of a graph as in the frame `graphs`; None stands for all of them.
-
-        Returns:
-            The same.
-
-        Raises:
-            UsageError: There is no such graph; the message lists those that there are.
-        """
+        """Check the id of a graph to show, as in the frame `graphs`; None stands for all of them."""
         known = [graph.graph_id for graph in self._capture.graphs]
         if wanted is None or wanted in known:
             return None if wanted is None else str(wanted)
         raise UsageError(f"There is no graph {_quoted(wanted)} in this capture; there {_listed(known) or 'is none at all'}.")
 
     def checked(self, *, selected: object, tab: object, graph: object) -> dict[str, str | None]:
-        """Look up how a view is to begin.
-
-        Args:
-            selected: An id, or None.
-            tab: Name of a tab; None for the first.
-            graph: Id of a graph; None for all of them, or the only one.
-
-        Returns:
-            The same in full, by name.
-
-        Raises:
-            UsageError: One of them names nothing in the capture.
-        """
+        """Look up how a view is to begin: None is no selection, the first tab, and all graphs or the only one."""
         graphs = self._capture.graphs
         return {
             "selected": self.found(selected),
@@ -140,7 +107,7 @@ class Selectable:
                 yield from (f"onnx:{model_of[node.partition_id]}/{name}" for name in node.onnx_nodes)
 
     def _resembling(self, wanted: object) -> str:
-        """Somebody wrote the name without its kind."""
+        """Suggest an id where somebody wrote the name without its kind; else empty."""
         likely = [f"{kind}:{wanted}" for kind in _KINDS if f"{kind}:{wanted}" in self._ids(kind)]
         return f"did you mean {_quoted(likely[0])}? " if likely else ""
 
@@ -164,17 +131,7 @@ class Selectable:
 
 
 def panel(wanted: object) -> str:
-    """Look up a tab of the explorer.
-
-    Args:
-        wanted: Its name, as `graph`.
-
-    Returns:
-        The same.
-
-    Raises:
-        UsageError: There is no such tab; the message lists them.
-    """
+    """Look up a tab of the explorer."""
     if isinstance(wanted, str) and wanted in PANELS:
         return wanted
     raise UsageError(f"There is no tab {_quoted(wanted)}; there are {', '.join(PANELS)}.")
@@ -190,7 +147,7 @@ def _listed(known: list[str]) -> str:
 
 
 def _outwards(path: str | None) -> Iterator[str]:
-    """A module path and those around it: `a.b.c`, `a.b`, `a`."""
+    """Yield a module path and those around it: `a.b.c`, `a.b`, `a`."""
     while path:
         yield path
         path = path.rpartition(".")[0]

@@ -21,14 +21,7 @@ _QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
 def title(overview: Overview) -> str:
-    """What is this about?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        The name of the capture, when it has one, and the backend; of an ONNX model, that it is one.
-    """
+    """Name the capture, when it has a name, and the backend; say of an ONNX model that it is one."""
     if overview.onnx is not None:
         return onnx_title(overview, overview.onnx)
     name = f"{visible(overview.name)}: " if overview.name else ""
@@ -36,14 +29,7 @@ def title(overview: Overview) -> str:
 
 
 def coverage_sentence(overview: Overview) -> str:
-    """Is the model in ONNX Runtime, and how much of it?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop.
-    """
+    """Say whether the model is in ONNX Runtime, and how much of it, without a full stop."""
     coverage = overview.coverage
     nodes, share = counted(coverage.node_count, "compute node"), percent(coverage.share or 0.0)
     if coverage.verdict in ("part", "compiled", "whole"):
@@ -66,14 +52,7 @@ _NOT_RECORDED = "nothing was compiled while the lens was recording"
 
 
 def empty_sentence(overview: Overview) -> str:
-    """Say what to do where nothing was compiled and no graph break is known.
-
-    Args:
-        overview: The overview of a capture without graphs.
-
-    Returns:
-        One sentence without a full stop.
-    """
+    """Say what to do where nothing was compiled and no graph break is known."""
     remedy = "call `torch.compiler.reset()`, then explain again" if any(overview.explain_calls) else "`torch.compiler.reset()` clears that"
     called = "" if any(overview.explain_calls) else "call the compiled function while the lens is recording; "
     return (
@@ -96,13 +75,9 @@ def _how_much(overview: Overview, nodes: str, share: str) -> str:
 
 
 def outside_sentence(overview: Overview) -> str:
-    """What is not in the compiled code that the coverage counts?
+    """Say what is not in the compiled code that the coverage counts, with its share of time where a call was measured.
 
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop, with the share of time where a call was measured; empty if nothing is known to be outside.
+    Empty if nothing is known to be outside.
     """
     coverage, parts = overview.coverage, []
     if coverage.is_cut_short:
@@ -122,14 +97,7 @@ def _dry_run_end(overview: Overview) -> str:
 
 
 def dry_run_sentence(overview: Overview) -> str:
-    """What must be said first where nothing was run.
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop; empty where something was run.
-    """
+    """Say what must be said first where nothing was run; empty where something was run."""
     if not overview.is_dry_run:
         return ""
     end = f"; {_dry_run_end(overview)}, and what follows is unknown" if overview.coverage.is_cut_short else ""
@@ -137,13 +105,9 @@ def dry_run_sentence(overview: Overview) -> str:
 
 
 def partitions_sentence(overview: Overview) -> str:
-    """How many partitions are there, in how many graphs?
+    """Say how many partitions there are, in how many graphs, to follow "Partitions:".
 
-    Args:
-        overview: The overview of a capture with at least one graph.
-
-    Returns:
-        A phrase to follow "Partitions:". Other versions of recompiled graphs are not counted, but mentioned.
+    Other versions of recompiled graphs are not counted, but mentioned.
     """
     current = [row for row in overview.graphs if row.is_current]
     apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
@@ -166,14 +130,7 @@ def _other_versions(replaced: list[StepRole | None]) -> str:
 
 
 def recompiles_sentence(overview: Overview) -> str:
-    """How often was code compiled again?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        `2 recompiles`, or `1 recompile of decode`; empty without any.
-    """
+    """Say how often code was compiled again: `2 recompiles`, or `1 recompile of decode`; empty without any."""
     counts = recompiles_by_role(overview).items()
     return " and ".join(counted(count, "recompile") + (f" of {role}" if role else "") for role, count in counts)
 
@@ -188,14 +145,7 @@ def _whole(overview: Overview) -> str:
 
 
 def numbers_sentence(numbers: Numbers) -> str:
-    """Are the numbers those of PyTorch?
-
-    Args:
-        numbers: The verdict on them.
-
-    Returns:
-        One sentence without a full stop: how many were compared, what is wrong first, and what was not compared and why.
-    """
+    """Say whether the numbers are those of PyTorch: how many were compared, what is wrong first, what was not compared and why."""
     call = [call_sentence(numbers)] if numbers.call is not None else []
     if not numbers.compared and not numbers.unchecked and call:
         return call[0]
@@ -222,14 +172,7 @@ def numbers_sentence(numbers: Numbers) -> str:
 
 
 def call_sentence(numbers: Numbers) -> str:
-    """Does the call as a whole give what PyTorch gives?
-
-    Args:
-        numbers: The verdict on the numbers, with one on the call.
-
-    Returns:
-        A phrase without a full stop.
-    """
+    """Say whether the call as a whole gives what PyTorch gives; `numbers` must have a verdict on it."""
     call = numbers.call
     if call is None:
         return ""
@@ -247,32 +190,18 @@ def call_sentence(numbers: Numbers) -> str:
 
 
 def _without_verdict(reason: str) -> str:
-    """Values that differ where PyTorch leaves the answer open were compared, and others were not."""
+    """Tell apart values that differ where PyTorch leaves the answer open, which were compared, and those that were not."""
     said = visible(reason.removeprefix(_NO_VERDICT))
     return f"without a verdict ({said})" if reason.startswith(_NO_VERDICT) else f"not compared ({said})"
 
 
 def undecided_sentence(numbers: Numbers | None) -> str:
-    """What the first screen says where the results differ, and nobody can say whether they are wrong.
-
-    Args:
-        numbers: The verdict on the numbers; None when nothing was compared.
-
-    Returns:
-        A phrase with the size of the difference and the reason; empty where the results are the same, or wrong.
-    """
+    """Say how much the results differ where nobody can say whether they are wrong, and why; empty elsewhere."""
     return call_sentence(numbers) if numbers is not None and numbers.is_undecided else ""
 
 
 def wrong_sentence(numbers: Numbers | None) -> str:
-    """What the first screen says in red.
-
-    Args:
-        numbers: The verdict on the numbers; None when nothing was compared.
-
-    Returns:
-        What differs, and where it comes from; empty when the call as a whole does not differ.
-    """
+    """Say what differs, and where it comes from, in red on the first screen; empty when the call as a whole does not differ."""
     if numbers is None or numbers.call is None or not numbers.call.wrong:
         return ""
     if numbers.first is not None:
@@ -285,39 +214,17 @@ def wrong_sentence(numbers: Numbers | None) -> str:
 
 
 def reason_words(group: FallbackGroup) -> str:
-    """Why does this stay in PyTorch?
-
-    Args:
-        group: Nodes that stay.
-
-    Returns:
-        The recorded reason, or the meaning of its code where none was recorded.
-    """
+    """Say why this stays in PyTorch: the recorded reason, or the meaning of its code where none was recorded."""
     return visible(group.reason) or REASON_WORDS[group.reason_code]
 
 
 def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
-    """What was found, and what mending it would save.
-
-    Args:
-        finding: A finding.
-        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
-
-    Returns:
-        One sentence without a full stop.
-    """
+    """Say what was found, and what mending it would save."""
     return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy, at_most=finding.at_most)
 
 
 def exception_words(group: FallbackGroup) -> str:
-    """What was raised when this was converted or handed to ONNX Runtime?
-
-    Args:
-        group: Nodes that stay.
-
-    Returns:
-        Class and message of the innermost cause on one line; empty where nothing was raised, or where the reason already includes it.
-    """
+    """Return class and message of the innermost cause on one line; empty without one, or where the reason includes it."""
     lines = [line for line in (group.exception or "").splitlines() if line.strip()]
     if "has no kernel of" in group.reason:  # the message says the same, less plainly
         return ""
@@ -325,14 +232,7 @@ def exception_words(group: FallbackGroup) -> str:
 
 
 def look_sentence(look: Look) -> str:
-    """What to look at, and what it would change.
-
-    Args:
-        look: The thing to look at.
-
-    Returns:
-        One sentence without a full stop.
-    """
+    """Say what to look at, and what it would change."""
     at = f"{where}: " if (where := look_place(look)) else ""
     is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
@@ -357,14 +257,7 @@ def look_sentence(look: Look) -> str:
 
 
 def look_place(look: Look) -> str:
-    """Where a look leads.
-
-    Args:
-        look: The thing to look at.
-
-    Returns:
-        `model.py:12`, `model.py:12 and 3 other lines` where these need the same change, or a module; empty where nothing is known.
-    """
+    """Say where a look leads: `model.py:12 and 3 other lines` that need the same change, or a module; empty if unknown."""
     at = place(look.file, look.line, look.module) if look.file or look.module else ""
     return f"{at} and {counted(look.other_lines, 'other line')}" if at and look.other_lines else at
 

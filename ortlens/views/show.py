@@ -37,39 +37,18 @@ class StaticSummary:
         self._bundle = mimebundle(lambda: capture)
 
     def __repr__(self) -> str:
-        """The hint."""
+        """Return the hint."""
         return f"<StaticSummary: {self.hint}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """The summary as text and HTML, with the hint.
-
-        Args:
-            include: MIME types that IPython wants; ignored, IPython filters the result.
-            exclude: MIME types that IPython does not want; ignored as well.
-
-        Returns:
-            `text/plain` and `text/html`.
-        """
+        """Return the summary with the hint as text and HTML. The arguments are ignored, since IPython filters the result."""
         del include, exclude
         html = f'{self._bundle["text/html"]}<p style="{_HINT_STYLE}">{escape(self.hint)}</p>'
         return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
 
 
 def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
-    """Open the explorer, or what comes nearest here.
-
-    Args:
-        capture: The capture.
-        selected: Id of the initial selection.
-        tab: The initial panel.
-        graph: The initial graph.
-
-    Returns:
-        The widget; a static summary where widgets are missing; None outside notebooks, where a line is printed.
-
-    Raises:
-        UsageError: `selected`, `tab` or `graph` names nothing in the capture.
-    """
+    """Open the explorer, or a static summary where widgets are missing; outside notebooks, print a line and return None."""
     if not _shows_widgets():
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
         print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
@@ -86,6 +65,6 @@ def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str
 
 
 def _shows_widgets() -> bool:
-    """Jupyter runs, or marimo, which has no shell."""
+    """Tell whether Jupyter runs, or marimo, which has no shell."""
     marimo = sys.modules.get("marimo")
     return in_notebook() or (marimo is not None and bool(marimo.running_in_notebook()))

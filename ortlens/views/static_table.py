@@ -50,28 +50,12 @@ class StaticTable:
 
 
 def safe(text: str, width: int = _MAX_TEXT) -> str:
-    """Text that is harmless in HTML, within tags and in attributes.
-
-    Args:
-        text: Any text.
-        width: Characters at most.
-
-    Returns:
-        The text, cut, with control characters written out and markup escaped.
-    """
+    """Cut text, write control characters out and escape markup: it is harmless in HTML, within tags and in attributes."""
     return escape(clipped(text, width), quote=True)
 
 
 def table_html(table: StaticTable, *, max_bytes: int = MAX_BYTES) -> str:
-    """Write a table.
-
-    Args:
-        table: The table.
-        max_bytes: Bytes of its rows at most; rows beyond are left out, and counted in the caption.
-
-    Returns:
-        One `table` element.
-    """
+    """Write a table; rows beyond `max_bytes` are left out, and counted in the caption."""
     body: list[str] = []
     size = 0
     for row in table.rows:

@@ -49,16 +49,9 @@ class _Cell(NamedTuple):
 
 
 def survey_page(rows: Sequence[SurveyRow], capture_of: Callable[[SurveyRow], Capture | None], *, title: str, folder: Path) -> str:
-    """Make the page.
+    """Make a page that loads nothing; names and reasons may hold anything, and without JavaScript everything is unfolded.
 
-    Args:
-        rows: The rows of a survey; names and reasons may hold anything.
-        capture_of: Gives the capture of a row, where there is one.
-        title: The title.
-        folder: Where the page will be: links to reports are relative to it.
-
-    Returns:
-        The HTML. It loads nothing; without JavaScript everything is unfolded.
+    `folder` is where the page will be: links to reports are relative to it.
     """
     columns = _columns(rows)
     looks = {name: cell.look.split()[0] for name, cell in _cells_of(rows[0]).items() if cell.look} if rows else {}

@@ -53,22 +53,15 @@ class _Column:
         return max(len(cell) for cell in (self.head, *self.cells))
 
     def size(self, prose: int) -> int:
-        """Where sentences get so many characters."""
+        """Return the width of the column where sentences get `prose` characters."""
         return min(self.most, max(len(self.head), prose)) if self.name in _PROSE else self.most
 
 
 def table(records: Sequence[Record], columns: Sequence[str] = (), *, width: int | None = 100, limit: int | None = 30) -> str:
-    """Lay records out as a text table.
+    """Lay records of one kind out as a text table; `no rows` when there are none.
 
-    Args:
-        records: Records of one kind.
-        columns: Columns to show, in order; by default every one that holds something, the telling ones first.
-        width: Characters per line. Sentences are wrapped; columns that do not fit are left out and named below the table. None shows
-            every column, on one line per row.
-        limit: Rows at most; None for all.
-
-    Returns:
-        The table, numbers to the right, without a trailing line break; `no rows` when there are none.
+    By default it shows the columns that hold something, the telling ones first; those that do not fit are named below. With `width=None` it
+    shows every column, on one line per row.
     """
     if not records:
         return "no rows"
@@ -93,7 +86,7 @@ def _filled_columns(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _column(name: str, unit: str, records: Sequence[Record], *, is_wide: bool) -> _Column:
-    """Heading and cells; the cells of `file` and `line` together for `place`."""
+    """Make heading and cells; for `place`, put the cells of `file` and `line` together."""
     if name == "place":
         both = [(getattr(record, "file", None), getattr(record, "line", None)) for record in records]
         return _Column(name, name, [place(file, line) if file else "" for file, line in both], to_right=False)
@@ -105,7 +98,7 @@ def _column(name: str, unit: str, records: Sequence[Record], *, is_wide: bool) -
 
 
 def _lines(cells: Sequence[str], aligned: Sequence[tuple[int, bool]]) -> Iterator[str]:
-    """A row as one line, or as several where a cell is longer than its column."""
+    """Yield a row as one line, or as several where a cell is longer than its column."""
     wrapped = [[cell] if len(cell) <= size else textwrap.wrap(cell, size) for cell, (size, _) in zip(cells, aligned, strict=True)]
     for parts in zip_longest(*wrapped, fillvalue=""):
         padded = (part.rjust(size) if to_right else part.ljust(size) for part, (size, to_right) in zip(parts, aligned, strict=True))
@@ -139,7 +132,7 @@ def _number(value: float, name: str, unit: str) -> str:
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> list[int]:
-    """Sizes of the leading columns that fit, at least of one, since an empty table is useless; sentences share the room that is left."""
+    """Size the leading columns that fit, at least one, since an empty table is useless; sentences share the room that is left."""
     squeezed = _leading([column.size(_LEAST_PROSE) for column in columns[:_KEY_COLUMNS]], width)
     readable = _leading([column.size(_READABLE_PROSE) for column in columns], width)  # no other column squeezes the sentences of these
     sizes = [column.size(_LEAST_PROSE) for column in columns[: max(squeezed, readable)]]

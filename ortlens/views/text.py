@@ -55,18 +55,9 @@ _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
 
 
 def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, colour: bool = False, overview: Overview | None = None) -> str:
-    """Summarise in a few lines how a model runs in ONNX Runtime.
+    """Summarise in about ten to twenty lines how a model runs in ONNX Runtime; `width` is at least 60.
 
-    Args:
-        capture: Any capture, also an empty one or one of another backend.
-        width: Characters per line, at least 60.
-        ascii_only: Use ASCII alone, for terminals and logs that hold nothing else.
-        colour: Print the labels bold, for terminals; names from the capture never bring their own control codes.
-        overview: Of this capture, when it is at hand.
-
-    Returns:
-        About ten to twenty lines without a trailing line break: what runs in ONNX Runtime, in how many partitions, what
-        stays in PyTorch and why, graph breaks, recompiles, times, and what to look at first.
+    `colour` prints labels bold; names from the capture never bring their own control codes.
     """
     overview = overview or overview_of(capture)
     room = max(width, _MIN_WIDTH) - _LABEL
@@ -94,7 +85,7 @@ def _head(label: str, *, colour: bool, code: str = _BOLD) -> str:
 
 
 def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int = 2) -> list[str]:
-    """Words over a few lines, the later ones set in by `hang`; what is beyond them is cut off."""
+    """Wrap words over a few lines, the later ones set in by `hang`; what is beyond them is cut off."""
     if any(len(word) > room for word in text[: room * lines].split()):  # a name longer than a line has to do with two
         lines = min(lines, 2)
     bounded = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", clipped(text, room * lines))
@@ -103,7 +94,7 @@ def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int
 
 
 def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
-    """The answers, in the order in which people ask; a section without an answer is left out."""
+    """Yield the answers, in the order in which people ask; a section without an answer is left out."""
     if overview.onnx is not None:
         for label, answer in onnx_answers(overview, overview.onnx):
             yield label, _prose(answer, room, lines=3)

@@ -60,15 +60,7 @@ class Tile:
 
 
 def tiles_of(capture: Capture, overview: Overview) -> tuple[Tile, ...]:
-    """The four tiles of a capture.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        Speed, time in ONNX Runtime, splits, correctness, in this order.
-    """
+    """Make the four tiles of a capture: speed, time in ONNX Runtime, splits, correctness."""
     verdict = verdict_of(capture, overview)
     if overview.onnx is not None:
         correct = _correct(verdict.correct, capture, overview)
@@ -82,7 +74,7 @@ def tiles_of(capture: Capture, overview: Overview) -> tuple[Tile, ...]:
 
 
 def _onnx_tiles(facts: OnnxFacts) -> tuple[Tile, Tile, Tile]:
-    """What a call of an ONNX model takes, which kernels, and on which execution providers."""
+    """Say what a call of an ONNX model takes, which kernels, and on which execution providers."""
     if facts.p50_ns is None:
         speed = Tile(name="speed", title="Time per call", state="unknown", word="not measured", detail="nothing ran", card="time")
     else:
@@ -107,14 +99,7 @@ def _onnx_tiles(facts: OnnxFacts) -> tuple[Tile, Tile, Tile]:
 
 
 def tile_sentence(tile: Tile) -> str:
-    """A tile on one line.
-
-    Args:
-        tile: The tile.
-
-    Returns:
-        Sign, answer, figures, and what to call where nothing was measured; without a full stop.
-    """
+    """Put a tile on one line, without a full stop, with what to call where nothing was measured."""
     said = f"{tile.sign} {tile.word}; {tile.detail}".strip()
     return f"{said}; {tile.call}" if tile.call else said
 
@@ -148,7 +133,10 @@ def _speed(verdict: Verdict, overview: Overview) -> Tile:
 
 
 def _uncounted(calls: UncountedCalls, overview: Overview) -> Tile:
-    """Why no call could be timed. Sessions are there after a few calls, so that measuring again helps; a function that compiles goes on."""
+    """Say why no call could be timed.
+
+    Sessions are there after a few calls, so that measuring again helps; a function that compiles goes on.
+    """
     each = "it" if calls.made == 1 else "each" if calls.made == calls.compiled + calls.created else "each that was timed"
     did = [*(["compiled code"] if calls.compiled else []), *(["created a session"] if calls.created else [])]
     detail = f"{counted(calls.made, 'call was', 'calls were')} made, and {each} {' or '.join(did)}"
@@ -159,14 +147,7 @@ def _uncounted(calls: UncountedCalls, overview: Overview) -> Tile:
 
 
 def pace_words(pace: Pace) -> str:
-    """How does a way compare with eager?
-
-    Args:
-        pace: A measured one.
-
-    Returns:
-        `1.4 times as fast as`, `1.4 times as long as` or `about as fast as`, to be followed by what it is compared with.
-    """
+    """Compare a measured way: `1.4 times as fast as`, `about as fast as`, to be followed by what it is compared with."""
     ratio = pace.ratio or 1.0
     if pace.verdict == "same":
         return "about as fast as"
@@ -250,7 +231,7 @@ def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
 
 
 def _wrong(capture: Capture) -> str | None:
-    """Id of the first wrong value, as the explorer knows it."""
+    """Find the id of the first wrong value, as the explorer knows it."""
     graph_of = graph_by_partition(capture)
     wrong = [row for row in capture.numerics if row.ok is False and row.partition_id in graph_of]
     first = next((row for row in wrong if row.first_divergence), wrong[0] if wrong else None)
@@ -258,5 +239,5 @@ def _wrong(capture: Capture) -> str | None:
 
 
 def _call(call: str, overview: Overview) -> str:
-    """What fills the tile in; nothing is measured in a dry run, or where nothing was compiled."""
+    """Return what fills the tile in; empty where nothing is measured: in a dry run, or where nothing was compiled."""
     return "" if overview.is_dry_run or overview.coverage.verdict == "empty" else call

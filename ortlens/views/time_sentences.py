@@ -20,14 +20,7 @@ _LEAST_SHARE = 1e-4
 
 
 def ledger_sentence(overview: Overview) -> str:
-    """Where does the wall time of a call go?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop, with the parts of a measured call in percent; empty where none was measured.
-    """
+    """Say where the wall time of a measured call goes, in percent; empty where none was measured."""
     ledger = overview.ledger
     if ledger is None or not ledger.is_measured:
         return ""
@@ -45,14 +38,7 @@ def ledger_sentence(overview: Overview) -> str:
 
 
 def against_sentence(overview: Overview) -> str:
-    """How does a call compare with one without torch.compile?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop; empty where not both were measured.
-    """
+    """Compare a call with one without torch.compile; empty where not both were measured."""
     pace = measured_pace(overview)
     if pace is None:
         return ""
@@ -63,15 +49,7 @@ def against_sentence(overview: Overview) -> str:
 
 
 def busy_sentence(overview: Overview) -> str:
-    """Can the times be trusted?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop when other processes had the cores, or when the measured calls differ so much that other work must
-        have run beside them; else empty.
-    """
+    """Warn when other processes had the cores, or calls differ so much that other work must have run beside them; else empty."""
     if overview.others is not None:
         return f"the machine was busy: other processes had {overview.others:.1f} of its cores, and none was idle"
     if overview.spread is None or not overview.is_busy:
@@ -80,14 +58,7 @@ def busy_sentence(overview: Overview) -> str:
 
 
 def per_call_sentences(overview: Overview) -> list[str]:
-    """Everything that is said about the time of a call, in order.
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Sentences without a full stop; empty when no call was seen.
-    """
+    """Return everything that is said about the time of a call, in order; empty when no call was seen."""
     said = (
         ledger_sentence(overview),
         against_sentence(overview),
@@ -99,13 +70,9 @@ def per_call_sentences(overview: Overview) -> list[str]:
 
 
 def made_sentence(overview: Overview) -> str:
-    """How often was the function called, since what it changes besides its result changed as often?
+    """Say how often `explain` called the function; empty where it did so once, or something else called it.
 
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop; empty where `explain` called it once, or something else called it.
+    What the function changes besides its result changed as often.
     """
     compiled, plain = overview.explain_calls
     if compiled + plain <= 1:
@@ -115,14 +82,7 @@ def made_sentence(overview: Overview) -> str:
 
 
 def call_sentences(overview: Overview) -> list[str]:
-    """What does a call take, where no call was measured as a whole, or of functions besides the measured one?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        One sentence without a full stop per function; its name is in it if there are several. Empty when no call was seen.
-    """
+    """Say what a call takes where none was measured as a whole, or of other functions; empty when no call was seen."""
     ledger = overview.ledger
     measured = set(ledger.graph_ids if ledger is not None and ledger.is_measured else ())
     return [_call_sentence(call, overview) for call in overview.calls if not measured.intersection(call.graph_ids)]
@@ -140,28 +100,14 @@ def _call_sentence(call: CallTime, overview: Overview) -> str:
 
 
 def average_words(call: CallTime) -> str:
-    """Over what a time per call is taken?
-
-    Args:
-        call: The time of a call, by the logs.
-
-    Returns:
-        `median of 20 calls`; of nodes that PyTorch runs only sums are recorded, and then it says so.
-    """
+    """Say over what a time per call is taken: `median of 20 calls`. Of nodes that PyTorch runs only sums are recorded."""
     if call.calls == 1:
         return "measured in one call"
     return f"median of {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
 
 
 def generation_sentences(overview: Overview) -> list[str]:
-    """How does the generation of tokens go?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Sentences without full stops: prefill, decode, the Python around the model, the cache; empty where none was seen.
-    """
+    """Describe how tokens are generated: prefill, decode, the Python around the model, the cache; empty where none was seen."""
     found = overview.generation
     if found is None:
         return []
@@ -174,14 +120,7 @@ def generation_sentences(overview: Overview) -> list[str]:
 
 
 def generate_ns(overview: Overview) -> int:
-    """How long is a call in the Python of `generate`, around the model?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        Nanoseconds per call, not more than the ledger has for Python; 0 where nothing was generated.
-    """
+    """Return ns per call in the Python of `generate`, at most what the ledger has for Python; 0 where nothing was generated."""
     ledger, steps = overview.ledger, overview.generation.steps if overview.generation is not None else ()
     python = next((step.ns for step in steps if step.role == "python"), 0)
     return min(python, ledger.ns.get("eager", 0)) if ledger is not None and ledger.is_measured else 0
@@ -199,7 +138,7 @@ def _step_sentence(step: Step, overview: Overview) -> str:
 
 
 def _rates(step: Step) -> str:
-    """Tokens per second, as compiled and, where it was measured, without torch.compile."""
+    """Format tokens per second, as compiled and, where it was measured, without torch.compile."""
     plain = f" ({_rate(step.tokens, step.uncompiled_ns)} without torch.compile)" if step.uncompiled_ns else ""
     return f"{_rate(step.tokens, step.ns)} tokens/s{plain}"
 
@@ -220,14 +159,7 @@ def _cache_sentence(cache: Cache) -> str:
 
 
 def decode_words(overview: Overview) -> str:
-    """How fast is decoding?
-
-    Args:
-        overview: The overview of a capture.
-
-    Returns:
-        `decode 1,200 tokens/s`, with PyTorch's figure if there is one; empty where it was not measured.
-    """
+    """Say how fast decoding is, with PyTorch's figure if there is one; empty where it was not measured."""
     steps = overview.generation.steps if overview.generation is not None else ()
     step = next((step for step in steps if step.role == "decode"), None)
     if step is None:
@@ -236,16 +168,7 @@ def decode_words(overview: Overview) -> str:
 
 
 def gain_words(finding: Finding, *, is_busy: bool) -> str:
-    """What mending something would save per call.
-
-    Args:
-        finding: A finding.
-        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
-
-    Returns:
-        `1.20 ms, measured`, `at most 1.20 ms, measured` or `about 1.20 ms, estimated`, with `on a busy machine` where it was; empty when
-        nothing is known to be saved.
-    """
+    """Say what mending something would save per call: `at most 1.20 ms, measured`; empty when nothing is known to be saved."""
     if not finding.gain_ns:
         return NO_MORE if finding.at_most else ""
     how = _how(is_measured=finding.measured, is_busy=is_busy)
@@ -257,31 +180,12 @@ NO_MORE = "nothing beyond the gains of other findings"
 
 
 def amount_words(gain_ns: int, *, is_measured: bool, at_most: bool) -> str:
-    """A gain, and how exact it is.
-
-    Args:
-        gain_ns: Time per call in ns.
-        is_measured: Whether it was measured.
-        at_most: Whether it is a limit.
-
-    Returns:
-        `1.20 ms`, `at most 1.20 ms` or `about 1.20 ms`.
-    """
+    """Format a gain, and how exact it is: `1.20 ms`, `at most 1.20 ms` or `about 1.20 ms`."""
     return f"{'at most ' if at_most else '' if is_measured else 'about '}{time_from_ns(gain_ns)}"
 
 
 def saving_words(gain_ns: int | None, *, is_measured: bool, is_busy: bool, at_most: bool = False) -> str:
-    """What a change would save, to follow what it changes.
-
-    Args:
-        gain_ns: Time per call in ns; None where unknown.
-        is_measured: Whether it was measured.
-        at_most: Whether it is a limit.
-        is_busy: Whether other work ran on the machine.
-
-    Returns:
-        A clause that begins with a semicolon; empty when nothing is known to be saved.
-    """
+    """Say what a change would save, in a clause that begins with a semicolon; empty when nothing is known to be saved."""
     if not gain_ns:
         return f"; saves {NO_MORE}" if at_most else ""
     said = f"{'saves' if is_measured else 'would save'} {amount_words(gain_ns, is_measured=is_measured, at_most=at_most)}"
@@ -289,30 +193,14 @@ def saving_words(gain_ns: int | None, *, is_measured: bool, is_busy: bool, at_mo
 
 
 def price_words(item: Break, *, is_busy: bool) -> str:
-    """What does a graph break cost?
-
-    Args:
-        item: The break.
-        is_busy: Whether other work ran beside the calls, as in `Overview.is_busy`.
-
-    Returns:
-        Its overhead per call and, if it is more than that, the time of what runs between the graphs; empty where none was measured.
-    """
+    """Say what a graph break costs and, if that is more, what runs between the graphs takes; empty where not measured."""
     return price_text(price_of(item), own_code_ns(item), is_busy=is_busy)
 
 
 def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool, is_left: bool = False) -> str:
-    """What something between graphs costs, or an operator in PyTorch takes.
+    """Say what something between graphs costs, or an operator in PyTorch takes; empty where nothing was measured.
 
-    Args:
-        price: Time per call in ns; None where it was not measured.
-        own: Time of the program's own code there, which stays, in ns.
-        splitting: Time to enter ONNX Runtime again, in ns.
-        is_busy: Whether other work ran on the machine.
-        is_left: Whether it is an operator that PyTorch runs.
-
-    Returns:
-        A phrase; empty where nothing was measured.
+    Times are ns per call: `own` of the program's own code there, which stays, `splitting` to enter ONNX Runtime again.
     """
     if price is None:
         return ""
@@ -327,15 +215,7 @@ def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool
 
 
 def besides(price: int, own: int) -> str:
-    """The program's own code between graphs, where it takes more than what it is said beside.
-
-    Args:
-        price: Time per call in ns of that.
-        own: Time of the program's own code there, in ns.
-
-    Returns:
-        A phrase that begins with a comma; empty where it takes less.
-    """
+    """Name the program's own code between graphs, after a comma, where it takes more than `price`; else empty."""
     return f", besides {time_from_ns(own)} of PyTorch and Python between the graphs" if own > price else ""
 
 

@@ -34,16 +34,8 @@ _PROFILED_SLICES = 20_000
 def trace_from_capture(capture: Capture) -> dict[str, Any]:
     """Put every recorded call on the track of its thread, and what was compiled and profiled on tracks of their own.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The trace, to be written as JSON. Per entry of a graph a slice, from its first to its last call; inside it a slice per call, named
-        by partition and graph, and in that binding, the run in ONNX Runtime, and returning the outputs. Between calls slices for graph
-        breaks and for operators in PyTorch; other gaps are Python and the program. Inside the runs of the latest calls lie the kernels of
-        the profile, as means, shortened where they exceed the run; a counter has the profiled peak of activations. Times are microseconds
-        from the first call on. Phases of each compilation, and kernels of each profiled session as the mean of its runs, lie end to end.
-        `otherData` says how many calls there were and how many of them are here.
+    Times are microseconds from the first call on. Kernels inside the latest runs are means of the profile, shortened where they exceed the
+    run; `otherData` says how many calls there were and how many of them are here.
     """
     runs = sorted(capture.runs, key=lambda run: run.start_ns)
     start = runs[0].start_ns if runs else 0
@@ -90,7 +82,7 @@ class _Names:
                 self._last[node.partition_id] = at
 
     def of(self, run: Run) -> tuple[str, dict[str, Any]]:
-        """Title and details of a call."""
+        """Return title and details of a call."""
         session = self.sessions.get(run.session_id or "")
         graph = self.graphs.get(run.graph_id or "")
         details: dict[str, Any] = {"call": run.call, "graph": run.graph_id}
@@ -102,7 +94,7 @@ class _Names:
         return f"{session.partition_id} of {run.graph_id}", details | {"inputs": session.input_signature}
 
     def between(self, before: Run, after: Run) -> list[Fallback]:
-        """Operators that PyTorch runs between two partitions of one graph; none if they are not neighbours in this order."""
+        """List the operators that PyTorch runs between two partitions of one graph; none if they are no neighbours in this order."""
         one, other = (self.sessions.get(run.session_id or "") for run in (before, after))
         if one is None or other is None or before.graph_id != after.graph_id:
             return []
@@ -124,7 +116,7 @@ def _call(run: Run, names: _Names, thread: int, at: int) -> Iterator[Event]:
 
 
 def _graphs(runs: Sequence[Run], names: _Names, thread: int, start: int) -> Iterator[Event]:
-    """A slice per entry of a graph; it is entered anew when another one was, or when a partition of it runs again."""
+    """Yield a slice per entry of a graph; it is entered anew when another one was, or when a partition of it runs again."""
     entry: list[Run] = []
     seen: set[str | None] = set()
     for run in [*runs, None]:
@@ -142,7 +134,7 @@ def _graphs(runs: Sequence[Run], names: _Names, thread: int, start: int) -> Iter
 
 
 def _inside(run: Run, kernels: Sequence[Kernel], thread: int, at: int) -> Iterator[Event]:
-    """The kernels of a profile of other calls, end to end, in a run."""
+    """Yield the kernels of a profile of other calls, end to end, in a run."""
     lengths = [kernel.mean_ns or 0 for kernel in kernels]
     factor = min(1.0, run.run_ns / (sum(lengths) or 1))
     begun = at + run.bind_ns
@@ -155,7 +147,7 @@ def _inside(run: Run, kernels: Sequence[Kernel], thread: int, at: int) -> Iterat
 
 
 def _memory(run: Run, names: _Names, thread: int, at: int) -> Iterator[Event]:
-    """The peak of activations that was profiled for the session, while a call of it lasts."""
+    """Yield the peak of activations that was profiled for the session, while a call of it lasts."""
     session = names.sessions.get(run.session_id or "")
     if session is None or not session.arena_bytes:
         return
@@ -165,7 +157,7 @@ def _memory(run: Run, names: _Names, thread: int, at: int) -> Iterator[Event]:
 
 
 def _gap(before: Run, after: Run, names: _Names, thread: int, start: int) -> Iterator[Event]:
-    """What is known of the time between two calls of a thread: a graph break, or operators that stay in PyTorch."""
+    """Yield what is known of the time between two calls of a thread: a graph break, or operators that stay in PyTorch."""
     end = before.start_ns + before.total_ns
     if after.start_ns <= end:
         return
@@ -182,7 +174,7 @@ def _gap(before: Run, after: Run, names: _Names, thread: int, start: int) -> Ite
 
 
 def _compilations(capture: Capture) -> Iterator[Event]:
-    """A slice per compiled graph with its phases inside, and the breaks that it ran into."""
+    """Yield a slice per compiled graph with its phases inside, and the breaks that it ran into."""
     if not capture.graphs:
         return
     yield _named("process_name", _COMPILING, "compilation (durations, end to end)")
@@ -209,7 +201,7 @@ def _compilations(capture: Capture) -> Iterator[Event]:
 
 
 def _latest_profiled(runs: Sequence[Run], kernels: Mapping[str, Sequence[Kernel]]) -> set[int]:
-    """Ids of the latest runs whose kernels fit into the bound."""
+    """Collect the ids of the latest runs whose kernels fit into the bound."""
     found: set[int] = set()
     room = _PROFILED_SLICES
     for run in reversed(runs):
@@ -223,7 +215,7 @@ def _latest_profiled(runs: Sequence[Run], kernels: Mapping[str, Sequence[Kernel]
 
 
 def _kernels(by_session: Mapping[str, Sequence[Kernel]]) -> Iterator[Event]:
-    """A track per profiled session: its kernels in one run, as means."""
+    """Yield a track per profiled session: its kernels in one run, as means."""
     if by_session:
         yield _named("process_name", _KERNELS, "kernels (means per run, end to end)")
     for number, (session_id, kernels) in enumerate(by_session.items()):

@@ -38,14 +38,7 @@ _MEASURE: Mapping[LimitName, str] = {
 
 
 def verdict_sentence(row: VerdictRow) -> str:
-    """What was found and what is allowed.
-
-    Args:
-        row: The verdict.
-
-    Returns:
-        One line, without the name of the limit and without what to do.
-    """
+    """Say what was found and what is allowed, without the name of the limit and without what to do."""
     if row.verdict == "unmeasured":
         return f"not measured: {clipped(row.detail, _DETAIL)}"
     where = f" ({place(row.file, row.line)})" if row.file else ""
@@ -70,50 +63,22 @@ def _found(row: VerdictRow) -> str:
 
 
 def remedy(row: VerdictRow) -> str:
-    """What to do about a limit that does not hold.
-
-    Args:
-        row: The verdict.
-
-    Returns:
-        A clause; empty where it passed.
-    """
+    """Say what to do about a limit that does not hold; empty where it passed."""
     return {"passed": "", "failed": _REMEDIES[row.limit], "unmeasured": _MEASURE[row.limit]}[row.verdict]
 
 
 def verdict_name(row: VerdictRow) -> str:
-    """The limit, and of the baseline what must not get worse.
-
-    Args:
-        row: The verdict.
-
-    Returns:
-        `max_breaks`, `baseline: operators`.
-    """
+    """Name the limit, and of the baseline what must not get worse: `max_breaks`, `baseline: operators`."""
     return f"{row.limit}: {row.subject}" if row.subject else row.limit
 
 
 def failure_text(rows: Sequence[VerdictRow]) -> str:
-    """The message of a check that failed.
-
-    Args:
-        rows: All verdicts.
-
-    Returns:
-        A line per limit that does not hold: which, the value, what is allowed, and what to do.
-    """
+    """Write the message of a check that failed: a line per limit that does not hold."""
     return "\n".join(f"{verdict_name(row)}: {verdict_sentence(row)}. To do: {remedy(row)}." for row in rows if not row.holds)
 
 
 def verdicts_text(rows: Sequence[VerdictRow]) -> str:
-    """Verdicts for a terminal.
-
-    Args:
-        rows: The verdicts.
-
-    Returns:
-        A line per verdict, and one below those that do not hold with what to do.
-    """
+    """Write verdicts for a terminal, with what to do below those that do not hold."""
     marks, names = max(len(_MARKS[row.verdict]) for row in rows), max(len(verdict_name(row)) for row in rows)
     lines = []
     for row in rows:
@@ -124,14 +89,7 @@ def verdicts_text(rows: Sequence[VerdictRow]) -> str:
 
 
 def conclusion(rows: Sequence[VerdictRow]) -> str:
-    """All verdicts in one sentence.
-
-    Args:
-        rows: The verdicts.
-
-    Returns:
-        `Passed: 3 limits.`, `Failed: 1 of 3 limits does not hold.`
-    """
+    """Sum all verdicts up in one sentence."""
     broken = sum(not row.holds for row in rows)
     if not broken:
         return f"Passed: {counted(len(rows), 'limit')}."
@@ -139,16 +97,7 @@ def conclusion(rows: Sequence[VerdictRow]) -> str:
 
 
 def verdicts_markdown(rows: Sequence[VerdictRow], name: str, comparison: str = "") -> str:
-    """Verdicts for a pull request or a job summary.
-
-    Args:
-        rows: The verdicts.
-        name: Of the capture.
-        comparison: Text of a comparison with the baseline, folded below the table.
-
-    Returns:
-        Markdown that ends in one newline; texts from the capture are escaped.
-    """
+    """Write verdicts for a pull request or a job summary, with `comparison` folded below; texts from the capture are escaped."""
     lines = [f"### ortlens check: {_cell(clipped(name, 80) or 'unnamed capture')}", "", f"**{conclusion(rows)}**", ""]
     lines += ["| | limit | found | to do |", "|---|---|---|---|"]
     lines += [
@@ -165,15 +114,7 @@ def _cell(text: str) -> str:
 
 
 def verdicts_junit(rows: Sequence[VerdictRow], name: str) -> str:
-    """Verdicts as JUnit XML, which CI systems read.
-
-    Args:
-        rows: The verdicts.
-        name: Of the capture.
-
-    Returns:
-        One test suite with a test case per verdict. What was not measured is a failure where it was asked for, else skipped.
-    """
+    """Write verdicts as JUnit XML for CI systems; what was not measured fails where it was asked for, and is else skipped."""
     suite = quoteattr(f"ortlens check {visible(name)}".strip())
     broken = sum(not row.holds for row in rows)
     skipped = sum(row.holds and row.verdict == "unmeasured" for row in rows)

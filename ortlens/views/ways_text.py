@@ -17,15 +17,7 @@ _HEADS = ("way", "time per call", "of eager", "99 % interval", "first call", "di
 
 
 def ways_text(rows: Sequence[Way], *, width: int = 100) -> str:
-    """Lay the ways out as a table.
-
-    Args:
-        rows: The ways, eager first.
-        width: Characters per line of what could not be measured.
-
-    Returns:
-        The table, the ways that could not be measured with their reasons, and a conclusion; without a trailing line break.
-    """
+    """Lay the ways, eager first, out as a table, with the reasons of those that could not be measured, and a conclusion."""
     measured = [row for row in rows if row.call_ns is not None]
     cells = [_HEADS, *(_cells(row) for row in measured)]
     sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -35,14 +27,7 @@ def ways_text(rows: Sequence[Way], *, width: int = 100) -> str:
 
 
 def conclusion(rows: Sequence[Way]) -> str:
-    """Which way is fastest, as far as that is sure.
-
-    Args:
-        rows: The ways.
-
-    Returns:
-        One sentence.
-    """
+    """Say which way is fastest, as far as that is sure."""
     faster = sorted((row for row in rows if row.verdict == "faster"), key=lambda row: row.ratio or 1.0)
     if not faster:
         return "No way is faster than eager outside the noise."

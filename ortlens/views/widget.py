@@ -38,7 +38,7 @@ class SelectionError(UsageError, traitlets.TraitError):
     """An id, a tab or a graph that the capture does not have. Also a TraitError, after which traitlets restores what was."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints: one line, since nothing between the cell and the trait is of interest."""
+        """Return the one line that IPython prints, since nothing between the cell and the trait is of interest."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -130,20 +130,20 @@ class Explorer(anywidget.AnyWidget):
         return embedding(self._capture)
 
     def __repr__(self) -> str:
-        """One line; never raises."""
+        """Return one line; never raises."""
         selected = f", selected {clipped(self.selected, 60)!r}" if self.selected else ""
         return f"<Explorer {clipped(self._capture.name, 40)!r}, tab {self.tab!r}{selected}>"
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The widget, and beside it what a viewer shows that knows no widgets."""
+        """Return the widget, and beside it what a viewer shows that knows no widgets."""
         found = self._opened()
         return found and (found[0] | self._static(), found[1])
 
     def _ipython_display_(self) -> None:
-        """Two outputs: the summary, which the explorer hides as soon as it is there, and the explorer.
+        """Display two outputs: the summary, which the explorer hides as soon as it is there, and the explorer.
 
-        In one output, nbconvert would take the widget alone, which needs code from the network, and JupyterLab would say *model not
-        found* where the widget's state was not saved.
+        In one output, nbconvert would take the widget alone, which needs code from the network, and JupyterLab would say *model not found*
+        where the widget's state was not saved.
         """
         from IPython.display import display
 
@@ -154,7 +154,7 @@ class Explorer(anywidget.AnyWidget):
             show(found[0], metadata=found[1], raw=True)
 
     def _opened(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The widget's own bundle, opened again if it was closed."""
+        """Return the widget's own bundle, and open the widget again if it was closed."""
         if self.comm is None:
             for name, value in self._hold().items():
                 self.set_trait(name, value)

@@ -47,16 +47,7 @@ REMEDY_WORDS: Mapping[ReasonCode, str] = {
 
 
 def remedy(code: ReasonCode, reason: str, target: str) -> str:
-    """What to try about an operator that stays in PyTorch.
-
-    Args:
-        code: Why it stays.
-        reason: The same in words.
-        target: The operator, or what to call it.
-
-    Returns:
-        A clause without a capital.
-    """
+    """Say what to try about an operator that stays in PyTorch, in a clause without a capital."""
     if RANDOM in reason:
         return random_remedy(target)
     if "aten._assert_" in target:
@@ -93,15 +84,7 @@ _MAX_PATH = 48  # characters of a shortened path; the end distinguishes files
 
 
 def visible(text: str) -> str:
-    r"""Make text safe to print on one line: no control sequence works, nothing hides or reorders what is read.
-
-    Args:
-        text: Text from a user's program or from a file.
-
-    Returns:
-        The text with line breaks and tabs as blanks, and every control, format (bidirectional overrides, zero-width
-        characters) and lone surrogate character written out, as `\u202e`.
-    """
+    """Make text safe to print on one line: no control sequence works, nothing hides or reorders what is read."""
     # Nearly all text is plain; a large report has tens of millions of characters.
     return text if text.isprintable() else _UNUSUAL.sub(_shown, text)
 
@@ -116,43 +99,19 @@ def _written_out(char: str) -> str:
 
 
 def ascii_from_text(text: str) -> str:
-    """Text for terminals and logs that hold ASCII only.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text with bars, units and ellipses replaced by look-alikes of the same width, and all else written out.
-    """
+    """Put look-alikes of the same width in place of bars, units and ellipses, and write all else that is not ASCII out."""
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def clipped(text: str, width: int) -> str:
-    """Cut text to a width.
-
-    Args:
-        text: Any text; made visible first.
-        width: Characters at most, at least 1.
-
-    Returns:
-        The text, ending in an ellipsis when it was cut.
-    """
+    """Make text visible and cut it to a width of at least 1; it ends in an ellipsis when it was cut."""
     # The first cut keeps the work bounded: a name of a gigabyte is not walked through to show its head.
     shown = visible(text[: width + 1]) if len(text) > width else visible(text)
     return shown if len(shown) <= width and len(text) <= width else shown[: width - 1] + "…"
 
 
 def place(file: str | None, line: int | None, module: str | None = None) -> str:
-    """A user line, short enough for a column: the file with its folder.
-
-    Args:
-        file: Path in any system's spelling.
-        line: Number of the line.
-        module: The nn.Module to name where the line is not known; PyTorch's own modules have none.
-
-    Returns:
-        `bert/modeling_bert.py:210`; without a file `module layers.0 (GELU)`, or `unknown line`.
-    """
+    """Name a user line with its file's folder: `bert/modeling_bert.py:210`; else `module layers.0 (GELU)` or `unknown line`."""
     if not file:
         return clipped(f"module {module}", _MAX_PATH) if module else "unknown line"
     short = visible("/".join(file[-4 * _MAX_PATH :].replace("\\", "/").split("/")[-2:]).lstrip("/"))
@@ -161,13 +120,9 @@ def place(file: str | None, line: int | None, module: str | None = None) -> str:
 
 
 def function(name: str | None) -> str:
-    """The name of a compiled function as its author knows it.
+    """Name a compiled function as its author knows it: `forward`, `rest of forward after line 12`, `unnamed function`.
 
-    Args:
-        name: Recorded name; Dynamo calls the rest of a function after a graph break `torch_dynamo_resume_in_..._at_12`.
-
-    Returns:
-        `forward`, `rest of forward after line 12`; `unnamed function` without a name.
+    Dynamo calls the rest of a function after a graph break `torch_dynamo_resume_in_..._at_12`.
     """
     if not name:
         return "unnamed function"
@@ -178,38 +133,19 @@ def function(name: str | None) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a longer explanation.
-
-    Args:
-        text: Words.
-
-    Returns:
-        Up to the first full stop before a capital letter, so that `e.g.` does not end it.
-    """
+    """Return text up to the first full stop before a capital letter, so that `e.g.` does not end it."""
     return visible(_SENTENCE_END.split(text.strip(), maxsplit=1)[0])
 
 
 def guard(text: str) -> str:
-    """The checked condition of a guard without Dynamo's trailing comment.
-
-    Args:
-        text: Guard or reason as recorded.
-
-    Returns:
-        The condition, on one line.
-    """
+    """Return the checked condition of a guard on one line, without Dynamo's trailing comment."""
     return visible(text.partition("  #")[0].strip() or text.strip())
 
 
 def farthest_words(found: Farthest | None, *, is_right: bool = False) -> str:
-    """How large is the largest difference, and against what?
+    """Say how large the largest difference is, and against what; empty where nothing differs.
 
-    Args:
-        found: The value that differs most for its tolerance, as in `Numbers`.
-        is_right: Whether no value is wrong: one beyond its tolerance has a reason then, which `numerics.note` tells.
-
-    Returns:
-        `2.4e-07, 1.1e-07 of its size and 0.9 % of the tolerance`; empty where nothing differs.
+    With `is_right`, a value beyond its tolerance has a reason, which `numerics.note` tells.
     """
     if found is None:
         return ""

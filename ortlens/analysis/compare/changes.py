@@ -50,16 +50,7 @@ class Change:
 
 
 def changes_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Change, ...]:
-    """List what differs.
-
-    Args:
-        before: The first capture.
-        after: The second.
-        pairing: What belongs together.
-
-    Returns:
-        Differences by kind; empty for two captures of the same program on the same installation.
-    """
+    """List what differs, by kind; nothing for two captures of the same program on the same installation."""
     return (
         *_operators(pairing),
         *_partitions(before, after, pairing),
@@ -165,14 +156,7 @@ def _counted_breaks(capture: Capture) -> dict[Hashable, tuple[Break, int]]:
 
 
 def break_key(item: Break) -> Hashable:
-    """What a break is recognised by: its place without the number of the line, which moves with every edit above.
-
-    Args:
-        item: The break.
-
-    Returns:
-        Kind, file, function and source line.
-    """
+    """Identify a break by its place without the number of the line, which moves with every edit above."""
     return (item.gb_id or item.reason, _name(item.file), item.function, item.source)
 
 
@@ -234,14 +218,7 @@ def _wrong(capture: Capture) -> tuple[int, int] | None:
 
 
 def result_words(capture: Capture) -> str:
-    """What verifying a capture came to.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        `0 of 12 beyond tolerance`, or `not verified`.
-    """
+    """Say what verifying a capture came to: `0 of 12 beyond tolerance`, or `not verified`."""
     wrong = _wrong(capture)
     return "not verified" if wrong is None else f"{wrong[0]} of {wrong[1]} beyond tolerance"
 
@@ -259,7 +236,7 @@ def _findings(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Cha
 
 
 def _ids(before: Capture, after: Capture, pairing: Pairing) -> dict[str, str]:
-    """What findings may be about: ids in the first capture by those in the second."""
+    """Map the ids in the second capture of what findings may be about to those in the first."""
     back = {second: first for ids in (pairing.graphs, pairing.partitions, pairing.sessions) for first, second in ids.items()}
     breaks = {break_key(item): item.break_id for item in before.breaks}
     models = {item.partition_id: item.model_id for item in before.models}
@@ -294,7 +271,7 @@ def _environment(before: Capture, after: Capture) -> Iterator[Change]:
 
 
 def _kind_of(name: str) -> Kind | None:
-    """Measured facts, as peaks of the machine, are no difference."""
+    """Find the kind of a fact that differs; None for measured ones, as peaks of the machine, which are no difference."""
     if name.startswith("version_") or name == "python":
         return "version"
     if name.startswith("option_"):
@@ -305,7 +282,7 @@ def _kind_of(name: str) -> Kind | None:
 
 
 def _sessions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
-    """Providers and threads of paired sessions, each difference once."""
+    """Yield what differs in providers and threads of paired sessions, each difference once."""
     ours = {session.session_id: session for session in before.sessions}
     theirs = {session.session_id: session for session in after.sessions}
     seen: dict[tuple[Kind, str], Counter[tuple[str, str]]] = defaultdict(Counter)
@@ -321,5 +298,5 @@ def _sessions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Cha
 
 
 def _name(file: str | None) -> str | None:
-    """The file without its folders, which differ between checkouts and machines."""
+    """Return the file without its folders, which differ between checkouts and machines."""
     return None if file is None else PurePosixPath(file.replace("\\", "/")).name

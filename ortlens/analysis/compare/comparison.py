@@ -77,17 +77,9 @@ class Compared:
 
 
 def compared(before: Capture, after: Capture) -> Compared:
-    """Compare two captures of one program.
+    """Compare two captures of one program, aligned by module path, target and structure of the operators.
 
-    Args:
-        before: The first: a baseline.
-        after: The second: what it became.
-
-    Returns:
-        Differences and times, aligned by module path, target and structure of the operators.
-
-    Raises:
-        UsageError: A capture is empty, or they are of different models.
+    Raises `UsageError` if a capture is empty, or they are of different models.
     """
     for which, capture in (("first", before), ("second", after)):
         if not capture.graphs:

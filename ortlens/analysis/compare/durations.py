@@ -55,17 +55,10 @@ class Timing:
 
 
 def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls: bool) -> tuple[Timing, ...]:
-    """Compare what both captures ran.
+    """Compare the times of what both captures have and at least one called: calls first, then graphs, then partitions.
 
-    Args:
-        before: The first.
-        after: The second.
-        pairing: What belongs together.
-        with_calls: Whether whole calls are compared, too: not where `ends_moved`.
-
-    Returns:
-        Calls first, then graphs, then partitions; only units that both have and at least one called. Not what does other work, whose
-        times would blame an edit for it: graphs and partitions that got operators from another one, or lost them to one or to PyTorch.
+    Leaves out what does other work, whose times would blame an edit for it: graphs and partitions that got operators from another one, or
+    lost them to one or to PyTorch. `with_calls` must be False where `ends_moved`.
     """
     left, right = _Runs(before), _Runs(after)
     machine = _machine(left, right, pairing.sessions)
@@ -84,15 +77,9 @@ def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls:
 
 
 def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
-    """Whether operators moved into or out of the span that the time of a call covers, from its first session to the end of its last.
+    """Tell whether operators moved into or out of the span that a call's time covers: from its first session to the end of its last.
 
-    Args:
-        before: The first capture.
-        after: The second.
-        pairing: What belongs together.
-
-    Returns:
-        True if one capture runs an operator in PyTorch before its first session or after its last, and the other in ONNX Runtime.
+    If so, one capture runs an operator in PyTorch outside that span, and the other in ONNX Runtime.
     """
     outside = _outside(before), _outside(after)
     return any(
@@ -104,7 +91,7 @@ def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
 
 
 def _outside(capture: Capture) -> set[tuple[str, str]]:
-    """Operators before the first session or after the last of what was compiled together, by graph and node."""
+    """Find the operators before the first session or after the last of what was compiled together, by graph and node."""
     targets = {graph.graph_id: graph.target for graph in current_graphs(capture.graphs)}
     nodes: dict[str | None, list[Node]] = defaultdict(list)
     for node in capture.nodes:
@@ -145,7 +132,7 @@ class _Runs:
         return [run.bind_ns + run.output_ns for run in self.by_key[key]]
 
     def spans(self, graph_ids: Iterable[str]) -> tuple[int, list[int]]:
-        """How many units a pass through these graphs runs, and the time of each pass, from its first start to its last end."""
+        """Count the units that a pass through these graphs runs, and time each pass from its first start to its last end."""
         wanted = set(graph_ids)
         keys = [key for key in self.by_key if self.graph_of.get(key) in wanted]
         by_thread: dict[int, list[tuple[Run, str]]] = defaultdict(list)
@@ -174,7 +161,7 @@ def _passes(runs: Sequence[tuple[Run, str]]) -> Iterator[list[tuple[Run, str]]]:
 
 
 def _machine(left: _Runs, right: _Runs, sessions: Mapping[str, str]) -> Machine | None:
-    """What binding and outputs of the paired sessions take together; None where no session made enough calls."""
+    """Sum up what binding and outputs of the paired sessions take; None where no session made enough calls."""
     bands = [(band_of(left.around(first)), band_of(right.around(second))) for first, second in sessions.items()]
     known = [(first.ns, second.ns) for first, second in bands if first is not None and second is not None]
     before, after = sum(first for first, _ in known), sum(second for _, second in known)
@@ -194,7 +181,7 @@ def _calls(before: Capture, after: Capture, left: _Runs, right: _Runs, machine: 
 
 
 def _graphs(left: _Runs, right: _Runs, pairing: Pairing, machine: Machine | None, remade: AbstractSet[str]) -> Iterator[Timing]:
-    """Graphs that are neither a single session nor all that a call runs."""
+    """Yield the times of graphs that are neither a single session nor all that a call runs."""
     if len(pairing.graphs) < 2:  # noqa: PLR2004 - the call says it
         return
     for first, second in pairing.graphs.items():
@@ -204,7 +191,7 @@ def _graphs(left: _Runs, right: _Runs, pairing: Pairing, machine: Machine | None
 
 
 def _remade(pairing: Pairing) -> set[str]:
-    """Graphs and partitions of the first that share an operator with another one than their partner, or with PyTorch."""
+    """Find graphs and partitions of the first that share an operator with another one than their partner, or with PyTorch."""
     remade: set[str] = set()
     for partners, ids in (
         (pairing.graphs, ((pair.before.graph_id, pair.after.graph_id) for pair in pairing.operators)),
@@ -242,7 +229,7 @@ def _timing(scope: Scope, subject: str, sides: tuple[_Side, _Side], machine: Mac
 
 
 def _modules(capture: Capture) -> dict[str, str]:
-    """By partition, the module path that its operators share."""
+    """Find the module path that the operators of each partition share."""
     shared: dict[str, list[str]] = {}
     for node in capture.nodes:
         if node.partition_id is not None and node.module:

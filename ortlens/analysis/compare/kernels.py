@@ -56,14 +56,7 @@ class KernelTime:
 
 
 def kernel_times(compared: Compared) -> tuple[KernelTime, ...]:
-    """Compare what operators take.
-
-    Args:
-        compared: The comparison.
-
-    Returns:
-        Groups of operators, the largest growth first; empty where neither capture knows the time of an operator.
-    """
+    """Compare what groups of operators take, the largest growth first; empty where neither capture knows the time of an operator."""
     before = Measured(compared.before)
     after = Measured(compared.after)
     members = _members(compared.operators, before, after)
@@ -82,11 +75,7 @@ class Measured:
     """
 
     def __init__(self, capture: Capture) -> None:
-        """Look through the kernels of a capture.
-
-        Args:
-            capture: Any capture.
-        """
+        """Look through the kernels of a capture."""
         self.torch_ns = {f"{graph}:{node}": ns for (graph, node), ns in fallback_ns(capture).items()}
         self.kernels: dict[str, list[Kernel]] = defaultdict(list)
         self.by_session: dict[str, list[Kernel]] = defaultdict(list)
@@ -112,19 +101,19 @@ class Measured:
                 self.kernels[name].append(kernel)
 
     def is_fused(self, name: str) -> bool:
-        """Whether a kernel computes several ONNX nodes at once, of this node or with others."""
+        """Tell whether a kernel computes several ONNX nodes at once, of this node or with others."""
         return any(id(kernel) in self._fused for kernel in self.kernels.get(name, ()))
 
     def names(self, kernel: Kernel) -> list[str]:
-        """The nodes that a kernel computes, the one that its time is charged to first; without those that others may compute."""
+        """List the nodes that a kernel computes, the one that its time is charged to first; without those that others may compute."""
         return self._names[id(kernel)]
 
     def charged(self, name: str) -> list[Kernel]:
-        """The kernels whose time is charged to a node."""
+        """Return the kernels whose time is charged to a node."""
         return [kernel for kernel in self.kernels.get(name, ()) if self.names(kernel)[0] == name]
 
     def ns(self, name: str) -> int | None:
-        """Time that is charged to a node: of its kernels, or in PyTorch; None where it is not known."""
+        """Return the time that is charged to a node: of its kernels, or in PyTorch; None where it is not known."""
         kernels = self.charged(name)
         if kernels:
             return sum(kernel.mean_ns or 0 for kernel in kernels)
@@ -132,7 +121,7 @@ class Measured:
 
 
 def _makers(capture: Capture) -> dict[tuple[str, str], list[str]]:
-    """FX nodes by partition and ONNX node."""
+    """Map the ONNX nodes of each partition to FX nodes."""
     makers: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in capture.nodes:
         for name in node.onnx_nodes:
@@ -141,17 +130,17 @@ def _makers(capture: Capture) -> dict[tuple[str, str], list[str]]:
 
 
 def before_name(row: AlignedOperator) -> str | None:
-    """The operator in the first capture, as `g0:addmm`; None where it is not there."""
+    """Name the operator in the first capture, as `g0:addmm`; None where it is not there."""
     return None if row.before_node is None else f"{row.before_graph}:{row.before_node}"
 
 
 def after_name(row: AlignedOperator) -> str | None:
-    """Likewise in the second."""
+    """Name the operator in the second capture likewise."""
     return None if row.after_node is None else f"{row.after_graph}:{row.after_node}"
 
 
 def _members(operators: tuple[AlignedOperator, ...], before: Measured, after: Measured) -> Iterator[list[int]]:
-    """Operators that a kernel of either capture computes together, by index."""
+    """Yield groups of operators that a kernel of either capture computes together, by index."""
     parent = list(range(len(operators)))
 
     def root(index: int) -> int:
@@ -193,7 +182,7 @@ class _Side:
 
 
 def _band(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
-    """The noise of kernels together; None where that of one is not known."""
+    """Add up the noise of kernels; None where that of one is not known."""
     ends = [(kernel.low_ns, kernel.high_ns) for kernel in kernels]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
     return (sum(low for low, _ in known), sum(high for _, high in known)) if known and len(known) == len(ends) else None
@@ -236,7 +225,7 @@ def _compared(ours: _Side, theirs: _Side, unit: Timing | None, *, operators: tup
 
 
 def _is_outside(ours: _Side, theirs: _Side) -> bool | None:
-    """Whether the noise of two profiles lies apart, and the times by a tenth."""
+    """Tell whether the noise of two profiles lies apart and the times differ by a tenth; None where one is not known."""
     if ours.ns is None or theirs.ns is None or ours.band is None or theirs.band is None:
         return None
     is_apart = ours.band[1] < theirs.band[0] or theirs.band[1] < ours.band[0]
@@ -244,7 +233,7 @@ def _is_outside(ours: _Side, theirs: _Side) -> bool | None:
 
 
 def _unit(timings: Iterable[Timing], rows: list[AlignedOperator]) -> Timing | None:
-    """The smallest unit with a verdict that holds these operators in the first capture; a call only where there is one."""
+    """Find the smallest unit with a verdict that holds these operators in the first capture; a call only where there is one."""
     partitions = {row.before_partition for row in rows}
     graphs = {row.before_graph for row in rows}
     decided = [row for row in timings if row.verdict != "unmeasured"]
@@ -267,7 +256,7 @@ def _verdict(before: int | None, after: int | None, unit: Timing | None) -> Verd
 
 
 def _of_no_operator(compared: Compared, before: Measured, after: Measured) -> Iterator[KernelTime]:
-    """Kernels whose origin is not known, by partition: what a transform of the user added, for example."""
+    """Yield the times of kernels whose origin is not known, by partition: what a transform of the user added, for example."""
     partner = {row.before_id: row for row in compared.timings if row.scope == "partition"}
     for session, row in partner.items():
         ours, theirs = _unowned(before, session), _unowned(after, row.after_id)

@@ -80,14 +80,7 @@ class Machine:
 
 
 def band_of(times: Sequence[int]) -> Band | None:
-    """Summarise the calls of a unit.
-
-    Args:
-        times: ns per call, in the order of the calls; the first one, which warms up, is left out.
-
-    Returns:
-        The band; None below `MIN_CALLS`.
-    """
+    """Summarise the ns per call of a unit without the first call, which warms up; None below `MIN_CALLS`."""
     if len(times) < MIN_CALLS:
         return None
     warm = times[1:]
@@ -105,7 +98,7 @@ def band_of(times: Sequence[int]) -> Band | None:
 
 
 def _lower_tenth(times: Sequence[int]) -> float:
-    """The quantile at one tenth, between neighbours: it means the same for stretches of different length."""
+    """Interpolate the quantile at one tenth, so that it means the same for stretches of different length."""
     ordered = sorted(times)
     place = (len(ordered) - 1) / 10
     low = int(place)
@@ -114,15 +107,7 @@ def _lower_tenth(times: Sequence[int]) -> float:
 
 
 def allowance(before_ns: int, machine: Machine | None) -> tuple[float, float]:
-    """How much faster and slower the machine alone may have made a unit.
-
-    Args:
-        before_ns: What the unit took in the first capture.
-        machine: What the code around the sessions took; None where there is none.
-
-    Returns:
-        The least and the largest ratio that needs no other explanation; (1, 1) on an equally busy machine.
-    """
+    """Compute the least and the largest ratio that the machine alone explains for a unit; (1, 1) on an equally busy machine."""
     if machine is None or machine.before_ns <= 0 or machine.after_ns <= 0:
         return 1.0, 1.0
     bent = (machine.after_ns / machine.before_ns) ** _ELASTICITY
@@ -132,16 +117,9 @@ def allowance(before_ns: int, machine: Machine | None) -> tuple[float, float]:
 
 
 def verdict_of(before: Band | None, after: Band | None, machine: Machine | None) -> Verdict:
-    """Compare a unit of two captures.
+    """Compare a unit of two captures: `slower` or `faster` only outside the noise and beyond what the machine explains.
 
-    Args:
-        before: Its band in the first; None where it made too few calls.
-        after: Its band in the second.
-        machine: What the code around the sessions took.
-
-    Returns:
-        `slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` without
-            calls, or where long ones were disturbed.
+    Else `same`; `unmeasured` without calls, or where long ones were disturbed.
     """
     if before is None or after is None or before.ns <= 0:
         return "unmeasured"

@@ -76,15 +76,7 @@ class Pairing:
 
 
 def paired(before: Capture, after: Capture) -> Pairing:
-    """Align two captures.
-
-    Args:
-        before: The first.
-        after: The second.
-
-    Returns:
-        What belongs together; of graphs that were compiled again, the newest version.
-    """
+    """Align two captures; of graphs that were compiled again, only the newest version."""
     structures: dict[Hashable, int] = {}
     left, right = _operators(before, structures), _operators(after, structures)
     pairs, removed, added = _paired_operators(left, right)
@@ -121,7 +113,7 @@ def _operators(capture: Capture, structures: dict[Hashable, int]) -> list[Operat
 
 
 def _structures(graph: Graph, nodes: Sequence[Node], structures: dict[Hashable, int]) -> list[tuple[int, ...]]:
-    """Per node a number for each depth: its target, its target with those of its producers, and so on."""
+    """Number each node's structure per depth: its target, its target with those of its producers, and so on."""
     weights = set(graph.weights)
 
     def numbered(key: Hashable) -> int:
@@ -191,7 +183,7 @@ def _by_overlap(shared: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _graphs_by_name(before: Capture, after: Capture, known: Mapping[str, str]) -> dict[str, str]:
-    """Graphs without known operators, as those of other backends: by target, function and phase, in their order."""
+    """Pair graphs without known operators, as those of other backends, by target, function and phase, in their order."""
     taken = set(known.values())
     waiting: dict[Hashable, list[str]] = defaultdict(list)
     for graph in reversed(current_graphs(after.graphs)):
@@ -206,7 +198,7 @@ def _place(graph: Graph) -> Hashable:
 
 
 def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) -> dict[str, str]:
-    """Sessions of paired partitions: those for equal inputs, the others in their order."""
+    """Pair the sessions of paired partitions: those for equal inputs, the others in their order."""
     pairs: dict[str, str] = {}
     for first, second in partitions.items():
         left, right = _of(before.sessions, first), _of(after.sessions, second)

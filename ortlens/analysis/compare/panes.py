@@ -61,15 +61,9 @@ class PaneRow:
 
 
 def panes(compared: Compared, kernels: Iterable[KernelTime]) -> tuple[PaneRow, ...]:
-    """Lay two captures side by side.
+    """Lay two captures side by side: a row for every operator and break of the newest graphs, in the order of the first capture.
 
-    Args:
-        compared: The comparison.
-        kernels: Its times of operators.
-
-    Returns:
-        A row for every operator and break of the newest graphs, in the order of the first capture; what only the second has follows
-        what it follows there. Empty for backends whose operators are not recorded.
+    What only the second has follows what it follows there. Empty for backends whose operators are not recorded.
     """
     if not compared.operators:
         return ()
@@ -109,7 +103,7 @@ def _side(node: Node, measured: Measured) -> PaneSide:
 
 
 def _breaks(left: Iterable[PaneSide], right: Iterable[PaneSide]) -> dict[str, str]:
-    """Breaks of the second by those of the first; equal ones in their order."""
+    """Pair the breaks of the first with those of the second; equal ones in their order."""
     waiting: dict[Hashable, list[str]] = defaultdict(list)
     for side in right:
         if isinstance(side.item, Break):
@@ -124,7 +118,7 @@ def _breaks(left: Iterable[PaneSide], right: Iterable[PaneSide]) -> dict[str, st
 def _merged(
     left: Sequence[PaneSide], right: Sequence[PaneSide], partner: Mapping[str, str]
 ) -> Iterator[tuple[PaneSide | None, PaneSide | None]]:
-    """Pairs in the order of the first; what only the second has follows what it follows there."""
+    """Yield pairs in the order of the first; what only the second has follows what it follows there."""
     paired = set(partner.values())
     following: dict[str, list[PaneSide]] = defaultdict(list)
     last = ""

@@ -43,13 +43,9 @@ class Way:
 
 
 def ratio_interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The interval of a median, from the order of the values alone.
+    """Compute the interval of a median from the order of at least `MIN_ROUNDS` values alone.
 
-    Args:
-        ratios: At least `MIN_ROUNDS` values.
-
-    Returns:
-        Two of the values; the true median lies outside with 1 % at most, whatever the distribution, if the values are independent.
+    The true median lies outside with a probability of 1 % at most, whatever the distribution, if the values are independent.
     """
     ordered = sorted(ratios)
     count, below, place = len(ordered), 0, 0
@@ -67,18 +63,7 @@ def way_of(
     first_ns: int | None = None,
     max_abs: float | None = None,
 ) -> Way:
-    """Evaluate one way.
-
-    Args:
-        name: Of the way.
-        times: ns per call, a value per round.
-        reference: The same of eager, in the same rounds.
-        first_ns: What the first call took.
-        max_abs: Largest difference of its results.
-
-    Returns:
-        The row.
-    """
+    """Evaluate one way against eager, by the ns per call in the same rounds."""
     ratios = [time / base for time, base in zip(times, reference, strict=True) if base > 0]
     if len(ratios) < MIN_ROUNDS:
         return failed_way(name, f"{len(ratios)} rounds are too few; {MIN_ROUNDS} are needed, so raise the time limit")
@@ -98,27 +83,12 @@ def way_of(
 
 
 def failed_way(name: str, why: str) -> Way:
-    """A way that could not be measured.
-
-    Args:
-        name: Of the way.
-        why: The reason.
-
-    Returns:
-        The row.
-    """
+    """Make the row of a way that could not be measured."""
     return Way(way=name, verdict="unmeasured", note=why)
 
 
 def facts_of(rows: Sequence[Way]) -> Mapping[str, str]:
-    """The rows as facts for the head of a capture.
-
-    Args:
-        rows: The rows.
-
-    Returns:
-        `bench_<way>` -> time, ratio and interval in words that a program can split; the reason for one that was not measured.
-    """
+    """Turn rows into `bench_<way>` facts for the head of a capture: time, ratio and interval that a program can split, or the reason."""
     return {
         f"bench_{row.way}": f"unmeasured: {row.note}"[:300]
         if row.call_ns is None

@@ -26,26 +26,12 @@ _UNKNOWN = f"set {OPTION}, which computes bfloat16 in ONNX Runtime, and time bot
 
 
 def is_bfloat16(reason: str) -> bool:
-    """Whether an operator stays in PyTorch for want of arithmetic in bfloat16.
-
-    Args:
-        reason: Why it stays, as recorded.
-
-    Returns:
-        True for the reason of that rule, False for other data types.
-    """
+    """Tell whether an operator stays in PyTorch for want of arithmetic in bfloat16."""
     return _REASON in reason
 
 
 def bfloat16_remedy(environment: Mapping[str, str]) -> str:
-    """What to do about bfloat16 in PyTorch, with its price.
-
-    Args:
-        environment: The environment of a capture, which says whether the CPU has bfloat16 instructions.
-
-    Returns:
-        Sentences.
-    """
+    """Say what to do about bfloat16 in PyTorch, with its price, given whether the CPU has bfloat16 instructions."""
     has = environment.get("cpu_bfloat16", "")
     does = f"{OPTION} computes it in float32 in ONNX Runtime"
     price = "Results are rounded less often than PyTorch's, and a frozen bfloat16 weight takes 4 more bytes per element."
@@ -56,12 +42,5 @@ def bfloat16_remedy(environment: Mapping[str, str]) -> str:
 
 
 def bfloat16_advice(environment: Mapping[str, str]) -> str:
-    """The same in one sentence.
-
-    Args:
-        environment: The environment of a capture.
-
-    Returns:
-        A sentence without a full stop, which may follow a colon.
-    """
+    """Say the same as `bfloat16_remedy` in one sentence without a full stop, which may follow a colon."""
     return _LOOKS.get(environment.get("cpu_bfloat16", ""), _UNKNOWN)

@@ -43,16 +43,7 @@ _PARTS = {
 
 
 def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = ALIKE) -> int | None:
-    """What a measured call loses to one without torch.compile.
-
-    Args:
-        totals: Of the ledger; None without one.
-        plain: Median time of a call without torch.compile in ns; None where not measured.
-        times: How many times as long it has to take.
-
-    Returns:
-        Time in ns; None where it is too little to be told from noise, or not known.
-    """
+    """Compute the ns that a call loses to one without torch.compile; None where not known, or too little to be told from noise."""
     if totals is None or not totals.is_measured or plain is None or totals.total_ns < times * plain:
         return None
     loss = totals.total_ns - plain
@@ -67,7 +58,7 @@ def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = 
     hazard="The program would be faster uncompiled.",
 )
 def slower_call(capture: Capture) -> Iterator[Finding]:
-    """The measured call as a whole, against the uncompiled one."""
+    """Report a measured call that is slower as a whole than the uncompiled one."""
     slow = _slow_call(capture)
     if slow is None:
         return
@@ -142,7 +133,7 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
 
 
 def _unpriced(parts: Mapping[LedgerPartName, int], guards: int, crossing: int) -> dict[LedgerPartName, int]:
-    """The parts of a call without what breaks and operators in PyTorch have as their prices, on their own lines."""
+    """Take out of the parts of a call what breaks and operators in PyTorch have as their prices, on their own lines."""
     around = sum(parts.get(name, 0) for name in _CROSSING)
     left = max(1 - crossing / around, 0.0) if around else 0.0
     known = {name: round(ns * left) if name in _CROSSING else ns for name, ns in parts.items()}
@@ -160,7 +151,7 @@ _CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
     hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
 )
 def costly_entry(capture: Capture) -> Iterator[Finding]:
-    """A function that would be faster frozen."""
+    """Report a function that would be faster frozen."""
     totals = totals_of(capture.ledger)
     if totals is None or not _is_to_freeze(capture, totals):
         return
@@ -188,7 +179,7 @@ _FREEZE = (
 
 
 def _is_to_freeze(capture: Capture, totals: LedgerTotals) -> bool:
-    """Whether a function is one graph without gradients, of which something runs, and much of its call goes into entering it."""
+    """Tell whether a function is one graph without gradients, of which something runs, and much of its call goes into entering it."""
     if not totals.is_measured or len(totals.graph_ids) != 1 or capture.breaks:
         return False
     if not partitions_by_graph(capture).get(totals.graph_ids[0]):
@@ -199,7 +190,7 @@ def _is_to_freeze(capture: Capture, totals: LedgerTotals) -> bool:
 
 
 def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:
-    """Why ONNX Runtime takes long in some graphs; None where their nodes are not known."""
+    """Find why ONNX Runtime takes long in some graphs; None where their nodes are not known."""
     parts, nodes, sessions = partitions_by_graph(capture), nodes_by_partition(capture), sessions_by_partition(capture)
     inside = [part.partition_id for graph_id in graph_ids for part in parts.get(graph_id, [])]
     members = [node for partition_id in inside for node in nodes.get(partition_id, [])]

@@ -34,11 +34,7 @@ These come from the backend, the lens and its probes, and are saved with a captu
 
 
 def markdown() -> str:
-    """The page.
-
-    Returns:
-        Markdown that ends in one newline; a heading per rule, a row per finding that is recorded as it happens.
-    """
+    """Write the page: a heading per rule, and a row per finding that is recorded as it happens."""
     rules = [_section(rule.name, rule.looks_for, rule.fires, rule.hazard, rule.probed) for rule in RULES]
     rows = [f"| `{name}` | {meaning} |" for name, meaning in RECORDED.items()]
     return "\n".join([_PREFACE, *rules, _RECORDED, *rows, ""])

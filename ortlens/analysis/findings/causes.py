@@ -44,43 +44,19 @@ class Cause:
 
 
 def cause_of(capture: Capture, nodes: Sequence[Node], session_ids: Iterable[str]) -> Cause:
-    """What takes the time of some nodes: by their kernels where they were profiled, else by what their model contains.
-
-    Args:
-        capture: The capture.
-        nodes: Nodes that ONNX Runtime runs.
-        session_ids: Sessions that run them.
-
-    Returns:
-        The cause.
-    """
+    """Find what takes the time of some nodes: by their kernels where they were profiled, else by what their model contains."""
     wanted = frozenset(session_ids)
     kernels = [kernel for kernel in capture.kernels if kernel.session_id in wanted]
     return _profiled(nodes, kernels) if kernels else _by_contents(nodes)
 
 
 def loops(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that became loops over single elements.
-
-    Args:
-        nodes: Nodes of one graph.
-
-    Returns:
-        Those with a Loop, a Scan or sequences among their ONNX nodes.
-    """
+    """Find the nodes that became loops over single elements: a Loop, a Scan or sequences."""
     return [node for node in nodes if any(_LOOPS.fullmatch(op) for op in node.onnx_ops)]
 
 
 def state_writes(nodes: Iterable[Node], inputs: Iterable[str]) -> list[Node]:
-    """The nodes that return a changed copy of a large input of the graph.
-
-    Args:
-        nodes: Nodes of one graph.
-        inputs: The inputs of the graph.
-
-    Returns:
-        Writes into an input whose result the graph returns, of 256 KiB at least.
-    """
+    """Find the nodes that return a changed copy of a large input of the graph, of 256 KiB at least."""
     nodes = list(nodes)
     given = frozenset(inputs)
     given |= {node.node for node in nodes if node.target == "aten.clone.default" and given.intersection(node.inputs)}  # as in training
@@ -97,28 +73,14 @@ def state_writes(nodes: Iterable[Node], inputs: Iterable[str]) -> list[Node]:
 
 
 def loop_text(node: Node) -> str:
-    """What a loop does.
-
-    Args:
-        node: A node that became one.
-
-    Returns:
-        A clause.
-    """
+    """Describe what a loop does, as a clause."""
     ops = [op for op in node.onnx_ops if _LOOPS.fullmatch(op)]
     loop = next((op for op in ops if not op.startswith("Sequence")), ops[0])
     return f"{node.target} becomes a {loop} over single elements"
 
 
 def state_text(nodes: Sequence[Node]) -> str:
-    """What writes into inputs cost.
-
-    Args:
-        nodes: The writes, one at least.
-
-    Returns:
-        A clause.
-    """
+    """Describe what one or more writes into inputs cost, as a clause."""
     size = size_from_bytes(sum(node.output_bytes or 0 for node in nodes))
     return f"{nodes[0].target} changes a part of a buffer, and all {size} of it are copied"
 
@@ -158,7 +120,7 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
 
 
 def _by_target(spent: Mapping[str | None, int], by_name: Mapping[str, Node]) -> list[set[str | None]]:
-    """The names of the nodes with a time, by operator."""
+    """Group the names of the nodes with a time by operator."""
     found: defaultdict[str, set[str | None]] = defaultdict(set)
     for name in spent:
         if name is not None and name in by_name:
@@ -204,7 +166,7 @@ def _scatter_text(node: Node) -> str:
 
 
 def _effort(node: Node) -> float:
-    """About how long a node takes: moving a byte takes as long as ten operations, and sorting compares a number often."""
+    """Estimate how long a node takes: moving a byte takes as long as ten operations, and sorting compares a number often."""
     if _VIEWS.match(node.target) and "Transpose" not in node.onnx_ops:
         return 0.0
     moved = (node.bytes or 0) * (_SORTING_FACTOR if _SORTING.intersection(node.onnx_ops) else 1)

@@ -31,7 +31,7 @@ _LIMIT = re.compile(r"recompile[_ ]limit|cache_size_limit", re.IGNORECASE)
     hazard="Each recompile stops the program for as long as the first compilation took; past the limit the function runs in plain Python.",
 )
 def recompile_storm(capture: Capture) -> Iterator[Finding]:
-    """Functions with many recompiles."""
+    """Report functions with many recompiles."""
     groups: dict[tuple[str | None, str | None, int | None, StepRole | None], list[Recompile]] = defaultdict(list)
     roles = {graph.compile_id: graph.role for graph in capture.graphs}
     for item in capture.recompiles:
@@ -65,14 +65,7 @@ def _is_limit(item: Break) -> bool:
 
 
 def is_limit(reason: str) -> bool:
-    """Whether PyTorch gave a function up since it had compiled it too often.
-
-    Args:
-        reason: Reason of a break.
-
-    Returns:
-        True if it names the limit.
-    """
+    """Tell whether a break's reason is that PyTorch gave a function up because it had compiled it too often."""
     return bool(_LIMIT.search(reason))
 
 
@@ -102,7 +95,7 @@ def _distinct(texts: list[str]) -> list[str]:
     probed="The backend's share of compile time with a filled `cache_dir`.",
 )
 def cold_start(capture: Capture) -> Iterator[Finding]:
-    """Compilations that a cache would shorten."""
+    """Report compilations that a cache would shorten."""
     total = compile_total_ns(capture)
     spent = {phase: sum(getattr(graph, f"{phase}_ns") or 0 for graph in capture.graphs) for phase in PHASES}
     saved = spent["convert"] + spent["optimize"]
@@ -128,7 +121,7 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
     hazard="Each time, the compiled code is left, guards are checked and the next graph is entered, and nothing is fused across the break.",
 )
 def hot_break(capture: Capture) -> Iterator[Finding]:
-    """Breaks that happen several times per call."""
+    """Report breaks that happen several times per call."""
     entered = _entered_per_call(capture)
     for item in capture.breaks:
         times = max((entered.get(_frame(compile_id), 0) for compile_id in item.compile_ids), default=0)
@@ -157,7 +150,7 @@ def _frame(compile_id: str) -> str:
 
 
 def _entered_per_call(capture: Capture) -> dict[str, float]:
-    """How often the graphs of each of Dynamo's frames are entered per call of the model, at least.
+    """Count how often the graphs of each of Dynamo's frames are entered per call of the model, at least.
 
     Where no call was measured, versions of one code may each belong to another call, as when every call compiles again.
     """
@@ -177,7 +170,7 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
     hazard="A training graph keeps its activations and takes weights as inputs, so neither freezing nor constant folding applies.",
 )
 def training_forward(capture: Capture) -> Iterator[Finding]:
-    """Forward graphs whose backward never runs."""
+    """Report forward graphs whose backward never runs."""
     times = graph_times(capture)
     forward = [graph for graph in current(capture) if graph.phase == "forward"]
     called = sum(times[graph.graph_id].calls for graph in forward)

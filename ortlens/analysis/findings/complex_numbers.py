@@ -12,21 +12,10 @@ COMPLEX_ADVICE = (
 
 
 def is_complex(reason: str) -> bool:
-    """Whether an operator stays in PyTorch because it reads or makes complex numbers.
-
-    Args:
-        reason: Why it stays, as recorded.
-
-    Returns:
-        True also where ONNX Runtime cannot be handed one, False for other data types.
-    """
+    """Tell whether an operator stays in PyTorch because it reads or makes complex numbers, or ONNX Runtime cannot be handed one."""
     return _REASON.search(reason) is not None
 
 
 def complex_remedy() -> str:
-    """What to do about it, as a sentence.
-
-    Returns:
-        The advice with a capital letter and a full stop.
-    """
+    """Write the advice on complex numbers as a sentence."""
     return f"{COMPLEX_ADVICE[0].upper()}{COMPLEX_ADVICE[1:]}."

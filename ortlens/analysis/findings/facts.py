@@ -46,14 +46,7 @@ class RunTime:
 
 
 def run_times(capture: Capture) -> dict[str, RunTime]:
-    """What a run of each session takes.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Medians by session id; a session with fewer than `ENOUGH_CALLS` kept runs is absent.
-    """
+    """Compute the median times of a run by session id; a session with fewer than `ENOUGH_CALLS` kept runs is absent."""
     rows: dict[str, list[Run]] = defaultdict(list)
     for run in capture.runs[-_MAX_RUNS:]:
         if run.session_id is not None:
@@ -70,67 +63,32 @@ def _medians(runs: list[Run]) -> RunTime:
 
 
 def current(capture: Capture) -> tuple[Graph, ...]:
-    """The newest version of every graph of our backend.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Graphs that were partitioned, in order.
-    """
+    """Return the newest version of every graph of our backend, in order."""
     return tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)
 
 
 def partitions_by_graph(capture: Capture) -> dict[str, list[Partition]]:
-    """The partitions of each graph.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Lists by graph id; a graph without partitions is absent.
-    """
+    """Group the partitions by graph id; a graph without partitions is absent."""
     return _grouped(capture.partitions, lambda row: row.graph_id)
 
 
 def sessions_by_partition(capture: Capture) -> dict[str, list[Session]]:
-    """The sessions of each partition.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Lists by partition id, in the order in which they were made.
-    """
+    """Group the sessions by partition id, in the order in which they were made."""
     return _grouped(capture.sessions, lambda row: row.partition_id)
 
 
 def nodes_by_partition(capture: Capture) -> dict[str, list[Node]]:
-    """The nodes that ONNX Runtime runs.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nodes by partition id.
-    """
+    """Group the nodes that ONNX Runtime runs by partition id."""
     return _grouped(capture.nodes, lambda row: row.partition_id)
 
 
 def fallbacks_by_graph(capture: Capture) -> dict[str, list[Fallback]]:
-    """What stays in PyTorch, by graph.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Lists by graph id.
-    """
+    """Group what stays in PyTorch by graph id."""
     return _grouped(capture.fallbacks, lambda row: row.graph_id)
 
 
 def _grouped(rows: Iterable[_Row], key: Callable[[_Row], str | None]) -> dict[str, list[_Row]]:
-    """Rows by their key, in their order; those without one are left out."""
+    """Group rows by their key, in their order; those without one are left out."""
     found: dict[str, list[_Row]] = defaultdict(list)
     for row in rows:
         if (value := key(row)) is not None:
@@ -139,14 +97,9 @@ def _grouped(rows: Iterable[_Row], key: Callable[[_Row], str | None]) -> dict[st
 
 
 def crossings(capture: Capture) -> dict[str, int]:
-    """What crossing into ONNX Runtime and back costs each partition per call of the model.
+    """Compute what crossing into ONNX Runtime and back costs each partition per call of the model, in ns.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nanoseconds by partition id: medians of bind and output, times how often the partition runs per call; partitions
-        with too few calls are absent.
+    Medians of bind and output, times how often the partition runs per call; partitions with too few calls are absent.
     """
     times, calls = run_times(capture), calls_by_graph(capture)
     graph_of = graph_by_partition(capture)
@@ -161,14 +114,10 @@ def crossings(capture: Capture) -> dict[str, int]:
 
 
 def splitting_costs(capture: Capture) -> dict[tuple[str, str], float]:
-    """What the nodes that split a graph cost besides their own time: entering ONNX Runtime again behind them.
+    """Compute the ns per call, by graph id and node, that splitting a graph costs: entering ONNX Runtime again behind the node.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nanoseconds per call of the model, by graph id and node: of the crossings of a graph, those that a single partition would not have,
-        divided among its nodes in PyTorch. Nothing for nodes of a graph that they do not split, or whose partitions have too few calls.
+    Of the crossings of a graph, those that a single partition would not have are divided among its nodes in PyTorch. Nodes that do not
+    split their graph, or whose partitions have too few calls, are absent.
     """
     costs, partitions = crossings(capture), partitions_by_graph(capture)
     found: dict[tuple[str, str], float] = {}
@@ -183,28 +132,16 @@ def splitting_costs(capture: Capture) -> dict[tuple[str, str], float]:
 
 
 def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
-    """The ledger, where calls were measured for it.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Its rows; empty where it comes only from the logs, whose means include the slow first calls.
-    """
+    """Return the ledger; empty where it comes only from the logs, whose means include the slow first calls."""
     was_measured = any(part.part in ("guards", "residual") for part in capture.ledger)
     return capture.ledger if was_measured else ()
 
 
 def whole_by_graph(capture: Capture) -> dict[str, int]:
-    """The time of a call of the function that each graph belongs to.
+    """Compute the ns of a call of the function that each graph belongs to: the wall time where measured, else the recorded parts.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Nanoseconds by graph id: the wall time, for the function whose calls were measured; else the recorded parts. A graph that the
-        measured calls did not enter, such as a backward graph, adds its own recorded time. A graph whose function was never called is
-        absent.
+    A graph that the measured calls did not enter, such as a backward graph, adds its own recorded time. A graph whose function was never
+    called is absent.
     """
     ledger = measured_ledger(capture)
     whole, measured, times = sum(part.ns for part in ledger), {part.graph_id for part in ledger}, graph_times(capture)
@@ -218,15 +155,7 @@ def whole_by_graph(capture: Capture) -> dict[str, int]:
 
 
 def entries_per_call(capture: Capture) -> dict[str, float]:
-    """How often each graph is entered per call of the model.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        By graph id: as counted in the calls that were measured, where some were; else its calls over those of its function. Empty
-        without calls.
-    """
+    """Count how often each graph is entered per call: as measured, else its calls over its function's; empty without calls."""
     counted = {graph.graph_id: graph.entries_per_call for graph in capture.graphs if graph.entries_per_call is not None}
     if counted:
         return {graph.graph_id: counted.get(graph.graph_id, 0.0) for graph in capture.graphs}
@@ -235,18 +164,10 @@ def entries_per_call(capture: Capture) -> dict[str, float]:
 
 
 def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> float:
-    """What some kernels of a session take per call of the model.
+    """Compute the ns that some kernels of a profiled session take per call of the model; 0 for kernels that never ran.
 
     A profile is made in a short time, in which other work on the machine lengthens all kernels alike. So their share counts, of the
     shortest run that is known.
-
-    Args:
-        capture: The capture.
-        session: A session that was profiled.
-        kernels: Some of its kernels.
-
-    Returns:
-        Nanoseconds; 0 for kernels that never ran.
     """
     own = [kernel for kernel in capture.kernels if kernel.session_id == session.session_id]
     whole = sum(kernel.total_ns for kernel in own)
@@ -260,15 +181,9 @@ def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> 
 
 
 def least_run_ns(capture: Capture, session: Session) -> int | None:
-    """The shortest run of a session: other work on the machine only lengthens a run.
+    """Return the ns of a session's shortest run, recorded or timed against PyTorch: other work on the machine only lengthens runs.
 
-    Args:
-        capture: The capture.
-        session: One of its sessions.
-
-    Returns:
-        Nanoseconds, of the recorded runs and those that were timed against PyTorch; None where neither is known, and for a session of
-        varying sizes: its runs differ in work.
+    None where neither is known, and for a session of varying sizes: its runs differ in work.
     """
     if _VARYING.search(session.input_signature):
         return None
@@ -278,15 +193,7 @@ def least_run_ns(capture: Capture, session: Session) -> int | None:
 
 
 def most_common(names: list[str], limit: int = 3) -> str:
-    """The names that occur most often, as text.
-
-    Args:
-        names: With repetitions.
-        limit: Names at most.
-
-    Returns:
-        `aten.a (3 times), aten.b`.
-    """
+    """List the names that occur most often, as in `aten.a (3 times), aten.b`."""
     counts: dict[str, int] = defaultdict(int)
     for name in names:
         counts[name] += 1

@@ -48,7 +48,7 @@ def _by_session(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
     hazard="ONNX Runtime silently runs on the CPU what a provider does not support, and copies data back and forth around it.",
 )
 def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
-    """Sessions with stray kernels on the CPU."""
+    """Report sessions with stray kernels on the CPU."""
     for session, kernels in _by_session(capture):
         wanted = session.providers[0] if session.providers else CPU
         stray = [kernel for kernel in kernels if kernel.provider == CPU and not kernel.op_type.startswith("Memcpy")]
@@ -74,7 +74,7 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
     hazard="Each copy waits for the device to finish and keeps later kernels from being queued.",
 )
 def provider_copies(capture: Capture) -> Iterator[Finding]:
-    """Sessions with copies between providers."""
+    """Report sessions with copies between providers."""
     for session, kernels in _by_session(capture):
         copies = [kernel for kernel in kernels if kernel.op_type.startswith("Memcpy")]
         if not copies:
@@ -103,7 +103,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
     hazard="The time goes into something other than computing: a bad layout, a shape the kernel is not made for, too little work.",
 )
 def slow_kernel(capture: Capture) -> Iterator[Finding]:
-    """Kernels far from their roofline."""
+    """Report kernels far from their roofline."""
     graph_of, calls = graph_by_partition(capture), calls_by_graph(capture)
     sessions = {session.session_id: session for session in capture.sessions}
     judged = {
@@ -160,7 +160,7 @@ _FUNCTION_REMEDY = (
     hazard="A core does half as many operations, moves twice the bytes, and has fewer ONNX Runtime kernels to choose from.",
 )
 def float64_nodes(capture: Capture) -> Iterator[Finding]:
-    """Graphs that compute in double precision."""
+    """Report graphs that compute in double precision."""
     for graph, nodes, wide in _computing_in(capture, ("float64",)):
         share, what = _weight(nodes, wide)
         first, spent = next((node for node in wide if node.file), wide[0]), _kernel_ns(capture, graph, wide)
@@ -185,7 +185,7 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
     hazard="The CPU kernels of ONNX Runtime compute most operators in float32, with a Cast before and after.",
 )
 def float16_nodes(capture: Capture) -> Iterator[Finding]:
-    """Graphs that compute in half precision on the CPU."""
+    """Report graphs that compute in half precision on the CPU."""
     on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (CPU,)}
     upcast = capture.environment.get("option_upcast", "").split(", ")
     halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in upcast)
@@ -215,7 +215,7 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
 
 
 def _computing_in(capture: Capture, dtypes: tuple[str, ...]) -> Iterator[tuple[Graph, list[Node], list[Node]]]:
-    """The graphs that do much of their work in some data types: all nodes, and those that compute in them."""
+    """Yield the graphs that do much of their work in some data types, with all nodes and those that compute in them."""
     members: dict[str, list[Node]] = defaultdict(list)
     for node in capture.nodes:
         members[node.graph_id].append(node)
@@ -227,14 +227,14 @@ def _computing_in(capture: Capture, dtypes: tuple[str, ...]) -> Iterator[tuple[G
 
 
 def _weight(nodes: list[Node], chosen: list[Node]) -> tuple[float, str]:
-    """Share of some nodes in the work of all, and what it counts."""
+    """Compute the share of some nodes in the work of all, and say what it counts."""
     measure = "flops" if any(node.flops for node in nodes) else "bytes"
     whole, part = (sum(getattr(node, measure) or 0 for node in some) for some in (nodes, chosen))
     return part / whole if whole else 0.0, "floating-point operations" if measure == "flops" else "bytes"
 
 
 def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node], *, besides: re.Pattern[str] | None = None) -> float:
-    """Time of the kernels of some nodes per call, without those of some operators; 0 where they were not profiled."""
+    """Sum up the kernels of some nodes per call, without those of some operators; 0 where they were not profiled."""
     names = {node.node for node in nodes}
     inside = {part.partition_id for part in capture.partitions if part.graph_id == graph.graph_id}
     return sum(

@@ -35,17 +35,10 @@ _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
 
 
 def within_a_call(findings: Iterable[Finding], capture: Capture) -> tuple[Finding, ...]:
-    """Findings whose gains, one by one and together, fit into a call.
+    """Cut the gains of findings so that they fit into a call, one by one and together; `at_most` marks those that were cut.
 
-    A gain is measured or estimated beside the calls that the ledger measured, and perhaps while the machine was slower. What does not fit
-    is cut, and `at_most` says so. Of findings about the same part of a call, the first come first.
-
-    Args:
-        findings: In the order of their importance.
-        capture: The capture that they are about.
-
-    Returns:
-        The same in the same order. Where no call was measured as a whole, only the parts inside the graphs are limits.
+    A gain is measured or estimated beside the calls that the ledger measured, and perhaps while the machine was slower. Of findings about
+    the same part of a call, the first come first. Where no call was measured as a whole, only the parts inside the graphs are limits.
     """
     left = _Left(capture)
     kept = []
@@ -72,7 +65,7 @@ class _Left:
         self._graph_of |= {row.session_id: by_partition.get(row.partition_id, "") for row in capture.sessions}
 
     def most(self, finding: Finding) -> int | None:
-        """What a finding may gain at most; it is about that much from now on."""
+        """Return what a finding may gain at most, and take that off what is left for the next ones."""
         graph_id = self._graph_of.get((finding.subject or "").partition(":")[0], "")
         function = self._function.get(graph_id, self._measured_function)
         parts = _PARTS.get(finding.rule)
@@ -88,7 +81,7 @@ class _Left:
 
 
 def _time_by_part(capture: Capture) -> dict[tuple[str, LedgerPartName], float]:
-    """Time per call by graph and part: of the ledger, and of graphs that it does not know, such as a backward, by their logs."""
+    """Sum up the time per call by graph and part: of the ledger, or of the logs for graphs that it lacks, such as a backward."""
     ranks = len({row.rank for row in capture.ledger}) or 1
     found: defaultdict[tuple[str, LedgerPartName], float] = defaultdict(float)
     for row in capture.ledger:

@@ -80,7 +80,7 @@ _LARGE = 32 << 20
 
 
 def _families(capture: Capture, ops: frozenset[str]) -> Iterator[tuple[Session, list[Kernel], float, float]]:
-    """Per profiled session: its kernels of these operators, their time per call in ns, and their share of its kernel time."""
+    """Yield per profiled session its kernels of these operators, their ns per call, and their share of its kernel time."""
     rows = kernels_by_session(capture.kernels)
     for session in capture.sessions:
         kernels = [kernel for kernel in rows.get(session.session_id, ()) if kernel.provider == CPU]
@@ -101,7 +101,7 @@ def _counts(kernels: Sequence[Kernel]) -> str:
     hazard="Each reads and writes a whole tensor and computes nothing.",
 )
 def copying_kernels(capture: Capture) -> Iterator[Finding]:
-    """Sessions that spend much of their time on copies."""
+    """Report sessions that spend much of their time on copies."""
     for session, kernels, ns, share in _families(capture, _COPYING):
         if share < _COPYING_SHARE or ns < _COPYING_NS:
             continue
@@ -132,7 +132,7 @@ _COPYING_REMEDIES = {
     hazard="ONNX Runtime does not fuse them on the CPU: each reads and writes a whole tensor.",
 )
 def elementwise_chain(capture: Capture) -> Iterator[Finding]:
-    """Sessions whose time goes into unfused elementwise kernels."""
+    """Report sessions whose time goes into unfused elementwise kernels."""
     for session, kernels, ns, share in _families(capture, _ELEMENTWISE):
         if len(kernels) < _CHAIN or share < _CHAIN_SHARE or ns < _CHAIN_NS:
             continue
@@ -164,7 +164,7 @@ def elementwise_chain(capture: Capture) -> Iterator[Finding]:
     hazard="Fresh memory for each result costs as much as computing it: the system clears every page before it is written.",
 )
 def large_outputs(capture: Capture) -> Iterator[Finding]:
-    """Graphs that return much more than they compute on."""
+    """Report graphs that return much more than they compute on."""
     members: dict[str, list[Node]] = defaultdict(list)
     for node in capture.nodes:
         members[node.graph_id].append(node)
@@ -198,7 +198,7 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
 
 
 def _share_in_torch(capture: Capture, session: Session, share: float) -> float | None:
-    """What PyTorch takes per call for a share of a partition; None where it was not timed there."""
+    """Compute what PyTorch takes per call for a share of a partition; None where it was not timed there."""
     part = next((part for part in capture.partitions if part.partition_id == session.partition_id), None)
     if part is None or part.torch_ns is None:
         return None
@@ -206,14 +206,9 @@ def _share_in_torch(capture: Capture, session: Session, share: float) -> float |
 
 
 def with_cost_of_copies(findings: Sequence[Finding], capture: Capture) -> list[Finding]:
-    """Findings about copied inputs, with what the copies cost where calls were measured.
+    """Add what copies cost to the findings about copied inputs, which were recorded before any times were known.
 
-    Args:
-        findings: As recorded when the model was compiled: nothing was known about times then.
-        capture: The capture.
-
-    Returns:
-        The same findings in order; those about inputs whose copies take 50 µs and 10 % of a call as warnings.
+    Those about inputs whose copies take 50 µs and 10 % of a call become warnings.
     """
     copying: Counter[str] = Counter(_partition_of(finding) for finding in findings if _is_open(finding))
     if not copying:

@@ -38,7 +38,7 @@ _WAITING = "Ranks wait for each other in every collective, so that the slowest d
     hazard=_WAITING + "and ranks that take different branches may call different collectives, which never end.",
 )
 def rank_break(capture: Capture) -> Iterator[Finding]:
-    """Places that break the graph on some ranks."""
+    """Report places that break the graph on some ranks."""
     ranks = ranks_of(capture)
     for (file, line, reason), found in _breaks(capture).items():
         if set(found) == set(ranks):
@@ -63,7 +63,7 @@ def rank_break(capture: Capture) -> Iterator[Finding]:
     hazard="While one rank compiles, all others wait in the next collective; past its timeout, the job ends.",
 )
 def rank_recompiles(capture: Capture) -> Iterator[Finding]:
-    """Functions with different numbers of recompiles."""
+    """Report functions with different numbers of recompiles."""
     ranks = ranks_of(capture)
     counts: dict[Place, Counter[int]] = defaultdict(Counter)
     for item in capture.recompiles:
@@ -93,7 +93,7 @@ def rank_recompiles(capture: Capture) -> Iterator[Finding]:
     hazard=_WAITING + "and ranks that compute different things usually do so by mistake.",
 )
 def rank_graphs(capture: Capture) -> Iterator[Finding]:
-    """Functions with different graphs."""
+    """Report functions with different graphs."""
     if not (ranks := ranks_of(capture)):
         return
     explained, known = _broken_functions(capture, ranks), _targets(capture)
@@ -127,7 +127,7 @@ def rank_graphs(capture: Capture) -> Iterator[Finding]:
     hazard=_WAITING + "sessions for more sizes cost memory and time to create.",
 )
 def rank_sessions(capture: Capture) -> Iterator[Finding]:
-    """Functions with different sessions."""
+    """Report functions with different sessions."""
     if not (ranks := ranks_of(capture)):
         return
     known, parts, sessions = _targets(capture), partitions_by_graph(capture), sessions_by_partition(capture)
@@ -161,7 +161,7 @@ def rank_sessions(capture: Capture) -> Iterator[Finding]:
     hazard="Ranks wait for each other in every collective, so that the whole job is as slow as its slowest rank.",
 )
 def straggler(capture: Capture) -> Iterator[Finding]:
-    """Ranks that are late or slow."""
+    """Report ranks that are late or slow."""
     if len(ranks := ranks_of(capture)) < 2 or not (steps := _steps(capture, ranks)):  # noqa: PLR2004 - two ranks can differ
         return
     period = _period(steps)
@@ -191,7 +191,7 @@ def straggler(capture: Capture) -> Iterator[Finding]:
 
 
 def _breaks(capture: Capture) -> dict[tuple[str | None, int | None, str], dict[int, Break]]:
-    """The breaks of each place and reason, by rank."""
+    """Group the breaks of each place and reason by rank."""
     found: dict[tuple[str | None, int | None, str], dict[int, Break]] = defaultdict(dict)
     for item in capture.breaks:
         if item.rank is not None:
@@ -200,7 +200,7 @@ def _breaks(capture: Capture) -> dict[tuple[str | None, int | None, str], dict[i
 
 
 def _broken_functions(capture: Capture, ranks: tuple[int, ...]) -> set[str | None]:
-    """Names of functions whose graphs differ because a break is on some ranks only, or because some recompile."""
+    """Name the functions whose graphs differ because a break is on some ranks only, or because some recompile."""
     name_of = {graph.compile_id: _base(graph.name) for graph in capture.graphs}
     found: set[str | None] = set()
     for group in _breaks(capture).values():
@@ -211,14 +211,14 @@ def _broken_functions(capture: Capture, ranks: tuple[int, ...]) -> set[str | Non
 
 
 def _base(name: str | None) -> str | None:
-    """The user's function behind a resume function, also that of a function that was resumed before."""
+    """Find the user's function behind a resume function, also that of a function that was resumed before."""
     while name is not None and (plain := plain_function(name)) != name:
         name = plain
     return name
 
 
 def _graphs(capture: Capture) -> dict[tuple[Place, str], dict[int, list[Graph]]]:
-    """The first versions of the graphs of each function and phase, by rank."""
+    """Group the first versions of the graphs of each function and phase by rank."""
     found: dict[tuple[Place, str], dict[int, list[Graph]]] = defaultdict(lambda: defaultdict(list))
     places = {graph.compile_id: _place(graph) for graph in reversed(capture.graphs) if graph.name is not None}
     for graph in capture.graphs:
@@ -232,7 +232,7 @@ def _place(graph: Graph) -> Place:
 
 
 def _operations(known: Mapping[str, Counter[str]], graphs: Iterable[Graph]) -> tuple[tuple[str, int], ...]:
-    """The operators of graphs with their counts; of another backend than ours, only how many there are."""
+    """Count the operators of graphs by name; of another backend than ours, only how many there are."""
     counts: Counter[str] = Counter()
     for graph in graphs:
         counts.update(known.get(graph.graph_id) or {"operations": graph.op_count})
@@ -247,14 +247,14 @@ def _targets(capture: Capture) -> Mapping[str, Counter[str]]:
 
 
 def _odd(ranks: tuple[int, ...], values: Mapping[int, Hashable]) -> tuple[list[int], int]:
-    """The ranks that differ from most, and one of the most."""
+    """Find the ranks that differ from most, and one of the most."""
     counts = Counter(values.get(rank) for rank in ranks)
     usual = max(counts, key=lambda value: (counts[value], value == values.get(ranks[0])))
     return [rank for rank in ranks if values.get(rank) != usual], next(rank for rank in ranks if values.get(rank) == usual)
 
 
 def _steps(capture: Capture, ranks: tuple[int, ...]) -> dict[tuple[Place, str, str], dict[int, dict[int, Run]]]:
-    """The runs of each graph that every rank runs, by rank and number of the call."""
+    """Group the runs of each graph that every rank runs by rank and number of the call."""
     graphs = {graph.graph_id: graph for graph in capture.graphs}
     graph_of = graph_by_partition(capture)
     session_graph = {session.session_id: graph_of.get(session.partition_id) for session in capture.sessions}
@@ -268,7 +268,7 @@ def _steps(capture: Capture, ranks: tuple[int, ...]) -> dict[tuple[Place, str, s
 
 
 def _period(steps: Mapping[tuple[Place, str, str], Mapping[int, Mapping[int, Run]]]) -> float:
-    """The time from one call to the next, a median over the graph that is called most."""
+    """Compute the time from one call to the next, a median over the graph that is called most."""
     rows = max(steps.values(), key=lambda by_rank: min(map(len, by_rank.values())))
     gaps = [
         later.start_ns - run.start_ns for runs in rows.values() for call, run in runs.items() if (later := runs.get(call + 1)) is not None
@@ -277,7 +277,7 @@ def _period(steps: Mapping[tuple[Place, str, str], Mapping[int, Mapping[int, Run
 
 
 def _quarter(runs: Mapping[int, Run]) -> float:
-    """What a run takes when nothing disturbs it: other work only lengthens it."""
+    """Estimate what a run takes when nothing disturbs it: other work only lengthens it."""
     times = [run.total_ns for run in runs.values()]
     return quantiles(times, n=4)[0] if len(times) > 1 else float(times[0])
 
@@ -285,7 +285,7 @@ def _quarter(runs: Mapping[int, Run]) -> float:
 def _late(
     capture: Capture, steps: Mapping[tuple[Place, str, str], Mapping[int, Mapping[int, Run]]], ranks: tuple[int, ...]
 ) -> dict[int, float]:
-    """How much later than the others each rank ends its last backward graph, in ns; only for ranks that are last in most steps.
+    """Compute how much later than the others each rank ends its last backward graph, in ns; only for ranks that are mostly last.
 
     Training ranks meet after the backward, so that each step begins anew. Clocks are those of one machine.
     """
@@ -305,7 +305,7 @@ def _late(
 
 
 def _ends(by_rank: Mapping[int, Mapping[int, Run]]) -> list[dict[int, int]]:
-    """When each rank ended the same call, for the calls that all kept."""
+    """Find when each rank ended the same call, for the calls that all kept."""
     calls = set.intersection(*(set(runs) for runs in by_rank.values()))
     return [{rank: runs[call].start_ns + runs[call].total_ns for rank, runs in by_rank.items()} for call in sorted(calls)]
 

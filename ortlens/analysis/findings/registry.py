@@ -97,18 +97,10 @@ _SEVERITIES = ("error", "warning", "info")
 
 
 def findings_of(capture: Capture) -> tuple[Finding, ...]:
-    """Everything there is to report: what was recorded, and what the rules find in the records.
+    """Collect all there is to report, errors first, then the most expensive: what was recorded, and what the rules find in it.
 
-    A recorded finding replaces that of a rule of the same name and subject: a probe knows more than an estimate. A measured one
-    replaces all earlier ones about the same subject. No gain is more than the part of a call that it is about. A saved capture holds the
-    recorded findings; rules are evaluated on access.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Errors first, then warnings, then information; within each first what is slower than in PyTorch, then the most expensive. Empty
-        when there is nothing.
+    A recorded finding replaces that of a rule of the same name and subject: a probe knows more than an estimate. A measured one replaces
+    all earlier ones about the same subject. A saved capture holds the recorded findings; rules are evaluated on access.
     """
     recorded = movement.with_cost_of_copies(_latest(capture.findings), capture)
     known = {(finding.rule, finding.subject) for finding in recorded}
@@ -117,7 +109,7 @@ def findings_of(capture: Capture) -> tuple[Finding, ...]:
 
 
 def _latest(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Without those that a later measurement of the same rule and subject replaced."""
+    """Leave out findings that a later measurement of the same rule and subject replaced."""
     kept: list[Finding] = []
     for finding in findings:
         if finding.measured:

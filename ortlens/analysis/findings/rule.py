@@ -47,23 +47,7 @@ class Rule:
         measured: bool = False,
         at_most: bool = False,
     ) -> Finding:
-        """A finding of this rule.
-
-        Args:
-            subject: Id of what it is about.
-            title: What was found, with figures and names.
-            evidence: The recorded facts behind it; of an estimate, how it was made.
-            mitigation: What to change.
-            severity: `error`, `warning` or `info`.
-            file: File of the user line, where known.
-            line: Its number.
-            gain_ns: What it would save per call, in ns; None where unknown.
-            measured: Whether the gain was measured.
-            at_most: Whether the gain is a limit.
-
-        Returns:
-            The record.
-        """
+        """Make a finding of this rule."""
         return Finding(
             rule=self.name,
             subject=subject,
@@ -83,18 +67,7 @@ class Rule:
 def rule(
     *, name: str, looks_for: str, fires: str, hazard: str, probed: str = ""
 ) -> Callable[[Callable[[Capture], Iterator[Finding]]], Rule]:
-    """Make a rule of a function of a capture.
-
-    Args:
-        name: As in the column `rule`.
-        looks_for: What it looks for, in one sentence.
-        fires: From where on it reports, and why from there.
-        hazard: Why it matters.
-        probed: What `lens.probe()` measures about it.
-
-    Returns:
-        A decorator that turns the function into a `Rule`.
-    """
+    """Decorate a function of a capture to make it a `Rule` with these fields."""
 
     def made(check: Callable[[Capture], Iterator[Finding]]) -> Rule:
         return Rule(name=name, looks_for=looks_for, fires=fires, hazard=hazard, probed=probed, check=check)

@@ -47,7 +47,7 @@ _HANDED_NS = 5_000
     hazard="Each new size waits for a new session, and each session holds its own packed copies of weights.",
 )
 def session_churn(capture: Capture) -> Iterator[Finding]:
-    """Partitions that get a session per size."""
+    """Report partitions that get a session per size."""
     parts = {partition.partition_id: partition for partition in capture.partitions}
     graphs = {graph.graph_id: graph for graph in capture.graphs}
     for partition_id, sessions in sessions_by_partition(capture).items():
@@ -75,7 +75,7 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
     hazard="Each change creates a new session; after the third change in a partition, its weights are no longer frozen.",
 )
 def weights_changed(capture: Capture) -> Iterator[Finding]:
-    """Partitions whose weights change between calls, or that run for several modules."""
+    """Report partitions whose weights change between calls, or that run for several modules."""
     entries = entries_per_call(capture)
     parts = {partition.partition_id: partition for partition in capture.partitions}
     graphs = {graph.graph_id: graph for graph in capture.graphs}
@@ -102,7 +102,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
 
 
 def _changes(anew: list[Session], runs: float) -> dict[WeightsChange, int]:
-    """How often weights changed in which way, commonest first.
+    """Count how often weights changed in which way, commonest first.
 
     Captures of earlier versions do not say it. There, a partition that runs several times per call is taken for one of several modules.
     """
@@ -147,7 +147,7 @@ _CHANGE_REMEDIES: dict[WeightsChange, str] = {
     probed="A session with the weights as constants against the one in use, on the same inputs.",
 )
 def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
-    """Inference partitions whose weights are inputs."""
+    """Report inference partitions whose weights are inputs."""
     sessions, partitions = sessions_by_partition(capture), partitions_by_graph(capture)
     for graph in current(capture):
         if graph.phase != "inference":
@@ -186,7 +186,7 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
     hazard="ONNX Runtime computes the floats when it loads the model and keeps them: four bytes per weight, as without quantisation.",
 )
 def unpacked_weights(capture: Capture) -> Iterator[Finding]:
-    """Sessions in which quantisation saves no memory."""
+    """Report sessions in which quantisation saves no memory."""
     graphs = {graph.graph_id: graph for graph in capture.graphs}
     parts = {partition.partition_id: partition for partition in capture.partitions}
     for partition_id, sessions in sessions_by_partition(capture).items():
@@ -216,7 +216,7 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
     hazard="The weights are in memory twice: as PyTorch's, and as ONNX Runtime's packed copies.",
 )
 def packed_copies(capture: Capture) -> Iterator[Finding]:
-    """Sessions whose packed weights take much memory."""
+    """Report sessions whose packed weights take much memory."""
     graphs = {graph.graph_id: graph for graph in capture.graphs}
     parts = {partition.partition_id: partition for partition in capture.partitions}
     for partition_id, sessions in sessions_by_partition(capture).items():
@@ -248,7 +248,7 @@ def packed_copies(capture: Capture) -> Iterator[Finding]:
     probed="A call with as many threads as cores, or one fewer, against a normal call.",
 )
 def too_many_threads(capture: Capture) -> Iterator[Finding]:
-    """Sessions that ask for more threads than there are cores."""
+    """Report sessions that ask for more threads than there are cores."""
     cores = usable_cores(capture)
     crowded = [session for session in capture.sessions if cores and (session.threads or 0) > cores]
     if crowded and cores:
@@ -270,7 +270,7 @@ def too_many_threads(capture: Capture) -> Iterator[Finding]:
     probed="A call with sleeping threads against a normal call.",
 )
 def spinning_threads(capture: Capture) -> Iterator[Finding]:
-    """Sessions that spin while PyTorch wants the cores."""
+    """Report sessions that spin while PyTorch wants the cores."""
     alternating = {graph.graph_id for graph in current(capture) if graph.fallback_count or (graph.partition_count or 0) > 1}
     inside = {part.partition_id for part in capture.partitions if part.graph_id in alternating}
     spinning = [s for s in capture.sessions if s.spinning and s.threads != 1 and s.partition_id in inside]
@@ -298,7 +298,7 @@ def _ids(sessions: list[Session], limit: int = 6) -> str:
     probed="A call with the graph left to PyTorch against a normal call.",
 )
 def tiny_graph(capture: Capture) -> Iterator[Finding]:
-    """Graphs in which crossing dominates."""
+    """Report graphs in which crossing dominates."""
     times, sessions, partitions = run_times(capture), sessions_by_partition(capture), partitions_by_graph(capture)
     costs, per_graph = crossings(capture), graph_times(capture)
     for graph in current(capture):
@@ -332,7 +332,7 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
     probed="A session whose outputs PyTorch allocates before the run, against the one in use, on the same inputs.",
 )
 def output_allocations(capture: Capture) -> Iterator[Finding]:
-    """Sessions that spend their time returning outputs of symbolic size."""
+    """Report sessions that spend their time returning outputs of symbolic size."""
     dynamic = {graph.graph_id: graph for graph in current(capture) if graph.dynamic_shapes}
     parts = {part.partition_id: part for part in capture.partitions}
     times, calls = run_times(capture), calls_by_graph(capture)

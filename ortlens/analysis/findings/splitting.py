@@ -51,7 +51,7 @@ _DROPOUT = ("dropout", "bernoulli")
     probed="A call with the small partitions left to PyTorch against a normal call.",
 )
 def small_partitions(capture: Capture) -> Iterator[Finding]:
-    """Graphs with many small partitions."""
+    """Report graphs with many small partitions."""
     costs, left = crossings(capture), fallbacks_by_graph(capture)
     partitions, entries = partitions_by_graph(capture), entries_per_call(capture)
     for graph in current(capture):
@@ -88,7 +88,7 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
 
 
 def _saved_in_torch(small: Sequence[Partition], entries: float) -> tuple[int | None, str]:
-    """What leaving partitions to PyTorch would save per call of the model, as far as they were timed there, and how that is known."""
+    """Compute what leaving partitions to PyTorch would save per call, as far as they were timed there, and say how that is known."""
     timed = [(part.ort_ns, part.torch_ns) for part in small if part.ort_ns is not None and part.torch_ns is not None]
     if not timed:
         return None, "what leaving them to PyTorch would save was not measured"
@@ -107,7 +107,7 @@ def _saved_in_torch(small: Sequence[Partition], entries: float) -> tuple[int | N
     hazard="It splits the graph wherever it occurs, and PyTorch runs it unfused.",
 )
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
-    """Operators that stay in PyTorch and matter."""
+    """Report operators that stay in PyTorch and matter."""
     calls, costs, wholes = calls_by_graph(capture), fallback_ns(capture), whole_by_graph(capture)
     currently = {graph.graph_id for graph in current(capture)}
     backward = {graph.graph_id for graph in capture.graphs if graph.phase == "backward"}
@@ -157,7 +157,7 @@ def _remedy(capture: Capture, code: str, worst: Fallback) -> str:
 
 
 def _by_cause(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
-    """What stays in PyTorch by operator and reason; by type alone where no operator has a kernel for it."""
+    """Group what stays in PyTorch by operator and reason; by type alone where no operator has a kernel for it."""
     found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
     for fallback in capture.fallbacks:
         if RANDOM not in fallback.reason:  # `random_splits` reports those
@@ -173,7 +173,7 @@ def _by_cause(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
     hazard="Values that cross a boundary are written to memory and read again, copied where the layout does not fit, and never fused.",
 )
 def boundary_copies(capture: Capture) -> Iterator[Finding]:
-    """Graphs whose boundaries cost."""
+    """Report graphs whose boundaries cost."""
     costs, times, calls = crossings(capture), graph_times(capture), calls_by_graph(capture)
     partitions, left = partitions_by_graph(capture), fallbacks_by_graph(capture)
     crossing = _crossing_bytes(capture)
@@ -217,7 +217,7 @@ def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int
 
 
 def _crossing_bytes(capture: Capture) -> dict[str, tuple[int, int]]:
-    """Per graph: bytes made in one place and read in another, once per reading place; and bytes of all nodes."""
+    """Sum up, per graph, bytes made in one place and read in another, once per reading place, and bytes of all nodes."""
     nodes: dict[str, dict[str, Node]] = defaultdict(dict)
     for node in capture.nodes:
         nodes[node.graph_id][node.node] = node
@@ -242,14 +242,7 @@ _FROM_PROBABILITIES = {
 
 
 def random_remedy(target: str) -> str:
-    """What to do about an operator that draws random numbers.
-
-    Args:
-        target: The operator.
-
-    Returns:
-        A clause without a capital.
-    """
+    """Say what to do about an operator that draws random numbers, as a clause without a capital."""
     said = next((said for name, said in _FROM_PROBABILITIES.items() if name in target), _DRAWN_OUTSIDE).format(target)
     return f"{said}; model.eval() removes dropout" if any(name in target for name in _DROPOUT) else said
 
@@ -262,7 +255,7 @@ def random_remedy(target: str) -> str:
     hazard="Only PyTorch's generator reproduces the numbers of a seed, so these operators stay there and split the graph.",
 )
 def random_splits(capture: Capture) -> Iterator[Finding]:
-    """Graphs that are cut by random numbers."""
+    """Report graphs that are cut by random numbers."""
     left = fallbacks_by_graph(capture)
     for graph in current(capture):
         drawing = [row for row in left.get(graph.graph_id, []) if row.reason_code == "side_effect" and RANDOM in row.reason]

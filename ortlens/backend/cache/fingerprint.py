@@ -34,18 +34,14 @@ class NoFingerprint(Exception):  # noqa: N818 - not an error: such a graph is no
 
 @functools.cache
 def surroundings() -> str:
-    """What a cached model depends on beside the graph: the versions of all packages, this source code and the machine.
-
-    Returns:
-        One line.
-    """
+    """Describe what a cached model depends on beside the graph, in one line: all package versions, this source code, the machine."""
     versions = " ".join(f"{name}={version}" for name, version in sorted(installed().items()))
     onnx_ir = importlib.metadata.version("onnx-ir")  # not imported for it: a graph from the cache needs none of it
     return f"{versions} onnx-ir={onnx_ir} python={platform.python_version()} machine={platform.machine()} code={_own_code()}"
 
 
 def _own_code() -> str:
-    """A digest of the sources that produce models, because a working copy changes without changing its version."""
+    """Compute a digest of the sources that produce models, because a working copy changes without changing its version."""
     package = pathlib.Path(ortlens.__file__).parent
     digest = hashlib.sha256()
     for folder in _MAKES_MODELS:
@@ -55,17 +51,9 @@ def _own_code() -> str:
 
 
 def text_of(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None) -> str:
-    """A graph as text: its operators, arguments, constants, and the dtype, shape and layout of every value.
+    """Write a graph as text, a line per node: operators, arguments, constants, and the dtype, shape and layout of every value.
 
-    Args:
-        module: An ATen graph, its nodes with `meta["val"]`, or a graph of Dynamo, whose values follow from its inputs.
-        inputs: The example inputs of a graph of Dynamo.
-
-    Returns:
-        Lines, one per node.
-
-    Raises:
-        NoFingerprint: An operator, an argument or a constant has no stable text.
+    `inputs` are for a graph of Dynamo, which has no `meta["val"]`. Raise `NoFingerprint` if something has no stable text.
     """
     given = iter(() if inputs is None else inputs)
     lines = []
@@ -76,7 +64,7 @@ def text_of(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None) -
 
 
 def state_text() -> str:
-    """The process-wide settings of PyTorch that change what a graph computes."""
+    """Describe the process-wide settings of PyTorch that change what a graph computes."""
     autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
     modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled())
     return f"{autocast} {modes} {torch.get_default_dtype()} {torch.get_float32_matmul_precision()}"
@@ -129,7 +117,7 @@ def _value(value: Any) -> str:
 
 
 def _size(size: Any) -> str:
-    """A size; for a symbolic one also its hint, on which layouts depend."""
+    """Format a size; a symbolic one with its hint, on which layouts depend."""
     return str(size) if isinstance(size, int) else f"{_torch.expression_of(size)}~{_torch.size_hint(size)}"
 
 

@@ -16,18 +16,9 @@ Kind: TypeAlias = Literal["partition", "whole graph"]
 
 
 def key_of(kind: Kind, module: torch.fx.GraphModule, *settings: object, inputs: Sequence[Any] | None = None) -> str | None:
-    """The key of a partition's model or of a whole graph.
+    """Compute the key of a partition's model or of a whole graph; None for a graph without a fingerprint, which is not cached.
 
     It covers everything that the result depends on: the graph, the settings, the versions of all packages and the machine.
-
-    Args:
-        kind: What is kept under the key.
-        module: The partition's module, or Dynamo's graph.
-        *settings: Whatever else the result depends on; their `repr` counts.
-        inputs: The example inputs of Dynamo's graph.
-
-    Returns:
-        64 hexadecimal digits; None for a graph without a fingerprint, which is not cached.
     """
     try:
         text = fingerprint.text_of(module, inputs)

@@ -43,24 +43,11 @@ class ModelCache:
     """A folder of converted models. `load` alone decides between hit and miss."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Use a folder; it is created when the first model is stored.
-
-        Args:
-            folder: Whoever can write there decides which models run. So one that everybody may write to, or that belongs to another
-                user than this one and root, is not used, nor a link of another user's. In a folder that a group may write to, each user
-                reads only models of their own, which nobody else may write to.
-        """
+        """Use a folder, which is created when the first model is stored; one in which others can put models is refused."""
         self._folder = pathlib.Path(folder)
 
     def load(self, key: str | None) -> CachedModel | None:
-        """Read a model.
-
-        Args:
-            key: See `keys.key_of`; None never hits.
-
-        Returns:
-            The model; None if there is none or its file is damaged.
-        """
+        """Read a model; None for the key None, and if there is no model or its file is damaged."""
         import onnx
 
         if key is None:
@@ -76,15 +63,7 @@ class ModelCache:
         return CachedModel(model=model, facts=facts)
 
     def store(self, key: str, cached: CachedModel) -> None:
-        """Write a model, over whatever the key names now.
-
-        Args:
-            key: See `keys.key_of`.
-            cached: The model.
-
-        Raises:
-            OSError: The folder cannot be written, or others can write to it.
-        """
+        """Write a model, over whatever the key names now; raise `OSError` if the folder is not writable or others can write to it."""
         facts = json.dumps(cached.facts).encode()
         body = len(facts).to_bytes(_LENGTH, "little") + facts + cached.model.SerializeToString()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,7 +88,7 @@ class ModelCache:
 
 
 def _read(path: pathlib.Path) -> bytes:
-    """An entry: a plain file of this user's or root's, no link."""
+    """Read an entry: a plain file of this user's or root's, no link, that nobody else may write to."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
@@ -132,7 +111,7 @@ def _refuse_owner(found: os.stat_result, path: pathlib.Path) -> None:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """A checksum that includes the key, so that a renamed file is a miss."""
+    """Compute a checksum that includes the key, so that a renamed file is a miss."""
     return hashlib.sha256(key.encode() + body).digest()
 
 

@@ -35,16 +35,9 @@ if TYPE_CHECKING:
 
 
 def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
-    """The key of a whole graph.
+    """Compute the key of a whole graph; None for one that is not cached as a whole.
 
-    Args:
-        module: Dynamo's graph.
-        inputs: Its example inputs.
-        options: The user's options.
-
-    Returns:
-        The key; None for a graph that is not cached as a whole: one with symbolic sizes, tensor subclasses, dumps, errors that are to
-        be raised, or no fingerprint.
+    That is one with symbolic sizes, tensor subclasses, dumps, errors that are to be raised, or no fingerprint.
     """
     plain = all(isinstance(value, torch.Tensor) and not _torch.is_wrapper(value) and not _is_dynamic(value) for value in inputs)
     if not plain or not inputs or dump_prefix(options) or options.on_error == "raise":
@@ -69,14 +62,7 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
 ) -> None:
     """Cache a graph, if its only partition computes every output.
 
-    Args:
-        cache: Where to store it.
-        key: See `key_for`.
-        partition: The only partition.
-        model_key: The key of the partition's model.
-        inputs: The inputs of the graph.
-        static_inputs: Positions of parameters and buffers among them.
-        outputs: For each output of the graph, a node, or a constant as it is, and the shape, strides and offset of a view of it.
+    Each output is a node, or a constant as it is, with the shape, strides and offset if it is a view of that.
     """
     import onnx
 
@@ -112,13 +98,7 @@ class CachedGraph:
     """
 
     def __init__(self, runner: PartitionRunner, outputs: list[int], windows: list[list[Any] | None]) -> None:
-        """Use the runner of the only partition.
-
-        Args:
-            runner: Runs its partition.
-            outputs: For each output of the graph, its position among those of the partition.
-            windows: For each, its shape, strides and offset there if it is a view of that.
-        """
+        """Use the runner of the only partition; a window is the shape, strides and offset of an output that is a view."""
         self.runners = [runner]
         self._outputs = outputs
         self._views = [(place, window) for place, window in enumerate(windows) if window is not None]
@@ -126,14 +106,7 @@ class CachedGraph:
         self._is_prepared = False
 
     def __call__(self, *args: Any) -> list[Any]:
-        """Run the graph.
-
-        Args:
-            *args: Values of its inputs.
-
-        Returns:
-            Its outputs.
-        """
+        """Run the graph."""
         if not self._is_prepared:
             self._prepare(args)
         made = self.runners[0].run(*args)
@@ -159,18 +132,7 @@ class CachedGraph:
 def load(
     cache: ModelCache, key: str, *, module: torch.fx.GraphModule, inputs: Sequence[Any], context: CompileContext
 ) -> CachedGraph | None:
-    """Look up a whole graph.
-
-    Args:
-        cache: Where to look.
-        key: See `key_for`.
-        module: Dynamo's graph.
-        inputs: Its example inputs.
-        context: How it is compiled.
-
-    Returns:
-        The graph; None if the graph or its model is not in the cache.
-    """
+    """Look up a whole graph; None if the graph or its model is not in the cache."""
     found = cache.load(key)
     cached = None if found is None else cache.load(str(found.facts.get("model")))
     if found is None or cached is None:
@@ -191,7 +153,7 @@ def load(
 
 
 def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> Partition:
-    """A partition that calls Dynamo's graph when PyTorch runs it. It takes all inputs, including those that the model does not need."""
+    """Make a partition that calls Dynamo's graph when PyTorch runs it; it takes all inputs, also those that the model does not need."""
     graph = torch.fx.Graph()
     sources = []
     for name, value in zip(facts["names"], inputs, strict=True):
@@ -211,7 +173,7 @@ def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[
 
 
 def _item(values: Sequence[Any], place: int, offset: int | None, shape: list[int], strides: list[int]) -> Any:
-    """An output of the graph; of a view, which begins at an offset, the whole value."""
+    """Return an output of the graph; of a view, which begins at an offset, the whole value."""
     value = values[place]
     return value if offset is None else value.as_strided(shape, strides, value.storage_offset() - offset)
 

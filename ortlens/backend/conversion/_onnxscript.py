@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 
 
 def merge_metadata_in_rewrites(key: str, merge: Callable[[str, str], str]) -> None:
-    """Merge a metadata entry of all nodes that a rewrite replaces; by default onnxscript keeps the entry of the first node only.
+    """Merge a metadata entry of all nodes that a rewrite replaces; by default onnxscript keeps the first node's entry only.
 
-    In a version of onnxscript without this merger nothing happens: a rewritten node keeps one entry, or has none.
-
-    Args:
-        key: Key of the entry.
-        merge: Combines two values; the first registration of a key wins.
+    The first registration of a key wins. In a version of onnxscript without this merger nothing happens.
     """
     rule = getattr(onnxscript.rewriter, "_rewrite_rule", None)
     mergers = getattr(getattr(rule, "_default_metadata_merger", None), "mergers", None)

@@ -37,11 +37,7 @@ class NodeFailures(Exception):  # noqa: N818 - carries several failures
     """
 
     def __init__(self, failures: dict[str, Exception]) -> None:
-        """Collect the failures; the message lists the nodes.
-
-        Args:
-            failures: FX node name -> the exception.
-        """
+        """List the nodes in the message, given the exceptions by FX node name."""
         super().__init__(", ".join(failures))
         self.failures = failures
 
@@ -65,21 +61,7 @@ class Converted:
 def onnx_from_partition(
     module: torch.fx.GraphModule, registry: Any, name: str, step: Callable[[int], None] = no_progress, *, upcast: Collection[str] = ()
 ) -> Converted:
-    """Convert a partition.
-
-    Args:
-        module: The partition; nodes carry `meta["val"]`.
-        registry: As returned by `_torch.registry_with`.
-        name: Name of the ONNX graph.
-        step: Called after each node, to show progress.
-        upcast: Element types that the model computes in float32, with casts at its inputs and outputs; see `upcasting`.
-
-    Returns:
-        The model; inputs are named after the placeholders, outputs after the FX nodes.
-
-    Raises:
-        NodeFailures: The functions of some nodes raised.
-    """
+    """Convert a partition whose nodes carry `meta["val"]`; inputs are named after placeholders, outputs after FX nodes."""
     converter = _Converter(module, registry, name, upcasting.narrow_dtypes(upcast))
     with _torch.quiet():
         converter.run(step)
@@ -216,7 +198,7 @@ class _Converter:
         return arg
 
     def _rounded_value(self, node: torch.fx.Node) -> Any:
-        """The value of a node, rounded to PyTorch's type where it is computed in a wider one."""
+        """Return the value of a node, rounded to PyTorch's type where it is computed in a wider one."""
         value, given = self._values[node.name], node.meta.get(upcasting.GIVEN)
         if not isinstance(given, torch.Tensor) or node.op != "call_function":
             return value
@@ -226,7 +208,7 @@ class _Converter:
         return self._rounded[node.name]
 
     def _stand_in(self, node: torch.fx.Node) -> Any:
-        """Placeholder values for a node that failed, so that the other nodes can be converted."""
+        """Make placeholder values for a node that failed, so that the other nodes can be converted."""
         value = node.meta.get("val")
         if isinstance(value, (tuple, list)):
             return [self._typed(f"{node.name}.{place}", item) for place, item in enumerate(value)]
@@ -251,7 +233,7 @@ class _Converter:
             self.model.graph.outputs.append(value)
 
     def _output_value(self, value: Any, name: str, tensor: Any, permutation: tuple[int, ...] | None) -> ir.Value:
-        """The output value: never an input, never the same value twice, and contiguous in PyTorch's order."""
+        """Make the output value: never an input, never the same value twice, and contiguous in PyTorch's order."""
         made: ir.Value = value[0] if isinstance(value, Sequence) else value
         taken = made.producer() is None or any(made is output for output in self.model.graph.outputs)
         if permutation is None and not taken:
@@ -267,12 +249,7 @@ class _Converter:
 
 
 def set_type(value: ir.Value, meta: Any) -> None:
-    """Set the element type and shape of an ONNX value from a fake value.
-
-    Args:
-        value: Changed in place.
-        meta: A tensor or a number from `meta["val"]`; symbolic sizes become named dimensions.
-    """
+    """Set the element type and shape of an ONNX value from a fake value; symbolic sizes become named dimensions."""
     if isinstance(meta, torch.Tensor):
         value.dtype = ir.DataType(dtypes.element_types()[meta.dtype].onnx)
         value.shape = ir.Shape([d if isinstance(d, int) else str(d.node.expr) for d in meta.shape])
@@ -286,7 +263,7 @@ def set_type(value: ir.Value, meta: Any) -> None:
 
 
 def _takes_another_default(node: torch.fx.Node) -> bool:
-    """Whether a tensor is made of numbers in PyTorch's default dtype, and that is not the one of ONNX functions."""
+    """Tell whether a tensor is made of numbers in PyTorch's default dtype, and that is not the one of ONNX functions."""
     made = node.meta["val"]
     if not isinstance(made, torch.Tensor) or made.dtype is torch.float32 or not made.is_floating_point():
         return False
@@ -299,7 +276,7 @@ def _returns_several(node: torch.fx.Node) -> bool:
 
 
 def _checked_outputs(node: torch.fx.Node, function: Any, outputs: Any) -> Any:
-    """What a function returned for a node: one value for one tensor, else at least as many as are read."""
+    """Check what a function returned for a node: one value for one tensor, else at least as many as are read."""
     if not isinstance(outputs, Sequence):
         return outputs
     value, read = node.meta["val"], _places_read(node)
@@ -315,7 +292,7 @@ def _checked_outputs(node: torch.fx.Node, function: Any, outputs: Any) -> Any:
 
 
 def _places_read(node: torch.fx.Node) -> frozenset[int] | None:
-    """Which outputs of a node are read; None when its users read them all at once."""
+    """Find which outputs of a node are read; None when its users read them all at once."""
     users = list(node.users)
     if any(user.target is not operator.getitem for user in users):
         return None
@@ -329,18 +306,7 @@ def _ir_function(function: Any) -> ir.Function:
 
 
 def to_opset(model: ir.Model, version: int) -> ir.Model:
-    """Convert a model to a newer version of the default operator set.
-
-    Args:
-        model: Without local functions; changed in place.
-        version: The target version.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: An operator cannot be converted.
-    """
+    """Convert a model without local functions in place to a newer version of the default operator set, or raise `ValueError`."""
     from onnxscript import version_converter
 
     with _torch.quiet():
@@ -352,14 +318,9 @@ def to_opset(model: ir.Model, version: int) -> ir.Model:
 
 
 def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
-    """Serialise a model, after giving every node a unique name and a provenance.
+    """Serialise a model, after giving every node a unique name and a provenance in place.
 
-    Args:
-        model: As returned by `optimize_model`; changed in place.
-        output_types: As in `Converted`; the optimiser may replace an output by a value without a type.
-
-    Returns:
-        An `onnx.ModelProto`.
+    Outputs are typed anew, because the optimiser may replace one by a value without a type.
     """
     # Some execution providers confuse the inputs if one of them is unused (OpenVINO: wrong results).
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]

@@ -23,10 +23,9 @@ class ElementType(NamedTuple):
 
 @functools.cache
 def element_types() -> dict[torch.dtype, ElementType]:
-    """List the element types that PyTorch and ONNX Runtime store in the same way.
+    """Map the dtypes that PyTorch and ONNX Runtime store in the same way to ONNX numbers and short names.
 
-    Returns:
-        torch dtype -> its ONNX number (source: the enum in `onnx.proto`, `TensorProto.DataType`) and short name.
+    The numbers are those of `TensorProto.DataType` in `onnx.proto`.
     """
     import torch
 
@@ -48,15 +47,7 @@ def element_types() -> dict[torch.dtype, ElementType]:
 
 
 def constant(value: float, onnx: int) -> Any:
-    """Make a constant without dimensions.
-
-    Args:
-        value: A Python number.
-        onnx: Its element type, as ONNX numbers it.
-
-    Returns:
-        A tensor of `onnx_ir`; infinity for what is beyond the range of a float.
-    """
+    """Make a constant without dimensions; infinity for what is beyond the range of a float."""
     import numpy as np
     import onnx_ir as ir
 
@@ -65,13 +56,5 @@ def constant(value: float, onnx: int) -> Any:
 
 
 def nearest(number: float, onnx: int) -> float:
-    """Round a number to an element type.
-
-    Args:
-        number: A Python number.
-        onnx: A type of floats, as ONNX numbers it.
-
-    Returns:
-        What a tensor of that type holds in its place.
-    """
+    """Round a number to a floating-point type, given by its ONNX number."""
     return float(constant(float(number), onnx).numpy())

@@ -32,11 +32,7 @@ _HALF_OR_UNKNOWN = (None, ir.DataType.FLOAT16)  # a value inside a function may 
 
 
 def keep_half_rounding(model: ir.Model) -> None:
-    """Insert the pair of operators where a model computes in float16.
-
-    Args:
-        model: Changed in place.
-    """
+    """Insert the pair of operators where a model computes in float16; it is changed in place."""
     nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
     if not any(value is not None and value.dtype == ir.DataType.FLOAT16 for node in nodes for value in (*node.inputs, *node.outputs)):
         return
@@ -50,7 +46,7 @@ def keep_half_rounding(model: ir.Model) -> None:
 
 
 def _readings(node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
-    """The inputs that have to be rounded: those of a node, of a cast that it reads, and what is made of numbers by it."""
+    """Yield the inputs that have to be rounded: those of a node, of a cast that it reads, and what is made of numbers by it."""
     if _rounds_number(node):
         for use in node.outputs[0].uses():
             yield use.node, use.idx, node.outputs[0]
@@ -63,13 +59,16 @@ def _readings(node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
 
 
 def _rounds_number(node: ir.Node) -> bool:
-    """Whether a node rounds a number for operators of PyTorch that read it in float16."""
+    """Tell whether a node rounds a number for operators of PyTorch that read it in float16."""
     made = node.outputs[0]
     return node.op_type == "Cast" and _made_type(node) == ir.DataType.FLOAT16 and made.shape is not None and not len(made.shape)
 
 
 def _reached(node: ir.Node) -> Iterator[tuple[ir.Node, int]]:
-    """The places where a node reads values, behind casts to wider types; a rounding, also where its function began in a wider type."""
+    """Yield the places where a node reads values, behind casts to wider types.
+
+    For a rounding this goes on through its own function, which may have begun in a wider type.
+    """
     waiting, passed = [node], {node}
     while waiting:
         reader = waiting.pop()
@@ -106,7 +105,7 @@ def _rounded(value: ir.Value, axis: ir.Value, place: ir.Value) -> ir.Value:
 
 
 def _constant(graph: ir.Graph, name: str, value: list[int] | int) -> ir.Value:
-    """A constant of the model, made when it is first needed."""
+    """Make a constant of the model when it is first needed."""
     if name not in graph.initializers:
         graph.register_initializer(ir.Value(name=name, const_value=ir.tensor(value, dtype=ir.DataType.INT64, name=name)))
     return graph.initializers[name]

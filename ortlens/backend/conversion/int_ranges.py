@@ -14,21 +14,14 @@ _LARGEST_SIZE = 2**31 - 1  # of one dimension; numbers of larger ones are right 
 
 
 def int_range(value: object) -> tuple[int, int] | None:
-    """Bound what an int of the trace can be.
-
-    Args:
-        value: An int or a SymInt.
-
-    Returns:
-        The least and the largest value; None where it may need more than 64 bits, which ints of Python have and those of a model do not.
-    """
+    """Bound what an int of the trace can be; None where it may need more than 64 bits, which only Python's ints have."""
     node: Any = getattr(value, "node", None)
     bounds = _bounds(value if node is None else node.expr, {} if node is None else node.shape_env.var_to_range)
     return bounds if bounds is not None and _INT64[0] <= bounds[0] and bounds[1] <= _INT64[1] else None
 
 
 def _bounds(expr: Any, known: Mapping[Any, Any]) -> tuple[int, int] | None:
-    """The bounds of an expression of sympy; torch's own `bound_sympy` takes milliseconds."""
+    """Compute the bounds of an expression of sympy; torch's own `bound_sympy` takes milliseconds."""
     if isinstance(expr, int) or expr.is_Integer:
         return int(expr), int(expr)
     if expr.is_Symbol:
@@ -43,12 +36,12 @@ def _bounds(expr: Any, known: Mapping[Any, Any]) -> tuple[int, int] | None:
 
 
 def _is_whole(limit: Any) -> bool:
-    """Whether a limit is a number, and not infinite."""
+    """Tell whether a limit is a number, and not infinite."""
     return bool(getattr(limit, "is_Integer", isinstance(limit, int)))
 
 
 def _corners(operation: Callable[[int, int], int]) -> Callable[[tuple[int, int], tuple[int, int]], tuple[int, int]]:
-    """The bounds of an operation that is monotonic in each operand."""
+    """Compute the bounds of an operation that is monotonic in each operand."""
 
     def bounds(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
         made = [operation(first, second) for first in one for second in other]
@@ -88,14 +81,7 @@ _BOUNDS: dict[str, Callable[[tuple[int, int], tuple[int, int]], tuple[int, int]]
 
 
 def follows_from_data(value: object) -> bool:
-    """Whether a number was unknown in tracing: computed from the data of a tensor, as `item` and `nonzero` do.
-
-    Args:
-        value: An int or a SymInt.
-
-    Returns:
-        True if it has such a part.
-    """
+    """Tell whether a number has a part that was unknown in tracing, computed from data as by `item` and `nonzero`."""
     from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
     number: Any = value

@@ -51,14 +51,7 @@ class NodeProvenance(NamedTuple):
 
 
 def provenance_of(node: onnx.NodeProto) -> NodeProvenance:
-    """Read the provenance of a node.
-
-    Args:
-        node: A node of a model that went through `assign_provenance`.
-
-    Returns:
-        Its provenance; the FX node's name is empty for a node that was inserted later.
-    """
+    """Read the provenance that `assign_provenance` gave a node; the FX node's name is empty for one inserted later."""
     found = {entry.key: entry.value for entry in node.metadata_props}
     name = found.get(FX_NODE_KEY, "")
     several = found.get(FX_NODES_KEY)
@@ -67,14 +60,7 @@ def provenance_of(node: onnx.NodeProto) -> NodeProvenance:
 
 
 def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Iterate over all nodes of a graph, including those in subgraphs of control flow.
-
-    Args:
-        graph: The graph of a model.
-
-    Yields:
-        The nodes in order; a control flow node is followed by the nodes of its subgraphs.
-    """
+    """Yield all nodes of a graph in order, each control flow node followed by the nodes of its subgraphs."""
     for node in graph.node:
         yield node
         for _, subgraph in subgraphs_of(node):
@@ -82,14 +68,7 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """Iterate over the subgraphs of a control flow node.
-
-    Args:
-        node: Any node.
-
-    Yields:
-        The attribute's name, numbered if the attribute holds several graphs, and the graph.
-    """
+    """Yield the subgraphs of a control flow node with their attribute's name, numbered if it holds several."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.name, attribute.g
@@ -98,26 +77,15 @@ def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 
 def merge_provenance(first: str, second: str) -> str:
-    """Combine the metadata entries of two nodes that a rewrite merges into one.
-
-    Args:
-        first: `FX_NODE_KEY` entry of the first node; may already name several FX nodes.
-        second: `FX_NODE_KEY` entry of the second node.
-
-    Returns:
-        All names, each once, separated by commas; `assign_provenance` splits them again.
-    """
+    """Combine the metadata of two nodes that a rewrite merges; `assign_provenance` splits it again."""
     return _SEPARATOR.join(dict.fromkeys((*first.split(_SEPARATOR), *second.split(_SEPARATOR))))
 
 
 def assign_provenance(graph: ir.Graph) -> None:
-    """Give every node, including those in subgraphs, a unique name and a provenance.
+    """Give every node, including those in subgraphs, a unique name and a provenance, in place.
 
-    The optimizer and the inliner can make nodes that have neither. Such a node takes the FX node of the value that it feeds, else of
-    a value that it reads. A node in a subgraph takes that of its control flow node.
-
-    Args:
-        graph: Graph of an optimized model; changed in place.
+    The optimizer and the inliner can make nodes that have neither. Such a node takes the FX node of the value that it feeds, else of a
+    value that it reads. A node in a subgraph takes that of its control flow node.
     """
     _assign(graph, None)
     taken: set[str] = set()
@@ -131,7 +99,7 @@ def assign_provenance(graph: ir.Graph) -> None:
 
 
 def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Nodes of a graph before those of its subgraphs, so that top-level nodes keep their names."""
+    """Yield the nodes of a graph before those of its subgraphs, so that top-level nodes keep their names."""
     nodes = list(graph)
     yield from nodes
     for node in nodes:

@@ -25,17 +25,7 @@ if TYPE_CHECKING:
 
 
 def optimize_model(model: ir.Model) -> ir.Model:
-    """Inline local functions, fold constants, apply rewrite rules and remove what is unused.
-
-    Args:
-        model: As returned by `converter.onnx_from_partition`; never changed.
-
-    Returns:
-        The optimised model, a copy that shares the tensors of the original.
-
-    Raises:
-        OptimizationError: A pass failed; it names the pass.
-    """
+    """Optimise a copy of a model that shares its tensors: inline functions, fold constants, apply rewrites, remove what is unused."""
     _onnxscript.merge_metadata_in_rewrites(FX_NODE_KEY, merge_provenance)
     with _torch.quiet():
         return run_passes(model, PASSES)
@@ -53,7 +43,7 @@ _DIVISIONS = ("Div", "Mod")
 
 
 def _may_fold(node: ir.Node) -> bool | None:
-    """Whether NumPy gives what ONNX Runtime would.
+    """Tell whether NumPy gives what ONNX Runtime would.
 
     onnxscript folds by ONNX's reference operators. Their formulas are not those of kernels: the logarithm of a softmax, for one, is -inf
     where that underflows, and an integer divided by 0 is 0. What is left, ONNX Runtime folds by its own kernels.

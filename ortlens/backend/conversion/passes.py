@@ -25,14 +25,7 @@ class Condition(enum.Enum):
     UNIQUE_NAMES = "every value has a name of its own"
 
     def holds(self, model: ir.Model) -> bool:
-        """Check the condition.
-
-        Args:
-            model: Any model.
-
-        Returns:
-            Whether it is true of the model's main graph.
-        """
+        """Tell whether the condition is true of the model's main graph."""
         return _CHECKS[self](model)
 
 
@@ -44,12 +37,7 @@ class OptimizationError(Exception):
     """
 
     def __init__(self, pass_name: str, reason: object) -> None:
-        """Name the pass.
-
-        Args:
-            pass_name: Name of the pass.
-            reason: The exception that it raised, or what it lacked.
-        """
+        """Name the pass, and why it failed: the exception that it raised, or what it lacked."""
         detail = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else reason
         super().__init__(f"the optimisation pass {pass_name} failed: {detail}")
         self.pass_name = pass_name
@@ -78,11 +66,7 @@ class InPlace(ir.passes.InPlacePass):
     """A function that changes a model in place, as a pass."""
 
     def __init__(self, function: Callable[[ir.Model], object]) -> None:
-        """Wrap a function.
-
-        Args:
-            function: Takes the model; what it returns is ignored.
-        """
+        """Wrap a function that changes the model it takes; what it returns is ignored."""
         super().__init__()
         self._function = function
 
@@ -93,17 +77,9 @@ class InPlace(ir.passes.InPlacePass):
 
 
 def run_passes(model: ir.Model, passes: Sequence[OptimizationPass]) -> ir.Model:
-    """Run passes one after the other on a copy of a model.
+    """Run passes in order on a copy of a model, which shares its tensors.
 
-    Args:
-        model: The model; never changed. The copy shares its tensors.
-        passes: In order.
-
-    Returns:
-        The copy, after the last pass.
-
-    Raises:
-        OptimizationError: A pass failed, or no earlier pass ensures what it requires.
+    Raise `OptimizationError` if a pass fails, or no earlier pass ensures what it requires.
     """
     result = model.clone()
     established: frozenset[Condition] = frozenset()

@@ -41,13 +41,7 @@ class GuardedRule:
     """A rewrite rule that is tried only at nodes of one operator and under one condition; everything else is the rule's own."""
 
     def __init__(self, rule: Any, operator: str, condition: Callable[[ir.Node], bool] | None) -> None:
-        """Guard a rule.
-
-        Args:
-            rule: An `onnxscript.rewriter.RewriteRule`.
-            operator: Operator of the last node of its pattern.
-            condition: Whether the rule is sound at such a node; None if it always is.
-        """
+        """Guard a rule by a condition on the last node of its pattern, an `operator`; None if it is always sound."""
         self.operator = operator
         self._rule = rule
         self._condition = condition
@@ -57,11 +51,7 @@ class GuardedRule:
         return getattr(self._rule, name)
 
     def try_rewrite(self, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **settings: Any) -> Any:
-        """Try the rule at a node.
-
-        Returns:
-            The replacement; None if the rule does not apply.
-        """
+        """Try the rule at a node; None if it does not apply."""
         if node.op_type != self.operator or (self._condition is not None and not self._condition(node)):
             return None
         return self._rule.try_rewrite(model, graph, node, **settings)
@@ -69,11 +59,7 @@ class GuardedRule:
 
 @functools.cache
 def rewrite_rules() -> tuple[Any, ...]:
-    """List the rules in the order in which they are applied.
-
-    Returns:
-        Guarded rules; a rule that the installed onnxscript lacks is missing.
-    """
+    """List the guarded rules in the order in which they are applied, without those that the installed onnxscript lacks."""
     known = onnxscript.rewriter.rules.common
     made = []
     for name, (operator, condition) in SOUND_RULES.items():
@@ -84,13 +70,13 @@ def rewrite_rules() -> tuple[Any, ...]:
 
 
 def _constant(value: ir.Value | None) -> Any:
-    """The array of a constant; None for a value that is not known before the model runs."""
+    """Return the array of a constant; None for a value that is not known before the model runs."""
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
 def _static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The sizes of a value, if all are known."""
+    """Return the sizes of a value, if all are known."""
     if value is None or value.shape is None:
         return None
     sizes = tuple(size for size in value.shape if isinstance(size, int))
@@ -98,7 +84,7 @@ def _static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def _exactly(number: float) -> Callable[[ir.Node], bool]:
-    """A condition: no input is a constant that is close to the number but different.
+    """Make a condition: no input is a constant that is close to the number but different.
 
     onnxscript's matcher accepts a constant within 1e-8 of 0 as 0 and one within 1e-5 of 1 as 1. It would drop the epsilon of a
     normalisation and then divide by the square root of zero. Source: `_match_constant` in `rewriter/_matcher.py`, version 0.7.
@@ -119,30 +105,30 @@ def _is_nearly(array: Any, number: float) -> bool:
 
 
 def _adds_integer_zero(node: ir.Node) -> bool:
-    """`x + 0` is not `x` for floats: -0.0 + 0.0 is 0.0."""
+    """Tell whether all inputs are integers: for floats, `x + 0` is not `x`, since -0.0 + 0.0 is 0.0."""
     return all(value is not None and value.dtype is not None and value.dtype not in _FLOATS for value in node.inputs)
 
 
 def _casts_exactly(node: ir.Node) -> bool:
-    """Whether the first of two casts loses nothing: float64 -> float32 -> float16 rounds twice."""
+    """Tell whether the first of two casts loses nothing: float64 -> float32 -> float16 rounds twice."""
     inner = node.inputs[0].producer() if node.inputs[0] is not None else None
     return inner is not None and inner.op_type == "Cast" and inner.inputs[0] is not None and inner.inputs[0].dtype in _EXACT_IN_FLOAT
 
 
 def _has_no_zero_size(node: ir.Node) -> bool:
-    """Whether a constant target shape has no 0, which means "as before" without `allowzero`, but 0 with it."""
+    """Tell whether a constant target shape has no 0, which means "as before" without `allowzero`, but 0 with it."""
     shape = _constant(node.inputs[1])
     return shape is not None and all(size > 0 or size == -1 for size in shape.tolist())
 
 
 def _can_infer_size(node: ir.Node) -> bool:
-    """Whether -1 can stand for the unknown size: beside a 0, ONNX cannot infer it."""
+    """Tell whether -1 can stand for the unknown size: beside a 0, ONNX cannot infer it."""
     shape = node.outputs[0].shape
     return shape is not None and (_static_shape(node.outputs[0]) is not None or 0 not in list(shape))
 
 
 def _assigns_all_rows(node: ir.Node) -> bool:
-    """Whether a ScatterND overwrites, and the number of rows is known, which the rule itself asks for without checking."""
+    """Tell whether a ScatterND overwrites, and the number of rows is known, which the rule itself asks for without checking."""
     reduction = node.attributes.get("reduction")
     data = node.inputs[0]
     overwrites = reduction is None or reduction.as_string() == "none"
@@ -150,10 +136,10 @@ def _assigns_all_rows(node: ir.Node) -> bool:
 
 
 def _flattens_batches(node: ir.Node) -> bool:
-    """Whether the Reshapes around a MatMul only flatten and restore batch dimensions, which MatMul has itself.
+    """Tell whether the Reshapes around a MatMul only flatten and restore batch dimensions, which MatMul has itself.
 
-    The rule compares the outer shapes alone: it takes `(a.view(6, 2) @ b.view(2, 10)).view(4, 3, 5)` of a (4, 3, 1) and a (4, 1, 5)
-    for their batched product. One-dimensional operands are excluded, too: ONNX Runtime's `MatmulTransposeFusion` is wrong for them.
+    The rule compares the outer shapes alone: it takes `(a.view(6, 2) @ b.view(2, 10)).view(4, 3, 5)` of a (4, 3, 1) and a (4, 1, 5) for
+    their batched product. One-dimensional operands are excluded, too: ONNX Runtime's `MatmulTransposeFusion` is wrong for them.
     """
     product = node.inputs[0].producer() if node.inputs[0] is not None else None
     target = _constant(node.inputs[1])
@@ -217,7 +203,7 @@ def _gemm_with_transposed_weight(op: Any, x: Any, w: Any, b: Any, gemm: Any) -> 
 
 
 def _is_transposed_weight(_context: Any, x: ir.Value, w: ir.Value, gemm: Any, **_: Any) -> bool:
-    """Whether a product of matrices reads an input of the model through a Transpose that Gemm can do itself."""
+    """Tell whether a product of matrices reads an input of the model through a Transpose that Gemm can do itself."""
     attributes = gemm.producer().attributes
     plain = all(name not in attributes or not attributes[name].value for name in ("transA", "transB"))
     return plain and w.is_graph_input() and all(value.shape is not None and len(value.shape) == _MATRIX for value in (x, w))
@@ -232,7 +218,7 @@ _GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def _own_rules() -> tuple[GuardedRule, ...]:
-    """Rewrites that onnxscript lacks.
+    """Make rewrites that onnxscript lacks.
 
     `x * rsqrt(v)` becomes `x / sqrt(v)`, the form that ONNX Runtime recognises in root mean square normalisation. A product with a
     transposed weight, as in every Linear layer, becomes a Gemm that reads the weight untransposed. Otherwise ONNX Runtime makes a

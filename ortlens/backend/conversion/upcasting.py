@@ -29,26 +29,14 @@ GIVEN = "ortlens.given"
 
 
 def narrow_dtypes(names: Collection[str]) -> frozenset[torch.dtype]:
-    """Translate the values of the option `upcast`.
-
-    Args:
-        names: Such as `bfloat16`.
-
-    Returns:
-        The dtypes.
-    """
+    """Translate the values of the option `upcast`, such as `bfloat16`."""
     return frozenset(getattr(torch, name) for name in names)
 
 
 def in_float32(module: torch.fx.GraphModule, narrow: Collection[torch.dtype]) -> torch.fx.GraphModule:
-    """The graph that computes in float32 what a partition computes in narrow types.
+    """Copy a partition to compute in float32 what it computes in narrow types; the module itself if it has none of these.
 
-    Args:
-        module: The partition; not changed.
-        narrow: The dtypes to replace.
-
-    Returns:
-        A copy with the same node names, with `meta[GIVEN]` where a value had a narrow type; the module itself if none has.
+    The copy has the same node names, and `meta[GIVEN]` where a value had a narrow type.
     """
     if not any(_is_narrow(node.meta.get("val"), narrow) for node in module.graph.nodes):
         return module
@@ -67,15 +55,7 @@ def in_float32(module: torch.fx.GraphModule, narrow: Collection[torch.dtype]) ->
 
 
 def wide_value(value: Any, narrow: Collection[torch.dtype]) -> Any:
-    """A value with float32 in place of narrow types.
-
-    Args:
-        value: A tensor, also a fake one, something else, or a tuple of them.
-        narrow: The dtypes to replace.
-
-    Returns:
-        The value, converted where needed.
-    """
+    """Convert narrow types to float32 in a tensor, also a fake one, or a tuple of them; anything else stays as it is."""
     return _torch.map_tensors(lambda tensor: tensor.to(torch.float32) if tensor.dtype in narrow else tensor, value)
 
 
@@ -88,7 +68,7 @@ def _wide_argument(argument: Any, *, narrow: Collection[torch.dtype]) -> Any:
 
 
 def _rounds_numbers_to(node: torch.fx.Node, narrow: Collection[torch.dtype]) -> torch.dtype | None:
-    """The narrow type to which an operator rounds the numbers that it takes; None where it computes in float32 with them."""
+    """Find the narrow type to which an operator rounds the numbers that it takes; None where it computes in float32 with them."""
     if getattr(node.target, "overloadpacket", None) not in _rounding_numbers():
         return None
     tensors = _torch.tensors_of([source.meta.get("val") for source in (*node.all_input_nodes, node)])
@@ -126,14 +106,7 @@ def _rounded_argument(argument: Any, *, dtype: torch.dtype) -> Any:
 
 
 def is_rounded_number(node: torch.fx.Node) -> bool:
-    """Whether a node converts one number to a narrow type: those that read it take the rounded one, as PyTorch's kernels do.
-
-    Args:
-        node: A node of the converter's graph.
-
-    Returns:
-        False for tensors with dimensions, which are not rounded between two operators.
-    """
+    """Tell whether a node converts one number to a narrow type: those that read it take the rounded one, as PyTorch's kernels do."""
     given, converts = node.meta.get(GIVEN), getattr(node.target, "overloadpacket", None) in _conversions()
     return converts and isinstance(given, torch.Tensor) and not given.dim()
 
@@ -145,14 +118,7 @@ def _conversions() -> frozenset[Any]:
 
 
 def decides(node: torch.fx.Node) -> bool:
-    """Whether an operator turns floating-point numbers into decisions, so that rounding its inputs changes more than rounding.
-
-    Args:
-        node: A call of an operator.
-
-    Returns:
-        Whether it returns integers or booleans that are read, or rounds to whole numbers.
-    """
+    """Tell whether an operator turns floats into decisions: it returns integers or booleans that are read, or rounds to whole numbers."""
     if getattr(node.target, "overloadpacket", None) in _steps() or node.kwargs.get("rounding_mode") is not None:
         return True
     value = node.meta.get("val")
@@ -169,16 +135,9 @@ def _steps() -> frozenset[Any]:
 
 
 def cast(value: ir.Value, to: torch.dtype, output: ir.Value, label: str) -> ir.Node:
-    """A Cast node.
+    """Make a Cast node to be added to a graph; `output`, without producer, gets the type, and the shape of the input.
 
-    Args:
-        value: Its input.
-        to: The dtype to convert to.
-        output: Its output, without producer; gets the type, and the shape of the input.
-        label: Name of the node: the FX node that it belongs to, a slash, and what is unique there.
-
-    Returns:
-        The node, to be added to a graph.
+    `label` is the name of the node: the FX node that it belongs to, a slash, and what is unique there.
     """
     wanted = ir.DataType(dtypes.element_types()[to].onnx)
     output.dtype, output.shape = wanted, value.shape

@@ -48,18 +48,10 @@ class StoredWeight:
 
 
 def open_weights(source: object) -> dict[str, StoredWeight]:
-    """List the weights of a checkpoint without reading the tensors.
+    """List the weights of a checkpoint by name, without reading the tensors.
 
-    Args:
-        source: A `.safetensors` file, a `*.index.json` of a sharded one, a torch checkpoint (`.pt`, `.pth`, `.bin`), a folder
-            with one of these, a mapping of names to tensors, or a sequence of sources, of which later ones override earlier ones.
-
-    Returns:
-        Name -> weight.
-
-    Raises:
-        UsageError: The source is none of these, or cannot be read.
-        OptionalDependencyError: The source is a `.safetensors` file and safetensors is not installed.
+    A source is a `.safetensors` file, a `*.index.json` of a sharded one, a torch checkpoint (`.pt`, `.pth`, `.bin`), a folder with one of
+    these, a mapping of names to tensors, or a sequence of sources, of which later ones override earlier ones.
     """
     if isinstance(source, Mapping):
         return {str(name): stored_tensor(tensor, f"the mapping given for {name}") for name, tensor in source.items()}
@@ -138,18 +130,7 @@ def _read_torch(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
 
 
 def stored_tensor(tensor: Any, origin: str) -> StoredWeight:
-    """Wrap a tensor that is already loaded.
-
-    Args:
-        tensor: The tensor.
-        origin: Where it comes from, for messages.
-
-    Returns:
-        The weight.
-
-    Raises:
-        UsageError: The value is not a tensor.
-    """
+    """Wrap a tensor that is already loaded; raise `UsageError` for anything else, with `origin` in the message."""
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"{origin} is a {type(tensor).__name__}, not a tensor")
     return StoredWeight(shape=tuple(tensor.shape), dtype=tensor.dtype, load=lambda: tensor, origin=origin)

@@ -40,22 +40,10 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     *,
     inline_bytes: int | None = None,
 ) -> pathlib.Path:
-    """Write the deployable model of a graph that runs as one partition.
+    """Write the deployable model of a graph that runs as one partition; nothing is left behind if that fails.
 
-    Args:
-        graph: Compiled for inference.
-        path: The file; above `inline_bytes` of weights a second one, `{name}.data`, is written beside it.
-        weights: None for the graph's own weights, else a source for `checkpoints.open_weights`.
-        aliases: Sets of names of the same weight (tied weights).
-        arguments: Names of the function's positional arguments, for inputs that Dynamo only numbers.
-        inline_bytes: How many bytes of weights the model itself holds at most; None for 1 GiB.
-
-    Returns:
-        The absolute path of the file.
-
-    Raises:
-        UsageError: A node of the graph stays in PyTorch, or the weights do not fit; nothing is written.
-        ConversionError: The written model does not pass `onnx.checker`; nothing is left behind.
+    `weights` is a source for `open_weights`, or None for the graph's own; `aliases` name tied weights, `arguments` the inputs that Dynamo
+    only numbers. Above `inline_bytes` of weights, 1 GiB by default, a second file, `{name}.data`, is written beside the model.
     """
     graph = graph.for_deployment()
     _require_cover(graph)
@@ -90,7 +78,7 @@ def _require_cover(graph: CompiledGraph) -> None:
 
 
 def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[frozenset[str]]) -> dict[str, StoredWeight]:
-    """FX name of each weight input -> the weight; the error lists all mismatches."""
+    """Map the FX name of each weight input to the weight; the error lists all mismatches."""
     wanted = graph.weight_inputs()  # FX name -> (outer name, fake or real tensor)
     if weights is None:
         missing = [outer for outer, tensor in wanted.values() if _torch.is_fake(tensor) or tensor is None]
@@ -111,7 +99,7 @@ def _look_up(outer: str, given: Mapping[str, StoredWeight], aliases: Sequence[fr
 
 
 def _names_of(outer: str, aliases: Sequence[frozenset[str]]) -> frozenset[str]:
-    """All names of a weight, including this one."""
+    """Return all names of a weight, including this one."""
     return next((names for names in aliases if outer in names), frozenset({outer}))
 
 
@@ -299,7 +287,7 @@ def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None)
 
 
 def _refers_to(target: pathlib.Path, name: str) -> bool:
-    """Whether an existing model stores weights in a file of this name."""
+    """Tell whether an existing model stores weights in a file of this name."""
     if not target.is_file():
         return False
     try:

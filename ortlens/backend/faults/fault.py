@@ -71,33 +71,22 @@ class Fault:
     raises: bool = False
 
     def covers(self, version: str) -> bool:
-        """Whether a version of ONNX Runtime is in the range in which the fault was seen.
-
-        Args:
-            version: Such as `1.31.1`. Versions newer than all that were measured count as the newest one.
-        """
+        """Tell whether a version is in the range in which the fault was seen; one newer than all measured counts as the newest."""
         number = version_number(version)
         return version_number(self.first) <= number and (self.last is None or number <= version_number(self.last))
 
     def text(self) -> str:
-        """The model in ONNX's text format, for `onnx.parser.parse_model`."""
+        """Write the model in ONNX's text format, for `onnx.parser.parse_model`."""
         return f'<ir_version: 9, opset_import: ["" : {self.opset}]>\n{self.graph}'
 
     def model(self) -> onnx.ModelProto:
-        """The model."""
+        """Parse the model."""
         from onnx import parser
 
         return parser.parse_model(self.text())
 
     def answer(self, *, without: Sequence[str] = ()) -> list[np.ndarray[Any, Any]]:
-        """Run the model in the onnxruntime that is installed.
-
-        Args:
-            without: Optimizers to disable.
-
-        Returns:
-            The outputs.
-        """
+        """Run the model in the installed onnxruntime, with the optimizers in `without` disabled."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -113,11 +102,7 @@ class Fault:
         return found
 
     def outcome(self, *, without: Sequence[str] = ()) -> Outcome:
-        """What the onnxruntime that is installed makes of the model.
-
-        Args:
-            without: Optimizers to disable.
-        """
+        """Tell what the installed onnxruntime makes of the model, with the optimizers in `without` disabled."""
         if self.ends_process(without=without):
             return "wrong"
         try:
@@ -128,14 +113,7 @@ class Fault:
         return "right" if all(self._agree(got, want) for got, want in pairs) else "wrong"
 
     def ends_process(self, *, without: Sequence[str] = ()) -> bool:
-        """Whether running the model ends the process; it is run in another one.
-
-        Args:
-            without: Optimizers to disable.
-
-        Returns:
-            False, without a run, for a fault that does not crash.
-        """
+        """Tell whether running the model, in another process, ends it; False, without a run, for a fault that does not crash."""
         if not self.crashes:
             return False
         command = [sys.executable, "-c", _ANSWER, self.name, *without]
@@ -154,13 +132,6 @@ def _equal(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> bool:
 
 
 def version_number(version: str) -> tuple[int, ...]:
-    """The release of a version, without what builds add to it.
-
-    Args:
-        version: Such as `1.31.1` or `1.32.0.dev20261101`.
-
-    Returns:
-        Its first three numbers.
-    """
+    """Return the first three numbers of a version such as `1.32.0.dev20261101`."""
     parts = version.split("+", maxsplit=1)[0].split(".")[:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)

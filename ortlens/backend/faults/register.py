@@ -23,21 +23,10 @@ MEASURED = (
 
 
 def faults_of(version: str) -> tuple[Fault, ...]:
-    """The known faults of a version.
-
-    Args:
-        version: Of onnxruntime. One that is newer than all that were measured counts as the newest of them.
-
-    Returns:
-        In the order of the register.
-    """
+    """Return the known faults of a version of onnxruntime; one newer than all measured ones counts as the newest."""
     return tuple(fault for fault in FAULTS if fault.covers(version))
 
 
 def is_measured(version: str) -> bool:
-    """Whether the faults were looked for in this version, or in an older and a newer one.
-
-    Args:
-        version: Of onnxruntime.
-    """
+    """Tell whether the faults were looked for in this version of onnxruntime, or in an older and a newer one."""
     return version_number(MEASURED[0]) <= version_number(version) <= version_number(MEASURED[-1])

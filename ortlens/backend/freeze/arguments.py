@@ -37,12 +37,7 @@ class Arguments:
     """
 
     def __init__(self, program: ExportedProgram, traced: Callable[..., Any] | None) -> None:
-        """Read them from the program.
-
-        Args:
-            program: The program, decomposed or not.
-            traced: The function whose parameters have the names; None if it is not known.
-        """
+        """Read the arguments from a program, decomposed or not; the parameters of `traced`, if it is known, name them."""
         self.spec: Any = program.call_spec.in_spec
         self._guards = _torch.exported_guards(program)
         self.guard_texts = _torch.guard_texts(program)
@@ -50,22 +45,13 @@ class Arguments:
         self.signature = Signature(self._leaves(program), _ranges(program))
 
     def positional(self) -> tuple[str, ...]:
-        """The names of the positional arguments, as far as they have names."""
+        """Return the names of the positional arguments, as far as they have names."""
         count = _torch.spec_children(self.spec)[0].num_children
         names = [name for name, parameter in self._parameters.items() if parameter.kind is not _STAR]
         return tuple(names[:count]) if len(names) >= count else ()
 
     def admits(self, known: set[Any], sizes: Any, values: Sequence[Any]) -> bool:
-        """Check sizes that were not passed before.
-
-        Args:
-            known: The combinations that were accepted; a new one is added.
-            sizes: The combination.
-            values: The leaves.
-
-        Returns:
-            True if the program accepts them.
-        """
+        """Tell whether the program accepts sizes that were not passed before; accepted ones are added to `known`."""
         if self._differences(values):
             return False
         if len(known) >= _MOST_SIZES:
@@ -74,17 +60,9 @@ class Arguments:
         return True
 
     def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Order arguments as they were passed in tracing.
+        """Order arguments as in tracing and return the leaves that calls take: plain tensors, and the constants of tracing.
 
-        Args:
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-
-        Returns:
-            The leaves as calls take them: plain tensors, and the constants of tracing.
-
-        Raises:
-            UsageError: They differ from those of tracing; the message names what differs.
+        Raise `UsageError` if they differ from those of tracing; the message names what differs.
         """
         args, kwargs = self._as_traced(args, kwargs)
         try:
@@ -145,16 +123,7 @@ _STAR, _STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
 def named_arguments(traced: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The leaves of arguments with the names that messages use.
-
-    Args:
-        traced: The function whose parameters have the names; None if it is not known.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-
-    Returns:
-        Pairs such as `("parts['pair'][0]", tensor)`.
-    """
+    """Pair the leaves of arguments with the names that messages use, as `("parts['pair'][0]", tensor)`."""
     parameters = _parameters_of(traced)
     return [(_leaf_name(parameters, path), leaf) for path, leaf in _torch.named_leaves((args, dict(kwargs)))]
 
@@ -200,7 +169,7 @@ def _ranges(program: ExportedProgram) -> dict[str, tuple[int | None, int | None]
 
 
 def _bound(value: Any) -> int | None:
-    """A limit as a number; None for an infinite one, which is an object of its own kind."""
+    """Return a limit as a number; None for an infinite one, which is an object of its own kind."""
     return int(value) if isinstance(value, int) or getattr(value, "is_Integer", False) else None
 
 
@@ -213,7 +182,7 @@ def _given_of(value: Any) -> Given | str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor without a subclass; anything else as it is."""
+    """Return a tensor without a subclass; anything else as it is."""
     if not isinstance(value, torch.Tensor) or form_text(value) is not None or _torch.is_fake(value):
         return value
     return value if type(value) in PLAIN else value.as_subclass(torch.Tensor)

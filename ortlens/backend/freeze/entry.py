@@ -33,13 +33,7 @@ class EntryWriter:
     """
 
     def __init__(self, in_spec: Any, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
-        """Prepare to write.
-
-        Args:
-            in_spec: The pytree spec of `(args, kwargs)`.
-            leaves: The leaves of the arguments, in order.
-            names: A local name for each.
-        """
+        """Prepare to write, with a local name for each leaf of the `(args, kwargs)` that `in_spec` describes."""
         self._spec = in_spec
         self._leaves = leaves
         self._names = names
@@ -56,40 +50,16 @@ class EntryWriter:
         }
 
     def source(self, body: Sequence[str], result: str) -> str:
-        """The definition of the function `call`.
-
-        Args:
-            body: Lines between the checks and the return.
-            result: Source of what is returned.
-
-        Returns:
-            Its source.
-        """
+        """Write the function `call`, with the lines of `body` between the checks and the return."""
         lines = [*self._arguments(), *self._checks(), *body, f"return {result}"]
         return "def call(self, /, *args, **kwargs):\n" + "\n".join(f"    {line}" for line in lines) + "\n"
 
     def result(self, out_spec: Any, texts: Sequence[str]) -> str:
-        """Source of the result.
-
-        Args:
-            out_spec: The pytree spec of the result.
-            texts: Source of each leaf.
-
-        Returns:
-            An expression.
-        """
+        """Write an expression for the result, from the source of each leaf."""
         return self._built(out_spec, iter(texts))
 
     def constant(self, prefix: str, value: object) -> str:
-        """A name for a constant.
-
-        Args:
-            prefix: What it begins with.
-            value: The value.
-
-        Returns:
-            The name.
-        """
+        """Store a constant and return its name."""
         name = f"{prefix}_{len(self.scope)}"
         self.scope[name] = value
         return name
@@ -115,7 +85,7 @@ class EntryWriter:
         return repr(key) if type(key) in (str, int) else self.constant("key", key)
 
     def _targets(self, spec: Any) -> tuple[list[str], list[str]]:
-        """A local name for each child, and the lines that take it apart further."""
+        """Make a local name for each child, and the lines that take it apart further."""
         targets: list[str] = []
         lines: list[str] = []
         for child in _torch.spec_children(spec):
@@ -157,7 +127,7 @@ class EntryWriter:
         return [*lines, *(f"if {condition}: {_SLOW}" for condition in self.slow_if)]
 
     def _against(self, name: str, leaf: TensorLeaf) -> Iterator[str]:
-        """Conditions under which a tensor is not exactly as traced."""
+        """List the conditions under which a tensor is not exactly as traced."""
         yield f"type({name}) not in tensors"
         yield f"{name}.dtype is not {self.constant('dtype', getattr(torch, leaf.dtype))}"
         if all(isinstance(size, int) for size in leaf.sizes):

@@ -36,18 +36,9 @@ _INLINE_BYTES = 1 << 20  # ONNX Runtime maps the weights of a second file; those
 
 
 def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
-    """Write a frozen callable.
+    """Write a frozen callable to a new or empty folder and return its absolute path.
 
-    Args:
-        frozen: The callable.
-        folder: A folder that does not exist yet, or is empty.
-
-    Returns:
-        Its absolute path.
-
-    Raises:
-        UsageError: The folder is not empty or cannot be written, nodes stay in PyTorch, weights have changed since, or something has no
-            form in ONNX, numpy or JSON; nothing is left there.
+    Raise `UsageError`, and leave nothing there, if nodes stay in PyTorch, weights have changed since, or something cannot be written.
     """
     target = pathlib.Path(folder).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -121,7 +112,7 @@ def _refuse_dtypes(frozen: Frozen) -> None:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON holds a value as it is."""
+    """Tell whether JSON holds a value as it is."""
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 
@@ -133,7 +124,7 @@ def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict
 
 
 def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Where each input of the model comes from."""
+    """Tell where each input of the model comes from."""
     leaf = itertools.count()
     sources = [
         {"leaf": next(leaf)} if spec.kind is InputKind.USER_INPUT else {"state": str(spec.target)}
@@ -144,7 +135,7 @@ def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _outputs(program: Any, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Where each leaf of the result comes from, and which outputs are new values of state or of arguments."""
+    """Tell where each leaf of the result comes from, and which outputs are new values of state or of arguments."""
     signature_ = program.graph_signature
     user = [spec.arg.name for spec in signature_.input_specs if spec.kind is InputKind.USER_INPUT]
     made = iter(names)
@@ -218,7 +209,7 @@ _FUNCTIONS = {
 
 
 def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
-    """The guards of tracing as JSON, each with its text."""
+    """Convert the guards of tracing to JSON, each with its text."""
     places = {}
     for place, name in enumerate(leaves):
         base, bracket, rest = name.partition("[")
@@ -265,7 +256,7 @@ class _Guard:
         return ["and", *([_OPERATORS[type(op)], values[place], values[place + 1]] for place, op in enumerate(node.ops))]
 
     def _size(self, node: ast.expr) -> Any:
-        """`L['x'].size()[0]`, or `L['n']` of a number."""
+        """Read `L['x'].size()[0]`, or `L['n']` of a number."""
         text = ast.unparse(node)
         if text in self._places:
             return ["value", self._places[text]]

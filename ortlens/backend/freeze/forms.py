@@ -18,20 +18,13 @@ if TYPE_CHECKING:
 
 
 def form_text(value: object) -> str | None:
-    """Describe a tensor that is no dense one.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        Such as `a sparse tensor (torch.sparse_coo)`; None for dense tensors, and for what is no tensor.
-    """
+    """Describe a tensor that is not dense, as `a sparse tensor (torch.sparse_coo)`; None for anything else."""
     form = _form(value)
     return None if form is None else form[0]
 
 
 def _form(value: object) -> tuple[str, str] | None:
-    """What it is, and what to do."""
+    """Return what a tensor that is not dense is, and what to do about it."""
     if not isinstance(value, torch.Tensor):
         return None
     if value.is_nested:
@@ -47,43 +40,21 @@ def _form(value: object) -> tuple[str, str] | None:
 
 
 def refuse_arguments(source: object, named: Iterable[tuple[str, object]]) -> None:
-    """Refuse arguments that are no dense tensors, before tracing.
-
-    Args:
-        source: What is to be frozen.
-        named: Name and value of each leaf of the arguments.
-
-    Raises:
-        UsageError: There are such; the message names each, with what to do.
-    """
+    """Raise `UsageError` for named arguments that are not dense tensors, before tracing."""
     _refuse(source, [(name, *form) for name, value in named if (form := _form(value)) is not None])
 
 
 def refuse_weights(source: object) -> None:
-    """Refuse weights whose memory a trace would take for that of a dense tensor.
+    """Raise `UsageError` for weights whose memory a trace would take for that of a dense tensor.
 
     Sparse weights stay in PyTorch, and those of traceable subclasses are taken apart.
-
-    Args:
-        source: A function, a module, or an exported program.
-
-    Raises:
-        UsageError: A weight is nested, quantized, or an oneDNN tensor; the message names each, with what to do.
     """
     opaque = [(name, value) for name, value in _weights_of(source) if value.is_nested or value.is_quantized or value.is_mkldnn]
     _refuse(source, [(name, *form) for name, value in opaque if (form := _form(value)) is not None])
 
 
 def refuse_constants(source: object, program: ExportedProgram) -> None:
-    """Refuse a sparse tensor that a function holds outside of parameters and buffers: PyTorch cannot lower it.
-
-    Args:
-        source: What is to be frozen.
-        program: The traced program.
-
-    Raises:
-        UsageError: There is one; the message says what to do.
-    """
+    """Raise `UsageError` for a sparse tensor that a function holds outside parameters and buffers: PyTorch cannot lower it."""
     names = [spec.target for spec in program.graph_signature.input_specs if spec.kind is InputKind.CONSTANT_TENSOR]
     forms = [form for name in names if (form := _form(state_value(program, name))) is not None]
     _refuse(source, [("a variable that it reads", what, f"{do}, or register it as a buffer of a module") for what, do in forms])

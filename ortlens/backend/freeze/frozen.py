@@ -178,19 +178,7 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
 ) -> Frozen:
     """Compile a program and freeze it.
 
-    Args:
-        program: As traced.
-        backend: Compiles it.
-        source: What was traced.
-        traced: The function whose parameters have the names of the arguments; None if it is not known.
-        fallback: Called with arguments outside the signature; None to raise.
-        asked: What the traced code asked about the layout of tensors.
-
-    Returns:
-        The frozen callable.
-
-    Raises:
-        UsageError: The program takes something that cannot be frozen, or `dynamic_shapes=False` is set while sizes vary.
+    `fallback` is called with arguments outside the signature, None to raise; `asked` is what the traced code asked about layouts.
     """
     program = _torch.with_renamed_guards(program)
     refuse_constants(source, program)
@@ -206,16 +194,7 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
 
 
 def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable[..., Any]:
-    """Compile the program of a frozen callable once more, for a lens.
-
-    Args:
-        frozen: The callable; it stays as it is.
-        backend: Compiles the program.
-        recorder: That of the lens.
-
-    Returns:
-        A function that does the same as the callable, through sessions that the lens records. Its state is that of the source.
-    """
+    """Compile a frozen callable's program once more, through sessions that a lens records; its state is that of the source."""
     asked = frozen.steps.memory.asked
     program = _torch.with_renamed_guards(frozen.program)
     decomposed, lowered = _lowered(program, backend, recorder)
@@ -260,7 +239,7 @@ def _steps_of(  # noqa: PLR0913 - each is a part of what is compiled
 
 
 def _own_values(program: ExportedProgram, *, copies_state: bool) -> list[Any]:
-    """The inputs of a program's graph that are no arguments: weights, the state that calls change or a copy of it; None for arguments."""
+    """Collect the graph inputs that are no arguments: weights, and the state or a copy of it; None in the place of arguments."""
     written = mutated_inputs(program)
     specs = program.graph_signature.input_specs
     values: list[Any] = [None if spec.kind is InputKind.USER_INPUT else state_value(program, spec.target) for spec in specs]

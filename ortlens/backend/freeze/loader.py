@@ -98,7 +98,7 @@ def _manifest_in(place: pathlib.Path) -> dict[str, Any]:
 
 
 def _inside(place: pathlib.Path, name: object) -> pathlib.Path:
-    """A plain file of the folder."""
+    """Resolve a name from the manifest to a plain file of the folder."""
     if not isinstance(name, str) or name in ("", ".", "..") or not set("/\\:\0").isdisjoint(name):
         raise CaptureError(f"{name!r} in the manifest is no name of a file in {place}")
     path = place / name
@@ -125,14 +125,7 @@ def _check_files(place: pathlib.Path, manifest: Mapping[str, Any]) -> None:
 
 
 def digest_of(path: pathlib.Path) -> str:
-    """The sha256 of a file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        In hexadecimal.
-    """
+    """Return the SHA-256 of a file in hexadecimal."""
     made = hashlib.sha256()
     piece = memoryview(bytearray(_PIECE))  # one for all: fresh memory for every piece would cost as much as reading
     with path.open("rb", buffering=0) as stream:
@@ -264,7 +257,7 @@ class LoadedFrozen:
             self._known.add(key)
 
     def _memory_faults(self, given: Sequence[Any]) -> list[str]:
-        """What a call would write to wrongly, a sentence for each with what to do."""
+        """Describe what a call would write to wrongly, a sentence for each with what to do."""
         names = [leaf.name for leaf in self.signature.leaves]
         found = []
         for leaf, strides in self._layouts:
@@ -324,7 +317,7 @@ def _array(place: pathlib.Path, entry: Mapping[str, Any]) -> np.ndarray[Any, Any
 
 
 def _as_given(value: Any) -> Any:
-    """A tensor or array as an array, in the memory of the tensor if its values are there; anything else as it is."""
+    """Convert a tensor or array to an array, in the memory of the tensor if its values are there; leave anything else as it is."""
     if isinstance(value, np.generic):
         made: np.ndarray[Any, Any] = np.asarray(value)
         made.flags.writeable = False
@@ -339,7 +332,7 @@ def _as_given(value: Any) -> Any:
 
 
 def _sign(value: Any) -> float | None:
-    """What tells 0.0 and -0.0 apart, which are equal."""
+    """Return the sign of a float, which tells 0.0 from -0.0 although they are equal."""
     return math.copysign(1.0, value) if isinstance(value, float) else None
 
 
@@ -358,7 +351,7 @@ def _overlap(one: Any, other: Any) -> bool:
 
 
 def _overlaps_itself(array: Any) -> bool:
-    """Whether several elements may lie in one place."""
+    """Tell whether several elements may lie in one place."""
     end = 0
     for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
         if size > 1 and step <= end:

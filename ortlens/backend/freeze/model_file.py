@@ -60,33 +60,16 @@ class ModelFile:
 
 
 def read_model(model: bytes) -> ModelFile:
-    """Find what a model reads and calls.
-
-    Args:
-        model: The bytes of a ModelProto, with external data or without.
-
-    Returns:
-        Both.
-
-    Raises:
-        ValueError: The bytes are no such message.
-    """
+    """Find what a serialized ModelProto reads and calls; raises ValueError for anything else."""
     found = ModelFile()
     _walk(memoryview(model), "model", found, found.calls, 0)
     return found
 
 
 def refuse_unsafe(found: ModelFile, model: pathlib.Path) -> None:
-    """Refuse a model that would read outside its folder, or that expands without end.
+    """Refuse, by a ValueError, a model that would read outside its folder, or that expands without end.
 
-    Args:
-        found: What the model reads and calls.
-        model: Its file. The folder of a link, and the folder that it leads to, both count as the model's folder. A file that is missing
-            there is left to ONNX Runtime, which names it.
-
-    Raises:
-        ValueError: A file lies elsewhere, is no plain file, or is shorter than the model says; functions call each other in a circle,
-            too deeply or too often.
+    The folder of a link and the folder it leads to both count as the model's. A missing file is left to ONNX Runtime, which names it.
     """
     sizes: dict[str, int | None] = {}  # of each file, looked up once: a model may have thousands of tensors in one
     for entries in found.external:
@@ -101,7 +84,7 @@ def refuse_unsafe(found: ModelFile, model: pathlib.Path) -> None:
 
 
 def _size_inside(location: str, model: pathlib.Path) -> int | None:
-    """The size of a file in the model's folder; None if it is missing."""
+    """Return the size of a file in the model's folder; None if it is missing."""
     named = pathlib.Path(location)
     if not location or "\0" in location or location.startswith(_MEMORY) or named.is_absolute() or ".." in named.parts:
         raise ValueError(f"a tensor lies in {location!r}, which is no path inside the model's folder")
@@ -132,7 +115,7 @@ def _refuse_endless(found: ModelFile) -> None:
 def _expanded(
     calls: list[Function], functions: Mapping[Function, list[Function]], known: dict[Function, tuple[int, int]], path: tuple[Function, ...]
 ) -> tuple[int, int]:
-    """Nodes that some nodes expand to, and how deeply functions call each other below them."""
+    """Count the nodes that some nodes expand to, and how deeply functions call each other below them."""
     nodes = depth = 0
     for call in calls:
         if call not in functions:
@@ -179,13 +162,13 @@ def _named(data: memoryview, fields: tuple[int, int, int]) -> Function:
 
 
 def _texts(data: memoryview, fields: tuple[int, ...]) -> list[str]:
-    """The texts in some fields; of one that is given twice the last, as in protobuf, and of one that is missing an empty one."""
+    """Return the texts of fields: the last of those given twice, as in protobuf, and an empty one for a missing field."""
     given = {number: value for number, value in _fields(data) if value is not None and number in fields}
     return [bytes(given.get(number, b"")).decode("utf-8", "replace") for number in fields]
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | None]]:
-    """Number and content of each field; None for one without a length."""
+    """Yield number and content of each field; None for one without a length."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place)

@@ -25,7 +25,7 @@ class Size:
     offset: int = 0
 
     def __str__(self) -> str:
-        """As in `2*s0+1`."""
+        """Return text such as `2*s0+1`."""
         scaled = self.name if self.factor == 1 else f"{self.factor}*{self.name}"
         return scaled if not self.offset else f"{scaled}{self.offset:+d}"
 
@@ -40,7 +40,7 @@ class TensorLeaf:
     device: str = "cpu"
 
     def __str__(self) -> str:
-        """As in `f32[2,s0]`."""
+        """Return text such as `f32[2,s0]`."""
         return _tensor_text(self.dtype, self.sizes, self.device)
 
 
@@ -52,7 +52,7 @@ class NumberLeaf:
     size: Size
 
     def __str__(self) -> str:
-        """As in `int s0`."""
+        """Return text such as `int s0`."""
         return f"int {self.size}"
 
 
@@ -64,7 +64,7 @@ class ConstantLeaf:
     value: Any
 
     def __str__(self) -> str:
-        """As in `True`."""
+        """Return text such as `True`."""
         return repr(self.value)
 
 
@@ -80,7 +80,7 @@ class Given:
     device: str = "cpu"
 
     def __str__(self) -> str:
-        """As in `f32[2,3]`."""
+        """Return text such as `f32[2,3]`."""
         return _tensor_text(self.dtype, self.shape, self.device)
 
 
@@ -105,14 +105,9 @@ class Signature:
         )
 
     def differences(self, values: Sequence[Any], given_of: Callable[[Any], Given | str | None]) -> list[str]:
-        """Compare values with the signature.
+        """Describe each leaf that differs from the signature: which, expected, given. Empty when all are accepted.
 
-        Args:
-            values: One per leaf.
-            given_of: What is known of a tensor; a text for a tensor that fits no signature; None for a value that is none.
-
-        Returns:
-            A sentence per leaf that differs: which, expected, given. Empty when all are accepted.
+        `given_of` returns a text for a tensor that fits no signature, and None for a value that is no tensor.
         """
         found: list[str] = []
         sizes: dict[str, tuple[int, str]] = {}
@@ -153,15 +148,7 @@ class Signature:
 
 
 def is_same_constant(expected: Any, given: Any) -> bool:
-    """Whether a value is the one that was traced.
-
-    Args:
-        expected: The traced value.
-        given: The value passed now.
-
-    Returns:
-        True for an equal value of the same type; a NaN is equal to another one, and 0.0 is not -0.0.
-    """
+    """Tell whether a value equals the traced one and has its type; a NaN equals another NaN, 0.0 is not -0.0."""
     if expected is given:
         return True
     if type(expected) is not type(given):
@@ -185,14 +172,7 @@ def _tensor_text(dtype: str, sizes: Sequence[object], device: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value in a message.
-
-    Args:
-        value: Any object.
-
-    Returns:
-        A short text: plain values as they are, of other objects the type.
-    """
+    """Show a value in a message: plain values as they are, other objects by their type."""
     text = repr(value) if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - fits a line
 
@@ -207,18 +187,7 @@ Tree = Any
 
 
 def flat(tree: Tree, value: Any) -> list[Any]:
-    """Take a value apart.
-
-    Args:
-        tree: Its structure.
-        value: The value.
-
-    Returns:
-        The leaves, in order.
-
-    Raises:
-        UnknownForm: The value has another structure.
-    """
+    """Take a value apart into its leaves, in order; raises `UnknownForm` if it has another structure."""
     if tree == "*":
         return [value]
     kind, children = tree[0], tree[-1]
@@ -235,18 +204,7 @@ def flat(tree: Tree, value: Any) -> list[Any]:
 
 
 def unflat(tree: Tree, leaves: Sequence[Any]) -> Any:
-    """Build a value from its leaves.
-
-    Args:
-        tree: Its structure.
-        leaves: The leaves, in order.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: There are more or fewer leaves than in the structure, or it is no structure.
-    """
+    """Build a value from its leaves, in order; raises ValueError for a wrong number of leaves or an invalid structure."""
     rest = iter(leaves)
     made = _built(tree, rest)
     if next(rest, rest) is not rest:
@@ -270,14 +228,7 @@ def _built(tree: Tree, leaves: Iterator[Any]) -> Any:
 
 
 def tree_text(tree: Tree) -> str:
-    """A structure in a message.
-
-    Args:
-        tree: The structure.
-
-    Returns:
-        Such as `(*, {'mask': *})`.
-    """
+    """Show a structure in a message, such as `(*, {'mask': *})`."""
     if tree == "*":
         return "*"
     kind, children = tree[0], tree[-1]
@@ -294,14 +245,7 @@ def _count_of(value: Any) -> str:
 
 
 def json_from_signature(signature: Signature) -> dict[str, Any]:
-    """A signature as JSON.
-
-    Args:
-        signature: The signature; constants are None, booleans, numbers and strings.
-
-    Returns:
-        Plain lists, dicts and values.
-    """
+    """Convert a signature, whose constants are None, booleans, numbers and strings, to plain lists, dicts and values."""
     return {
         "leaves": [_json_of(leaf) for leaf in signature.leaves],
         "ranges": {name: list(pair) for name, pair in signature.ranges.items()},
@@ -318,17 +262,7 @@ def _json_of(leaf: Leaf) -> dict[str, Any]:
 
 
 def signature_from_json(given: Mapping[str, Any]) -> Signature:
-    """The signature that `json_from_signature` wrote.
-
-    Args:
-        given: JSON of any origin.
-
-    Returns:
-        The signature.
-
-    Raises:
-        ValueError: The JSON is no signature; KeyError and TypeError as well.
-    """
+    """Read what `json_from_signature` wrote; raises ValueError, KeyError or TypeError for other JSON."""
     ranges = {str(name): (_whole_or_none(least), _whole_or_none(most)) for name, (least, most) in given["ranges"].items()}
     return Signature(tuple(_leaf_from(entry) for entry in given["leaves"]), ranges)
 
@@ -401,15 +335,9 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def admits(guard: Any, values: Sequence[Any]) -> bool:
-    """Evaluate a guard of tracing over the sizes of arguments.
+    """Evaluate a guard of tracing, given as JSON, over the sizes of arguments; False where it is undefined.
 
-    Args:
-        guard: As JSON: a number, `["size", leaf, dim]`, `["value", leaf]`, `["and", ...]`, `["or", ...]`, `["not", x]`,
-            `["if", condition, x, y]`, or an operation of Python such as `"=="` or `"max"` with its operands.
-        values: The leaves.
-
-    Returns:
-        Whether it holds.
+    A guard is a number, `["size", leaf, dim]`, `["value", leaf]`, `["if", condition, x, y]`, or like `["and", ...]`, `["==", x, y]`.
     """
     try:
         return bool(_evaluated(guard, values))

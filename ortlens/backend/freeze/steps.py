@@ -56,13 +56,8 @@ class FrozenSteps:
     ) -> None:
         """Take over a graph that has run once.
 
-        Args:
-            program: The decomposed program.
-            graph: Compiled from it, with sessions.
-            values: The inputs of the graph: of weights and state those that calls use, of the user's inputs None.
-            results: What each output of the program is.
-            memory: What calls assume about the memory of their arguments.
-            recorder: That of the lens that watches the calls. They then go through the graph and its runners, where a lens looks on.
+        `values` are the inputs of the graph: the weights and state that calls use, None for the user's inputs. With a recorder, calls go
+        through the graph and its runners, where a lens looks on.
         """
         self._watched = recorder is not None
         self._results = results
@@ -85,7 +80,7 @@ class FrozenSteps:
             runner.run = _without(self.call_of(runner, log), places)
 
     def changed_weights(self) -> tuple[str, ...]:
-        """The names of the frozen weights that were written to since."""
+        """Name the frozen weights that were written to since."""
         names = self.graph.weight_inputs()
         found: set[str] = set()
         for runner in self.graph.runners:
@@ -97,16 +92,10 @@ class FrozenSteps:
     def function(
         self, arguments: Arguments, slow: Callable[[tuple[Any, ...], dict[str, Any]], Any], *, checks_all: bool = True
     ) -> Callable[..., Any]:
-        """Generate the function of a call.
+        """Generate the function of a call; its first argument is the frozen callable.
 
-        Args:
-            arguments: What it takes.
-            slow: Called with arguments that are not exactly as traced.
-            checks_all: Whether the function also checks what calls assume about memory, if they can violate it at all, and autocast.
-                One that does not takes negative and conjugate views.
-
-        Returns:
-            The function, whose first argument is the frozen callable.
+        `slow` gets arguments that are not exactly as traced. Without `checks_all`, the function checks neither autocast nor what calls
+        assume about memory, and takes negative and conjugate views.
         """
         runner = self._only_runner()
         placeholders = self.graph.placeholders() if self.graph.runners else _placeholders(self.graph.lowered.module)
@@ -130,7 +119,7 @@ class FrozenSteps:
         return function_from_source("call", source, {**entry.scope, "slow": slow, "admits": arguments.admits})
 
     def _only_runner(self) -> PartitionRunner | None:
-        """The runner whose session computes all outputs from the graph's inputs; None if PyTorch computes something too."""
+        """Return the runner whose session computes all outputs from the graph's inputs; None if PyTorch computes something too."""
         graph = self.graph
         if self._watched or len(graph.runners) != 1 or graph.lowered.views is not None or eager_nodes(graph.plan):
             return None
@@ -141,7 +130,7 @@ class FrozenSteps:
         return runner if given.issuperset(runner.partition.inputs) and known.issuperset(outputs) else None
 
     def _inlined(self, entry: EntryWriter, runner: PartitionRunner, names: dict[Any, str]) -> tuple[list[str], list[str]]:
-        """The call of the only session, as part of the function."""
+        """Write the call of the only session as part of the function."""
         passed = _passed(runner)
         plain = "{}" if entry.refuses_signs else entry.constant("resolved", resolved) + "({})"
         lines, scope = call.inlined_call(
@@ -165,7 +154,7 @@ class FrozenSteps:
     def _through_program(
         self, entry: EntryWriter, placeholders: Sequence[torch.fx.Node], names: dict[Any, str]
     ) -> tuple[list[str], list[str]]:
-        """A call of the straight-line function that alternates between sessions and PyTorch."""
+        """Write a call of the straight-line function that alternates between sessions and PyTorch."""
         graph = self.graph
         passed = list(range(len(placeholders)))
         run: Callable[[list[Any]], list[Any]]
@@ -189,15 +178,7 @@ class FrozenSteps:
         return [f"out[{place}]" for place in range(count)], [f"out = {entry.constant('program', run)}([{args}])"]
 
     def call_of(self, runner: PartitionRunner, log: RunLog | None = None) -> Callable[..., tuple[Any, ...]]:
-        """A function that runs a partition's session without checks of its weights.
-
-        Args:
-            runner: The partition's.
-            log: Where calls are recorded, if anywhere.
-
-        Returns:
-            A function of the inputs that are neither weights nor constants.
-        """
+        """Make a function that runs a partition's session without weight checks; it takes neither weights nor constants."""
         info = runner.sessions[0]
         return call.make_call(
             info.session,
@@ -213,7 +194,7 @@ class FrozenSteps:
         )
 
     def _outputs(self, runner: PartitionRunner) -> list[Output]:
-        """The outputs of a session; new values of state take the memory of the old ones, where that is proved to be right."""
+        """List the outputs of a session; new values of state take the memory of the old ones where that is proved to be right."""
         passed = _passed(runner)
         inputs, places = [item for _, item in passed], {node: place for place, (node, _) in enumerate(passed)}
         state = {node for place, node in enumerate(self.graph.placeholders()) if place not in self._user}
@@ -222,14 +203,14 @@ class FrozenSteps:
         return in_place.with_memory_of_inputs(runner.factory.outputs(runner.sessions[0].session), inputs, updates, runner.model)
 
     def _constants(self, runner: PartitionRunner) -> list[tuple[Input, torch.Tensor]]:
-        """The weights that are no constants of the session, such as tables that are only looked up."""
+        """List the weights that are no constants of the session, such as tables that are only looked up."""
         values = dict(zip(self.graph.placeholders(), self._values, strict=True))
         items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
         weights = runner.weight_nodes()
         return [(item, values[node]) for node, item in items if node in weights and item.frozen is None]
 
     def _failure_of(self, runner: PartitionRunner) -> Callable[[tuple[Any, ...], Exception], tuple[Any, ...]]:
-        """What to do when ONNX Runtime fails: as in compiled code, PyTorch computes the partition, and its exception is the caller's."""
+        """Make the handler of ONNX Runtime's failures: as in compiled code, PyTorch computes the partition and may itself raise."""
         values = dict(zip(self.graph.placeholders(), self._values, strict=True))
         weights = runner.weight_nodes()
 
@@ -243,7 +224,7 @@ class FrozenSteps:
     def _outcome(
         self, entry: EntryWriter, results: Sequence[str], names: dict[Any, str], placeholders: Sequence[torch.fx.Node]
     ) -> tuple[list[str], list[str]]:
-        """Lines that write new values of state and of inputs, and the source of each leaf of the result."""
+        """Write the lines that store new values of state and of inputs, and the source of each leaf of the result."""
         old = [names[node] for node in placeholders]
         lines: list[str] = []
         placed: list[str] = []
@@ -278,7 +259,7 @@ class FrozenSteps:
         return list(next(iter(self.program.graph.find_nodes(op="output"))).args[0])
 
     def _is_overwritten(self, node: Any) -> bool:
-        """Whether a result lies in the memory of state that calls write to, or in that of its new value."""
+        """Tell whether a result lies in the memory of state that calls write to, or in that of its new value."""
         specs = self.program.graph_signature.input_specs
         inputs = zip(self.program.graph.find_nodes(op="placeholder"), specs, strict=True)
         state = {made for made, spec in inputs if spec.target in self.state}
@@ -286,7 +267,7 @@ class FrozenSteps:
         return isinstance(node, torch.fx.Node) and owner_of(node, new) in state | new
 
     def _is_kept_by_clone(self, owner: int, node: torch.fx.Node, *, is_view: bool) -> bool:
-        """Whether a clone of state, or of a view of it, has the same strides, so that what surrounds it need not be copied."""
+        """Tell whether a clone of state, or of a view of it, has the same strides, so that what surrounds it need not be copied."""
         state = self._values[owner]
         if not is_view:
             return _is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
@@ -311,7 +292,7 @@ class _Part:
 
 
 def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]], *, dense: bool = True) -> list[str]:
-    """The line that copies results of which the next call writes over the memory; those that share memory share that of the copy."""
+    """Write the line that copies results whose memory the next call overwrites; results that share memory share their copy's."""
     if not copied:
         return []
     names, texts = zip(*copied, strict=True)
@@ -325,14 +306,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def in_copies(*values: torch.Tensor) -> list[torch.Tensor]:
-    """Copy tensors with the memory around and between their elements.
-
-    Args:
-        *values: Plain tensors.
-
-    Returns:
-        Tensors that lie in the copies as these do, without gradients.
-    """
+    """Copy tensors with the memory around and between their elements; copies lie as the tensors do, without gradients."""
     storages: dict[int, torch.UntypedStorage] = {}
     made = []
     for value in values:
@@ -343,17 +317,17 @@ def in_copies(*values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _taking(run: Callable[[list[Any]], list[Any]], places: Sequence[int]) -> Callable[[list[Any]], list[Any]]:
-    """The same function, of more arguments."""
+    """Make the same function take more arguments."""
     return lambda args: run([args[place] for place in places])
 
 
 def _without(run: Callable[..., tuple[Any, ...]], places: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
-    """The same function, of all inputs of a partition."""
+    """Make the same function take all inputs of a partition."""
     return lambda *args: run(*[args[place] for place in places])
 
 
 def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, Input]]:
-    """The inputs of a partition that calls pass: all but weights."""
+    """List the inputs of a partition that calls pass: all but weights."""
     weights = runner.weight_nodes()
     items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
     return [(node, item) for node, item in items if node not in weights]

@@ -26,21 +26,10 @@ class Untraceable(Exception):  # noqa: N818 - a verdict on the target; its cause
 def program_of(
     target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
 ) -> tuple[ExportedProgram, frozenset[str]]:
-    """Trace a target once, without gradients.
+    """Trace a target once, without gradients; an exported program is returned as it is.
 
-    Args:
-        target: A function, a module, or an exported program, which is returned as it is.
-        args: Its arguments.
-        kwargs: Likewise.
-        dynamic_shapes: As for `torch.export.export`; True for all sizes that PyTorch finds it can leave open; None for fixed sizes.
-
-    Returns:
-        The program, whose parameters and buffers are shared with the target, and what the target's code asked about the layout of tensors,
-        such as `is_contiguous`.
-
-    Raises:
-        Untraceable: PyTorch cannot trace it.
-        UsageError: The target cannot be called, or sizes are given for a program that has them.
+    The program shares parameters and buffers with the target. With it comes what the target's code asked about the layout of tensors.
+    `dynamic_shapes` is as for `torch.export.export`, or True for all sizes that PyTorch can leave open, None for fixed sizes.
     """
     if isinstance(target, torch.export.ExportedProgram):
         if args or kwargs or dynamic_shapes is not None:
@@ -86,7 +75,7 @@ _QUESTIONS = frozenset({"is_contiguous", "stride", "storage_offset"})
 
 
 def _is_asked_by_model() -> bool:
-    """Whether model code, not torch's, called what is being traced; other modes may lie in between."""
+    """Tell whether model code, not torch's, called what is being traced; other modes may lie in between."""
     frame = inspect.currentframe()
     while frame is not None and (frame.f_code.co_name == "__torch_function__" or frame.f_globals.get("__name__") in _BETWEEN):
         frame = frame.f_back
@@ -112,14 +101,14 @@ def _apart(tree: Any) -> Any:
 
 
 def _place_of(error: Exception) -> str:
-    """The line of the model at which a trace stopped; empty where PyTorch did not run its code."""
+    """Find the line of the model at which a trace stopped; empty where PyTorch did not run its code."""
     frames = [Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     found = innermost([frame for frame in frames if is_model_code(frame) and not frame.file.startswith("<")])
     return "" if found is None else f" at {found.file}:{found.line}"
 
 
 def _module_of(function: Callable[..., Any]) -> torch.nn.Module:
-    """A function as a module with its signature; the module of a method is registered, so that its weights have names."""
+    """Wrap a function in a module with its signature; the module of a method is registered, so that its weights have names."""
     made = torch.nn.Module()
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
@@ -129,21 +118,14 @@ def _module_of(function: Callable[..., Any]) -> torch.nn.Module:
 
 
 def parameters_source(target: Callable[..., Any] | ExportedProgram) -> Callable[..., Any] | None:
-    """The function whose signature a target has.
-
-    Args:
-        target: As for `program_of`.
-
-    Returns:
-        The function; None for an exported program.
-    """
+    """Return the function whose signature a target has; None for an exported program."""
     if isinstance(target, torch.export.ExportedProgram):
         return None
     return target.forward if isinstance(target, torch.nn.Module) else target
 
 
 def _open_sizes(tree: Any) -> Any:
-    """All sizes of all tensors, as far as PyTorch finds that they may vary."""
+    """Leave open all sizes of all tensors, as far as PyTorch finds that they may vary."""
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]  # torch has no annotations here
     for tensor in _torch.tensors_of(tree):
         shapes[tensor] = dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO)

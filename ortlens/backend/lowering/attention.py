@@ -27,7 +27,7 @@ def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Softmax attention as in exported programs. The query is [..., head, row, feature]; a mask may be boolean."""
+    """Compute softmax attention as in exported programs. The query is [..., head, row, feature]; a mask may be boolean."""
     groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))
@@ -49,7 +49,7 @@ def forward(  # noqa: PLR0913 - the operator's schema
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention, and the logarithm of each row's sum of exponentials. The query is [batch, head, row, feature]."""
+    """Compute softmax attention and the log-sum-exp of each row of scores. The query is [batch, head, row, feature]."""
     if dropout_p != 0.0:
         raise NotImplementedError(f"the fused attention of the CPU has no dropout, but dropout_p is {dropout_p}")
     groups = query.shape[1] // key.shape[1]
@@ -59,10 +59,9 @@ def forward(  # noqa: PLR0913 - the operator's schema
 
 
 def _attended(weights: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Weights times values. A fully masked row gives zeros, as in PyTorch's operators, where softmax gives NaN.
+    """Multiply weights by values. A fully masked row gives zeros, as in PyTorch's operators, where softmax gives NaN.
 
-    Such rows are found in the mask, which all heads and mostly all layers share, and zeroed in the output. Searching the scores
-    instead would cost as much as the softmax.
+    The mask shows such rows, and all heads and mostly all layers share it; searching the scores would cost as much as the softmax.
     """
     output = torch.matmul(weights, value.to(weights.dtype))
     if mask is None:
@@ -83,7 +82,7 @@ def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value; the probabilities are recomputed from `logsumexp`."""
+    """Compute the gradients of query, key and value; the probabilities are recomputed from `logsumexp`."""
     del dropout_p
     groups = query.shape[1] // key.shape[1]
     keys, values = _repeated(key, groups), _repeated(value, groups)
@@ -106,14 +105,14 @@ def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 
 def _laid_out_like(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """The output in the memory order of the query, as the fused operator returns it: later code may view it without a copy."""
+    """Give the output the memory order of the query, as the fused operator does: later code may view it without a copy."""
     strides = [_torch.size_hint(stride) for stride in torch.empty_like(query).stride()]  # nothing reads it; the query may be expanded
     order = order_from_strides(query.shape, strides)
     return output.contiguous() if order == list(range(query.dim())) else laid_out(output, order)
 
 
 def _like_operator(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The gradient in the memory layout of the fused operator: [batch, row, head, feature]."""
+    """Lay out the gradient in memory as the fused operator does: [batch, row, head, feature]."""
     return gradient.to(like.dtype).transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -122,7 +121,7 @@ def _scale(query: torch.Tensor, scale: float | None) -> float:
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None, *, is_causal: bool) -> torch.Tensor:
-    """Scaled, masked scores, in float32 for 16-bit types, as in the fused operator."""
+    """Compute scaled, masked scores, in float32 for 16-bit types, as in the fused operator."""
     wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
     scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * _scale(query, scale)
     if is_causal:
@@ -136,7 +135,7 @@ def _number(value: float, like: torch.Tensor) -> torch.Tensor:
 
 
 def _repeated(tensor: torch.Tensor, groups: int) -> torch.Tensor:
-    """The heads of key or value, repeated for each query head that shares them."""
+    """Repeat the heads of key or value for each query head that shares them."""
     return tensor if groups == 1 else tensor.repeat_interleave(groups, -3)
 
 

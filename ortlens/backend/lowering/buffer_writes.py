@@ -49,15 +49,9 @@ _ANY_LAYOUT = (_MOVES - {_aten.view.default}) | {_aten.select.int, _aten.slice.T
 
 
 def session_writes(module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = ()) -> tuple[torch.fx.Node, ...]:
-    """The writes of rows into large inputs that one session may be able to make where these lie.
+    """Find the writes of rows into large inputs that one session may be able to make where these lie.
 
-    Args:
-        module: As for `write_in_place`.
-        mutated: Likewise.
-        except_for: Likewise.
-
-    Returns:
-        Nodes that put rows at one index into an input that nothing else reads, and whose result nothing shares.
+    Each puts rows at one index into an input that nothing else reads, and nothing shares its result.
     """
     placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
     returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
@@ -73,7 +67,7 @@ def session_writes(module: torch.fx.GraphModule, mutated: Sequence[int], except_
 
 
 def _puts_rows(node: torch.fx.Node) -> bool:
-    """Whether an `index_put` writes over rows at one index with one dimension, which is no mask."""
+    """Tell whether an `index_put` writes over rows at one index that has one dimension and is no mask."""
     indices = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]  # a list, by the schema
     if len(indices) != 1 or (len(node.args) > 3 and node.args[3]):  # noqa: PLR2004 - the place of `accumulate` in the schema
         return False
@@ -86,14 +80,8 @@ def write_in_place(
 ) -> dict[str, str]:
     """Let the graph write into large inputs that the program writes to, where nothing reads a value after it was written over.
 
-    Args:
-        module: An inference graph whose nodes carry `meta["val"]`; changed in place.
-        mutated: Positions of the inputs whose new values are the first outputs, in that order.
-        except_for: Operators that have functions of the user's.
-        left: Writes that sessions make.
-
-    Returns:
-        The nodes that are to stay in PyTorch, and why: those that write, the views that they write through, and other views of the buffers.
+    `mutated`: inputs whose new values are the first outputs. `except_for`: operators with functions of the user's. `left`: writes that
+    sessions make. Returns the nodes that are to stay in PyTorch, and why: writes and views of the buffers.
     """
     _drop_whole_slices(module.graph)
     placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
@@ -144,7 +132,7 @@ def _make_writes(way: _Way, readers: Sequence[tuple[torch.fx.Node, ...]], graph:
 
 
 def _views_read(way: _Way, buffer: torch.fx.Node) -> list[str]:
-    """Views of a buffer, before or after writes, that a session can read where they lie but would have to copy."""
+    """List the views of a buffer, before or after writes, that a session can read where they lie but would have to copy."""
     members = set(way.nodes)
     found = dict.fromkeys(user for node in (buffer, *way.nodes) for user in node.users if user not in members)
     return [view.name for view in found if view.target in _PARTS.values() and _is_worth_viewing(view)]
@@ -156,34 +144,20 @@ def _is_worth_viewing(view: torch.fx.Node) -> bool:
 
 
 def read_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...] | None:
-    """The nodes that read what a write changes, and the checks before it: they have to run first. Nothing else need wait for the write.
-
-    Args:
-        node: Of an ATen graph.
-
-    Returns:
-        None for the nodes that `write_in_place` left as they were.
-    """
+    """List what must run before a write: earlier checks, and readers of what it changes. None for what `write_in_place` left alone."""
     before: tuple[torch.fx.Node, ...] | None = node.meta.get(_READ_BEFORE)
     return before
 
 
 def written_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
-    """The writes in place whose outcome a node reads, though it reads the buffer and not their results; they have to run before it.
-
-    Args:
-        node: Of an ATen graph.
-
-    Returns:
-        Such writes; none for most nodes.
-    """
+    """List the writes in place that must run before a node, which reads their outcome in the buffer and not from their results."""
     writes: tuple[torch.fx.Node, ...] = node.meta.get(_WRITTEN_BEFORE, ())
     return writes
 
 
 @functools.cache
 def _in_place_forms() -> dict[Any, Any]:
-    """Operators that change a part of their first argument -> the same in place."""
+    """Map the operators that change a part of their first argument to the same in place."""
     return {
         _aten.index_add.default: _aten.index_add_.default,
         _aten.index_copy.default: _aten.index_copy_.default,
@@ -197,7 +171,7 @@ def _in_place_forms() -> dict[Any, Any]:
 
 
 def _part_writer(scatter: Any) -> Any:
-    """An operator of our own that writes over a part in place: PyTorch has only the one that copies the whole."""
+    """Define an operator of our own that writes over a part in place: PyTorch has only the one that copies the whole."""
     view, name = _PARTS[scatter], f"{scatter.name().partition('::')[2]}_"
 
     def write(buffer: torch.Tensor, source: torch.Tensor, *where: Any) -> torch.Tensor:
@@ -223,7 +197,7 @@ def _drop_whole_slices(graph: torch.fx.Graph) -> None:
 
 
 def _takes_the_place_of(source: torch.fx.Node, written: torch.fx.Node) -> bool:
-    """Whether a value may be used for the result of writing it: only that reads it, and it has the same dtype and memory order."""
+    """Tell whether a value may replace the result of writing it: only the write reads it, and dtype and memory order are the same."""
     fresh = source.op == "call_function" and list(source.users) == [written] and base_of(source) is None
     made, given = source.meta["val"], written.meta["val"]
     return fresh and (made.dtype, str(made.shape), str(made.stride())) == (given.dtype, str(given.shape), str(given.stride()))
@@ -251,7 +225,7 @@ class _Way:
 
 
 def _way_to(value: Any, buffer: torch.fx.Node) -> _Way | None:
-    """The way from a buffer to a value that lies where the buffer does; None where there is none."""
+    """Find the way from a buffer to a value that lies where the buffer does; None where there is none."""
     steps: list[list[torch.fx.Node]] = []
     while value is not buffer:
         step = _last_step(value) if isinstance(value, torch.fx.Node) and value.op == "call_function" else None
@@ -263,7 +237,7 @@ def _way_to(value: Any, buffer: torch.fx.Node) -> _Way | None:
 
 
 def _last_step(value: torch.fx.Node) -> list[torch.fx.Node] | None:
-    """A write, with those into its source if that is a part of what it writes into; or a write through views of all elements."""
+    """Find a write, with those into its source if that is a part of what it writes into; or a write through views of all elements."""
     if value.target in _MOVES:
         return _way_back(value)
     if value.target not in _in_place_forms() or not _keeps_type(value):
@@ -274,7 +248,7 @@ def _last_step(value: torch.fx.Node) -> list[torch.fx.Node] | None:
 
 
 def _lies_in_its_part(write: torch.fx.Node) -> bool:
-    """Whether the source of a write was itself written through the part that it is written over."""
+    """Tell whether the source of a write was itself written through the part that it is written over."""
     target: Any = write.target
     source = write.args[1] if target in _PARTS else None
     through = isinstance(source, torch.fx.Node) and _way_through(source, write.args[0], (_PARTS[target], *write.args[2:]))
@@ -282,7 +256,7 @@ def _lies_in_its_part(write: torch.fx.Node) -> bool:
 
 
 def _way_through(source: torch.fx.Node, whole: Any, part: tuple[Any, ...]) -> list[torch.fx.Node] | None:
-    """The writes that lead from a part of a value to the source that is written over that part, the view itself first."""
+    """Find the writes that lead from a part of a value to the source that is written over that part, the view itself first."""
     nodes: list[torch.fx.Node] = []
     while source.target in _in_place_forms() and _keeps_type(source) and isinstance(source.args[0], torch.fx.Node):
         inner = source.args[1]
@@ -297,7 +271,7 @@ def _way_through(source: torch.fx.Node, whole: Any, part: tuple[Any, ...]) -> li
 
 
 def _way_back(value: torch.fx.Node) -> list[torch.fx.Node] | None:
-    """A write through views of all elements that cancel each other out, such as `cache.view(-1, 64).index_copy_(...)`."""
+    """Find a write through views of all elements that cancel each other out, such as `cache.view(-1, 64).index_copy_(...)`."""
     nodes: list[torch.fx.Node] = []
     while value.target in _MOVES | _in_place_forms().keys() - _PARTS.keys() and isinstance(value.args[0], torch.fx.Node):
         nodes.insert(0, value)
@@ -313,7 +287,7 @@ def _has_fixed_sizes(node: torch.fx.Node) -> bool:
 
 
 def _returns(start: torch.fx.Node, nodes: Sequence[torch.fx.Node]) -> bool:
-    """Whether some views, applied to where a value lies, lead back there."""
+    """Tell whether some views, applied to where a value lies, lead back there."""
     known = start.meta["val"]
     lies = at = torch.empty_strided(known.shape, known.stride(), dtype=known.dtype, device="meta")
     for node in nodes:
@@ -335,10 +309,10 @@ def _keeps_type(write: torch.fx.Node) -> bool:
 def _readers(
     way: _Way, buffer: torch.fx.Node, returned: Sequence[Any], order: dict[torch.fx.Node, int]
 ) -> list[tuple[torch.fx.Node, ...]] | None:
-    """For each write, what reads the buffer between the write before and this one.
+    """Find, for each write, what reads the buffer between the write before and this one.
 
-    None where a write would be seen by what must not see it: by a result that shares the memory, by a reader of an earlier value that
-    comes later, or by the source of the write.
+    None where a write would be seen by what must not see it: by a result that shares the memory, by a reader of an earlier value that comes
+    later, or by the source of the write.
     """
     last, members, writes = way.nodes[-1], set(way.nodes), set(way.writes)
     places = [order[node] for node in way.nodes]
@@ -366,7 +340,7 @@ def _readers(
 
 
 def _reading(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """What reads a value, or a view of it; the views as well."""
+    """Yield what reads a value or a view of it, the views as well."""
     for user in value.users:
         if user.op == "call_function":
             yield user

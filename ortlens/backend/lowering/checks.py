@@ -46,13 +46,9 @@ _DIVIDE = frozenset({"div", "divide", "floor_divide", "fmod", "pow", "remainder"
 
 
 def may_raise(node: torch.fx.Node) -> bool:
-    """Whether an operator may raise on the data of a call, such as on an index out of range.
+    """Tell whether an operator may raise on the data of a call, such as on an index out of range.
 
-    Args:
-        node: Of an ATen graph.
-
-    Returns:
-        True also for operators that nothing is known about, those of users among them.
+    True also for operators that nothing is known about, those of users among them.
     """
     if node.op != "call_function" or node.target is operator.getitem:
         return False
@@ -70,33 +66,19 @@ def may_raise(node: torch.fx.Node) -> bool:
 
 
 def draws(node: torch.fx.Node) -> bool:
-    """Whether a node draws random numbers in PyTorch, on the CPU or a CUDA device.
-
-    Args:
-        node: Of an ATen graph.
-
-    Returns:
-        False for devices whose generators PyTorch does not keep.
-    """
+    """Tell whether a node draws random numbers in PyTorch from a generator that it keeps, that of the CPU or a CUDA device."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and generator_device(node).type in ("cpu", "cuda")
 
 
 def generator_device(draw: torch.fx.Node) -> torch.device:
-    """The device from whose generator a node draws.
-
-    Args:
-        draw: A node that draws random numbers.
-
-    Returns:
-        That of what it makes; the meta device where it makes no tensor.
-    """
+    """Find the device from whose generator a node draws: that of its result, or the meta device if it makes no tensor."""
     value = draw.meta.get("val")
     made = value[0] if isinstance(value, (tuple, list)) else value
     return made.device if isinstance(made, torch.Tensor) else torch.device("meta")
 
 
 def _is_arithmetic(node: torch.fx.Node) -> bool:
-    """Whether a node computes a number from sizes, which guards have checked."""
+    """Tell whether a node computes a number from sizes, which guards have checked."""
     return isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -106,15 +88,7 @@ def _is_floating(node: torch.fx.Node) -> bool:
 
 
 def checks_before(writes: Iterable[torch.fx.Node], graph: torch.fx.Graph) -> dict[torch.fx.Node, tuple[torch.fx.Node, ...]]:
-    """List the checks that writes have to wait for.
-
-    Args:
-        writes: Nodes that write in place.
-        graph: Their graph, in the order of the program.
-
-    Returns:
-        Write -> the checks between the write before and this one, and that write.
-    """
+    """Map each write to the checks that it has to wait for, those since the write before, and to that write."""
     waiting: list[torch.fx.Node] = []
     found: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = {}
     written = set(writes)
@@ -129,13 +103,7 @@ def checks_before(writes: Iterable[torch.fx.Node], graph: torch.fx.Graph) -> dic
 def unchecked(writes: Iterable[torch.fx.Node], late: Iterable[torch.fx.Node], graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     """Find the writes that may be made although a check before them in the program fails.
 
-    Args:
-        writes: Nodes that may run as soon as the nodes that they read have run.
-        late: Checks that may run after them.
-        graph: Their graph, in the order of the program.
-
-    Returns:
-        Those that neither read what a check lets pass nor check the same themselves.
+    They neither read what a check lets pass nor check the same themselves. The checks `late` may run after them.
     """
     bits = {node: 1 << place for place, node in enumerate(late)}
     written, found, earlier, checks = set(writes), set(), 0, list(bits)
@@ -152,14 +120,14 @@ def unchecked(writes: Iterable[torch.fx.Node], late: Iterable[torch.fx.Node], gr
 
 
 def _is_implied(check: torch.fx.Node, others: Iterable[torch.fx.Node]) -> bool:
-    """Whether a check of indices passes whenever others do: they look the same indices up in no more elements."""
+    """Tell whether a check of indices passes whenever others do: they look the same indices up in no more elements."""
     wanted = _indices_of(check)
     given = [pair for other in others for pair in _indices_of(other) or ()]
     return wanted is not None and all(any(index is own and room <= size for own, room in given) for index, size in wanted)
 
 
 def _indices_of(node: torch.fx.Node) -> list[tuple[Any, int]] | None:
-    """The indices that an operator checks, and how many elements there are; None for other checks."""
+    """Find the indices that an operator checks, and how many elements there are; None for other checks."""
     if node.target not in (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default):
         return None
     value, indices = node.args[:2]
@@ -170,7 +138,7 @@ def _indices_of(node: torch.fx.Node) -> list[tuple[Any, int]] | None:
 
 
 def _is_constant(node: torch.fx.Node) -> bool:
-    """Whether a value, of fixed sizes, is the same in every call: made of numbers alone, such as by `arange`."""
+    """Tell whether a value, of fixed sizes, is the same in every call: made of numbers alone, such as by `arange`."""
     value = node.meta.get("val")
     fixed = node.op == "call_function" and isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
     schema = getattr(node.target, "_schema", None)
@@ -179,7 +147,7 @@ def _is_constant(node: torch.fx.Node) -> bool:
 
 
 def _plain(index: torch.fx.Node) -> torch.fx.Node:
-    """The node that indices are a view of."""
+    """Find the node that indices are a view of."""
     while (base := base_of(index)) is not None and base.meta["val"].numel() == index.meta["val"].numel():
         index = base
     return index

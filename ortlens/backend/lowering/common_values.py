@@ -28,11 +28,7 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layou
 
 
 def compute_once(graph: torch.fx.Graph) -> None:
-    """Let one node compute what several nodes of a graph do.
-
-    Args:
-        graph: A functional ATen graph whose nodes carry `meta["val"]`; changed in place. One with an operator that writes stays as it is.
-    """
+    """Let one node compute what several nodes of a functional graph do; a graph with an operator that writes stays as it is."""
     if any(_writes(node) for node in graph.nodes):
         return
     returned = _returned(graph)
@@ -57,7 +53,7 @@ def compute_once(graph: torch.fx.Graph) -> None:
 
 
 def _key(node: torch.fx.Node, number: dict[torch.fx.Node, int]) -> Hashable | None:
-    """What determines the value of a node; None where another node with the same may have another value."""
+    """Collect what determines the value of a node; None where another node with the same may have another value."""
     if node.op == "get_attr":
         return (node.op, node.target)
     if node.op != "call_function" or not (node.target is operator.getitem or _is_pure(node.target)):
@@ -76,7 +72,7 @@ def _writes(node: torch.fx.Node) -> bool:
 
 
 def _frozen(value: Any, number: dict[torch.fx.Node, int]) -> Hashable | None:
-    """An argument as a part of a key; None where it cannot be one."""
+    """Make an argument a part of a key; None where it cannot be one."""
     if isinstance(value, torch.fx.Node):
         return ("node", number[value])
     if isinstance(value, (list, tuple)):
@@ -86,18 +82,18 @@ def _frozen(value: Any, number: dict[torch.fx.Node, int]) -> Hashable | None:
 
 
 def _made(node: torch.fx.Node) -> tuple[str, ...]:
-    """How what a node makes is typed and laid out."""
+    """Describe how what a node makes is typed and laid out."""
     value = node.meta.get("val")
     return tuple(f"{tensor.dtype} {[*map(str, tensor.shape)]} {[*map(str, tensor.stride())]}" for tensor in provenance.tensors_in(value))
 
 
 def _makes_a_value(node: torch.fx.Node) -> bool:
-    """Whether a node makes tensors of its own."""
+    """Tell whether a node makes tensors of its own."""
     return base_of(node) is None and next(provenance.tensors_in(node.meta.get("val")), None) is not None
 
 
 def _returned(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """What the graph returns, what that is a view of, and what makes it as an item of a tuple."""
+    """Collect what the graph returns, what that is a view of, and what makes it as an item of a tuple."""
     found: set[torch.fx.Node] = set()
     for node in next(iter(graph.find_nodes(op="output"))).all_input_nodes:
         step: torch.fx.Node | None = node

@@ -56,11 +56,7 @@ two smaller layers: the backward of a convolutional net takes 40 ms instead of 4
 
 @functools.cache
 def own() -> dict[Any, Callable[..., Any]]:
-    """Our own decompositions, including attention, both as exported programs contain it and in the CPU's fused form.
-
-    Returns:
-        Op overload -> function, for AOTAutograd's table.
-    """
+    """List our own decompositions, by op overload, with attention both as in exported programs and in the CPU's fused form."""
     return {
         **lists.per_tensor(),
         _aten.squeeze.dim: _squeeze_dim,
@@ -115,28 +111,24 @@ def own() -> dict[Any, Callable[..., Any]]:
 
 @functools.cache
 def always_decompose() -> frozenset[Any]:
-    """Operators that torch decomposes although they have ONNX functions, because the functions give different results.
-
-    Returns:
-        Op overloads. The function of the training form of batch normalisation gives a biased running variance.
-    """
+    """List what torch decomposes despite an ONNX function: that of batch norm's training form gives a biased running variance."""
     return frozenset({_aten._native_batch_norm_legit_functional.default})  # noqa: SLF001 - a name
 
 
 def _unless_large(target: Any, grad: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> Any:
-    """The decomposition of torch for few numbers, where one more partition would take longer than it saves; PyTorch refuses integers."""
+    """Decompose few numbers as torch does: one more partition would take longer than it saves. PyTorch refuses integers."""
     if provenance.is_large(tensor) or not tensor.is_floating_point():
         return _STAYS
     return _torch.decomposition_of(target)(grad, tensor, *arguments)
 
 
 def _unless_refused(target: Any, *arguments: Any, **named: Any) -> Any:
-    """The decomposition of torch for what the kernel takes; the rest stays, so that PyTorch refuses it."""
+    """Decompose as torch does what the kernel takes; the rest stays, so that PyTorch refuses it."""
     return _STAYS if _REFUSED[target](*arguments, **named) else _torch.decomposition_of(target)(*arguments, **named)
 
 
 def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """PyTorch ignores a squeeze of a dimension whose size is not 1, ONNX refuses it."""
+    """Drop a dimension only if its size is 1: PyTorch ignores a squeeze of another one, ONNX refuses it."""
     return _squeeze_dims(tensor, [dim])
 
 
@@ -150,10 +142,10 @@ def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
 
 
 def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torch.Tensor]:
-    """A split whose size is known only at run time, as a split with one size per chunk.
+    """Split with one size per chunk where the size is known only at run time: ONNX would make a sequence of unknown length.
 
-    ONNX would make a sequence of unknown length. The number of chunks is known, because the graph has a node for each. Where there is
-    nothing to split, PyTorch makes one chunk, ONNX Runtime none; it ends the process where the chunks have no elements, either.
+    The number of chunks is known, because the graph has a node for each. Where there is nothing to split, PyTorch makes one chunk, ONNX
+    Runtime none; it also ends the process where the chunks have no elements.
     """
     whole: Any = tensor.shape[dim]
     stays: Sequence[torch.Tensor] = _STAYS
@@ -169,7 +161,7 @@ def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torc
 
 
 def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - the schema's
-    """A copy whose source broadcasts, with the broadcast written out: torchlib's function returns the source in its own shape."""
+    """Write out the broadcast of a copy's source: torchlib's function returns the source in its own shape."""
     sizes = zip(tensor.shape, source.shape, strict=False)
     if tensor.dim() == source.dim() and all(statically_known_true(wanted == given) for wanted, given in sizes):
         stays: torch.Tensor = _STAYS
@@ -179,10 +171,10 @@ def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 
 def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
-    """True division of integers, whose result is a float, with an explicit conversion.
+    """Divide integers with an explicit conversion to float.
 
-    torch 2.9 infers an integer result when the sizes are symbolic, and the nodes traced after it rely on that.
-    Source: `make_fast_binary_impl` in `torch/_subclasses/fake_impls.py`.
+    torch 2.9 infers an integer result when the sizes are symbolic, and the nodes traced after it rely on that. Source:
+    `make_fast_binary_impl` in `torch/_subclasses/fake_impls.py`.
     """
     if not (_is_whole(tensor) and _is_whole(other)):
         stays: torch.Tensor = _STAYS
@@ -197,7 +189,7 @@ def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
 def _binary_cross_entropy(
     tensor: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
 ) -> torch.Tensor:
-    """One loss per element, by the operator itself, which checks that they are probabilities; then the weights and the reduction."""
+    """Compute the losses by the operator, which checks that they are probabilities; then apply the weights and the reduction."""
     losses: torch.Tensor = _STAYS
     if weight is not None or reduction:
         losses = _aten.binary_cross_entropy.default(tensor, target, None, 0)
@@ -207,7 +199,7 @@ def _binary_cross_entropy(
 
 
 def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int = 1, *number: float) -> torch.Tensor:
-    """One loss per element, by the operator itself, and the reduction; what PyTorch refuses stays."""
+    """Compute one loss per element by the operator itself, then the reduction; what PyTorch refuses stays."""
     if not tensor.is_floating_point() or any(each < 0 for each in number) or (not reduction and tensor.dtype is other.dtype):
         stays: torch.Tensor = _STAYS
         return stays
@@ -219,7 +211,7 @@ def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int
 def _nll_loss(  # noqa: PLR0913, PLR0917 - the operator's schema, and the operator
     target: Any, tensor: torch.Tensor, classes: torch.Tensor, weight: torch.Tensor | None, reduction: int, ignore_index: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One loss per row of classes, by the operator itself, which checks that the classes exist; then the reduction, as torch's."""
+    """Compute one loss per row of classes by the operator itself, which checks that the classes exist; then reduce as torch does."""
     if tensor.dim() == 1:
         single: tuple[torch.Tensor, torch.Tensor] = target(tensor.unsqueeze(0), classes.reshape(1), weight, reduction or 2, ignore_index)
         return single
@@ -234,7 +226,7 @@ def _nll_loss(  # noqa: PLR0913, PLR0917 - the operator's schema, and the operat
 
 
 def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The decomposition of torch on tensors of the kernel's dtype: it makes no difference between a number and a row of one."""
+    """Decompose as torch does, in the dtype of the kernel: the decomposition makes no difference between a number and a row of one."""
     kinds = ([tensor.dtype for tensor in tensors if tensor.dim()], [tensor.dtype for tensor in tensors if not tensor.dim()])
     whole, single = (functools.reduce(torch.promote_types, kind) if kind else None for kind in kinds)
     dtype = whole or single
@@ -245,7 +237,7 @@ def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> torch.Tensor:
-    """The decomposition of torch, which knows no numbers without dimensions and gives the wrong dtype where there are no boundaries."""
+    """Decompose as torch does, which knows no numbers without dimensions and gives the wrong dtype without boundaries."""
     if torch.bool in (tensor.dtype, boundaries.dtype):  # PyTorch refuses it
         stays: torch.Tensor = _STAYS
         return stays
@@ -259,7 +251,7 @@ def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: boo
 
 
 def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """The operator without elements, as the half that it returns: ONNX's Split cannot halve nothing."""
+    """Return, for a tensor without elements, the half that is the result: ONNX's Split cannot halve nothing."""
     made: torch.Tensor = _STAYS
     if any(isinstance(size, int) and not size for size in tensor.shape):
         made = _aten.clone.default(tensor.narrow(dim, 0, tensor.shape[dim] // 2))
@@ -267,7 +259,7 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """The decomposition of torch with an index that does not count from the end, as `index_put` does and this operator refuses to."""
+    """Decompose as torch does, but with no index that counts from the end: `index_put` takes it, this operator refuses it."""
     if index.dtype is not torch.int64:  # PyTorch refuses it
         stays: torch.Tensor = _STAYS
         return stays
@@ -277,7 +269,7 @@ def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: tor
 
 
 def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
-    """The decomposition of torch on a copy: it keeps strides of dense memory only, and checks indices also where nothing is filled.
+    """Fill a copy: torch's decomposition keeps strides of dense memory only, and checks indices also where nothing is filled.
 
     It makes an `index_copy`, which refuses indices that count from the end.
     """
@@ -297,7 +289,7 @@ def _fits_half(number: float) -> bool:
 
 
 def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """The operator on one number, which ONNX's ScatterND does not take."""
+    """Give a number a dimension: ONNX's ScatterND takes none without."""
     if tensor.dim() or mask.dim() or mask.dtype is not torch.bool:
         stays: torch.Tensor = _STAYS
         return stays
@@ -306,7 +298,7 @@ def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tens
 
 
 def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """The operator with nothing to write, as a copy: ONNX Runtime then refuses to scatter."""
+    """Copy the tensor where there is nothing to write: ONNX Runtime then refuses to scatter."""
     made: torch.Tensor = _STAYS
     if any(isinstance(size, int) and not size for size in source.shape):
         made = _aten.clone.default(tensor)
@@ -314,13 +306,13 @@ def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: An
 
 
 def _as_strided_scatter(*_: Any, **__: Any) -> torch.Tensor:
-    """Stays: torch's decomposition writes at offset 0 where none is given; the operator takes that of the tensor."""
+    """Leave the operator as it is: torch's decomposition writes at offset 0 where none is given, the operator at the tensor's."""
     stays: torch.Tensor = _STAYS
     return stays
 
 
 def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """The decomposition of torch, which makes float32 of whole numbers whatever the default dtype is; PyTorch refuses booleans."""
+    """Convert whole numbers to the default dtype: torch's decomposition always makes float32 of them. PyTorch refuses booleans."""
     made: torch.Tensor = _STAYS
     if torch.bool not in (tensor.dtype, exponent.dtype):
         dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
@@ -329,7 +321,7 @@ def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
 
 
 def _channel_shuffle(tensor: torch.Tensor, groups: int) -> torch.Tensor:
-    """The decomposition of torch, whose result is a view of the tensor where there is nothing to shuffle."""
+    """Copy the result of torch's decomposition, which is a view of the tensor where there is nothing to shuffle."""
     shuffled: torch.Tensor = _torch.decomposition_of(_aten.channel_shuffle.default)(tensor, groups)
     copied: torch.Tensor = _aten.clone.default(shuffled, memory_format=suggested_format(tensor))
     return copied
@@ -346,7 +338,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _nearest(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *scales: Any) -> torch.Tensor:
-    """The decomposition of torch, as in graphs of AOTAutograd, unless elements are repeated: ONNX Runtime rounds some places wrongly."""
+    """Decompose as torch does, unless elements are repeated: ONNX Runtime rounds some places wrongly."""
     given = [scale for item in scales for scale in (item if isinstance(item, (list, tuple)) else [item]) if scale is not None]
     pairs = zip(output_size or (), tensor.shape[2:], strict=False)
     if all(float(scale).is_integer() for scale in given) and (
@@ -359,7 +351,7 @@ def _nearest(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | Non
 
 
 def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adaptive pooling whose windows all have the same size, as ordinary pooling; the others have an ONNX function."""
+    """Make an ordinary pool of an adaptive one whose windows all have the same size; the others have an ONNX function."""
     sizes: Sequence[Any] = tensor.shape[-len(output_size) :]
     stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
     pairs = list(zip(sizes, output_size, strict=True))
@@ -378,7 +370,7 @@ def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tupl
 
 
 def _native_dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: FBT001 - the schema
-    """Dropout that drops nothing."""
+    """Drop nothing outside training."""
     if train is not False:
         stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
         return stays
@@ -394,7 +386,7 @@ def _rrelu(  # noqa: PLR0913, PLR0917 - the operator's schema
     training: bool = False,  # noqa: FBT001, FBT002 - same
     generator: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rrelu` in eval mode: a leaky ReLU with the mean of both slopes."""
+    """Replace `rrelu` in eval mode by a leaky ReLU with the mean of both slopes."""
     if training:
         stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
         return stays
@@ -403,7 +395,7 @@ def _rrelu(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 
 def _convolution(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    """A convolution with the flags of cuDNN, which the CPU ignores."""
+    """Drop the flags of cuDNN, which the CPU ignores."""
     made: torch.Tensor = _aten.convolution.default(tensor, *arguments[:8])
     return made
 
@@ -419,7 +411,7 @@ def _whole_convolution(  # noqa: PLR0913, PLR0917 - the operator's schema
     output_padding: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """A convolution whose lists may hold one number for all dimensions, with one number per dimension, as ONNX wants them."""
+    """Give a convolution one number per dimension, as ONNX wants them, where its lists have one for all dimensions."""
     dims = weight.dim() - 2
     lists = (stride, padding, dilation, output_padding)
     if all(len(numbers) == dims for numbers in lists):
@@ -440,7 +432,7 @@ def _trilinear(  # noqa: PLR0913, PLR0917 - the operator's schema
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> torch.Tensor:
-    """The form in which `nn.Bilinear` calls it: [row, in1] x [out, in1, in2] x [row, in2] -> [row, out], as two products."""
+    """Decompose into two products [row, in1] x [out, in1, in2] x [row, in2] -> [row, out], the form in which `nn.Bilinear` calls it."""
     del unroll_dim  # the order in which PyTorch adds
     if [list(dims) for dims in (expand1, expand2, expand3, sumdim)] != [[1, 3], [0], [1, 2], [2, 3]]:
         return _summed_product((first, weight, second), (expand1, expand2, expand3), sumdim)
@@ -450,12 +442,9 @@ def _trilinear(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 
 def _summed_product(tensors: Sequence[torch.Tensor], expanded: Sequence[Sequence[int]], summed: Sequence[int]) -> torch.Tensor:
-    """The other forms, which are gradients of the first: a sum of products, contracted two tensors at a time.
+    """Contract two tensors at a time, for the other forms, which are gradients of the first.
 
-    Args:
-        tensors: Three.
-        expanded: Per tensor, the dimensions of the product that it lacks.
-        summed: The dimensions of the product that are added up.
+    `expanded` has, per tensor, the dimensions of the product that it lacks; `summed` those of the product that are added up.
     """
     rank = tensors[0].dim() + len(expanded[0])
     letters = "abcdefghijklmnop"[:rank]

@@ -30,7 +30,7 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's schema
     average_attn_weights: bool = True,  # noqa: FBT001, FBT002 - same
     mask_type: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`aten._native_multi_head_attention`: the query is [batch, row, feature]; returns the result and, if needed, the weights."""
+    """Decompose `aten._native_multi_head_attention` of a [batch, row, feature] query; returns the result and, if needed, the weights."""
     if query.is_nested:
         stays: tuple[torch.Tensor, torch.Tensor | None] = _STAYS
         return stays
@@ -73,7 +73,7 @@ def encoder_layer(  # noqa: PLR0913, PLR0917 - the operator's schema
     mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> torch.Tensor:
-    """`aten._transformer_encoder_layer_fwd`: attention and feed-forward network, each added to its input; src is [batch, row, feature]."""
+    """Decompose `aten._transformer_encoder_layer_fwd` of [batch, row, feature]: attention and feed-forward, each added to its input."""
     if src.is_nested:
         stays: torch.Tensor = _STAYS
         return stays
@@ -100,7 +100,7 @@ def encoder_layer(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 
 def _broadcast(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
-    """A mask as [batch, head, row, column]: type 0 is [row, column], 1 is [batch, column], 2 has all four dimensions."""
+    """Reshape a mask to [batch, head, row, column]: type 0 is [row, column], 1 is [batch, column], 2 has all four dimensions."""
     left_out = mask.to(torch.bool)
     if mask_type == 0:
         return left_out[None, None]

@@ -25,14 +25,7 @@ _MANY_OPERATIONS = 1000  # AOTAutograd takes more than a second for as many
 
 
 def is_for_the_user(error: BaseException) -> bool:
-    """Whether an exception is to reach the user, or Dynamo, though PyTorch could run the graph.
-
-    Args:
-        error: Raised while a graph was compiled.
-
-    Returns:
-        True for what the user asked for and cannot have, and for Dynamo's own signals.
-    """
+    """Tell whether an exception is to reach the user, for what was asked for and cannot be had, or Dynamo, as its own signal."""
     return (isinstance(error, OrtLensError) and not isinstance(error, ConversionError)) or _torch.is_signal(error)
 
 
@@ -47,11 +40,8 @@ class DynamoGraph:
     ) -> None:
         """Note what is known before AOTAutograd runs.
 
-        Args:
-            module: Dynamo's graph.
-            compile_graph: Compiles an ATen graph to a boxed function.
-            on_failure: Reports a failure that the graph survives, by rule, title and exception: lowered without our decompositions, or
-                compiled by PyTorch alone; None to raise.
+        `on_failure` reports, by rule, title and exception, a failure that the graph survives: lowered without our decompositions, or
+        compiled by PyTorch alone. Without it, the failure is raised.
         """
         self._on_failure = on_failure
         self._module = module
@@ -65,15 +55,7 @@ class DynamoGraph:
         self._compile_ns = 0  # spent in `compile_graph`, to be subtracted from AOTAutograd's time
 
     def compile(self, example_inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
-        """Run AOTAutograd.
-
-        Args:
-            example_inputs: The inputs of the graph.
-            decompositions: Op overload -> function.
-
-        Returns:
-            A callable of the same inputs: the compiled graph itself if AOTAutograd would only wrap it, else AOTAutograd's result.
-        """
+        """Run AOTAutograd; returns the compiled graph itself if AOTAutograd would only wrap it."""
         self._needs_gradient = needs_gradient(example_inputs)
         with progress(f"lowering {self._op_count:,} operations", 0, "", at_once=self._op_count > _MANY_OPERATIONS):
             try:
@@ -104,7 +86,7 @@ class DynamoGraph:
             raise error from None
 
     def _compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-        """The compiler that AOTAutograd calls for one phase."""
+        """Make the compiler that AOTAutograd calls for one phase."""
 
         def compile_phase(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
             try:
@@ -156,14 +138,14 @@ class DynamoGraph:
         )
 
     def _is_plain(self, module: torch.fx.GraphModule) -> bool:
-        """Whether an ATen graph has the inputs and outputs of Dynamo's graph, so that AOTAutograd adds nothing around it."""
+        """Tell whether an ATen graph has the inputs and outputs of Dynamo's graph, so that AOTAutograd adds nothing around it."""
         outer = [_torch.example_of(node) for node in self._module.graph.find_nodes(op="placeholder")]
         inner = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
         same = len(outer) == len(inner) and all(_alike(first, second) for first, second in zip(outer, inner, strict=True))
         return same and _torch.returns_outputs_unchanged()
 
     def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> tuple[str, ...]:
-        """Names of the outputs: first the new values of mutated inputs, then the results."""
+        """Name the outputs: first the new values of mutated inputs, then the results."""
         output = next(node for node in module.graph.nodes if node.op == "output")
         count = len(output.args[0]) - len(mutated)
         known = len(self._input_names)
@@ -172,7 +154,7 @@ class DynamoGraph:
 
 
 def _with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
-    """A backward graph that also takes gradients whose negative bit is set; tracing saw none, and no guard rejects them."""
+    """Let a backward graph take gradients whose negative bit is set; tracing saw none, and no guard rejects them."""
 
     def run_plainly(args: list[Any]) -> Any:
         for place in places:
@@ -184,7 +166,7 @@ def _with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Ca
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Whether two example values belong to the same input."""
+    """Tell whether two example values belong to the same input."""
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
     # As text: to compare symbolic sizes themselves would add guards.
     return both and _layout_text(first) == _layout_text(second)
@@ -195,24 +177,10 @@ def _layout_text(value: torch.Tensor) -> str:
 
 
 def needs_gradient(inputs: Sequence[Any]) -> bool:
-    """Whether calls with such inputs are part of a training step.
-
-    Args:
-        inputs: Inputs of a graph.
-
-    Returns:
-        True when gradients are enabled and some input requires one.
-    """
+    """Tell whether calls are part of a training step: gradients are enabled and some input requires one."""
     return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
 def count_ops(module: torch.fx.GraphModule) -> int:
-    """The number of operations in a Dynamo graph.
-
-    Args:
-        module: Dynamo's graph.
-
-    Returns:
-        Calls of functions, methods and modules.
-    """
+    """Count the calls of functions, methods and modules in a Dynamo graph."""
     return sum(1 for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))

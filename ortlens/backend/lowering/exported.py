@@ -111,20 +111,10 @@ def lower_program(
     on_failure: Callable[[str, str, Exception], None] | None = None,
     updates_in_place: bool = False,
 ) -> tuple[ExportedProgram, LoweredGraph]:
-    """Decompose an exported program.
+    """Decompose an exported program; new values of mutated state come first among the outputs of its graph.
 
-    Args:
-        program: As for `CompiledProgram`.
-        decompositions: Likewise.
-        custom_targets: Likewise.
-        on_failure: Likewise.
-        updates_in_place: Whether new values of state and inputs may take the memory of the old ones.
-
-    Returns:
-        The decomposed program, and its graph. New values of mutated state come first among the outputs.
-
-    Raises:
-        UsageError: The program takes something that is neither a tensor nor a plain value.
+    With `updates_in_place`, new values of state and inputs may take the memory of the old ones. Raises UsageError for an input that is
+    neither a tensor nor a plain value.
     """
     _refuse_objects(program)
     table = _with_composite(decompositions)
@@ -161,14 +151,9 @@ def _meta_of(node: Any) -> torch.Tensor | None:
 
 
 def mutated_inputs(program: ExportedProgram) -> frozenset[str]:
-    """List the state and the arguments that a program writes to.
+    """List the state and the arguments that a decomposed program writes to, and other state that is the same tensor.
 
-    Args:
-        program: A decomposed program.
-
-    Returns:
-        Names of inputs of its graph, which are never those of two inputs, as a buffer and an argument may have one name; with them those
-        of all other parameters and buffers that are the same tensor.
+    The names are those of the graph's inputs: a buffer and an argument may have one name in the program.
     """
     specs = program.graph_signature.input_specs
     written = {place for place in _written_places(program) if place is not None}
@@ -178,7 +163,7 @@ def mutated_inputs(program: ExportedProgram) -> frozenset[str]:
 
 
 def _written_places(program: ExportedProgram) -> list[int | None]:
-    """Per output, the place of the input whose new value it is; None for a result of the user's."""
+    """Find, for each output, the place of the input whose new value it is; None for a result of the user's."""
     signature = program.graph_signature
     weights = {spec.target: place for place, spec in enumerate(signature.input_specs) if spec.kind in _WEIGHTS}
     others = {spec.arg.name: place for place, spec in enumerate(signature.input_specs) if spec.kind not in _WEIGHTS}
@@ -203,14 +188,9 @@ class Result:
     is_view: bool = False
 
     def in_memory_of(self, given: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Place a result of the user's in the memory of its owner.
+        """Place a result in the memory of its owner, as it lies in a copy of the owner's new value.
 
-        Args:
-            given: The owner, with its new value.
-            value: The result, which lies in a copy of the new value as it is to lie in the owner.
-
-        Returns:
-            The owner, or a view of it; the result as it is where its signs cannot be those of the owner.
+        Returns the owner, or a view of it; the result as it is where its signs cannot be those of the owner.
         """
         if not self.is_view:
             return given
@@ -224,15 +204,7 @@ class Result:
 
 
 def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> list[Result]:
-    """Say what each output of a program is.
-
-    Args:
-        program: The decomposed program.
-        shared: See `inputs_in_results`.
-
-    Returns:
-        One per output.
-    """
+    """Describe each output of a decomposed program; `shared` comes from `inputs_in_results`."""
     signature = program.graph_signature
     (output,) = program.graph.find_nodes(op="output")
     names = [spec.arg.name for spec in signature.input_specs]
@@ -263,21 +235,13 @@ def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> li
 
 
 def state_value(program: ExportedProgram, name: Any) -> torch.Tensor | None:
-    """The tensor of a parameter, buffer or constant.
-
-    Args:
-        program: The program.
-        name: Its name.
-
-    Returns:
-        The tensor; None if there is none of that name.
-    """
+    """Find the tensor of a parameter, buffer or constant; None if there is none of that name."""
     value = program.state_dict.get(name, program.constants.get(name))
     return value if isinstance(value, torch.Tensor) else None
 
 
 def _mutated_inputs(program: ExportedProgram) -> tuple[int, ...]:
-    """Positions of the inputs whose new values are the first outputs; empty if other outputs come first."""
+    """List the positions of the inputs whose new values are the first outputs; empty if other outputs come first."""
     places = _written_places(program)
     first = [place for place in places if place is not None]
     return tuple(first) if places[: len(first)] == first else ()
@@ -302,7 +266,7 @@ def _decomposed(
 
 
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
-    """The decomposed program; to its guards come those on which decompositions depend, but not those of tracing the guards themselves."""
+    """Decompose a program; its guards gain those on which decompositions depend, but not those of tracing the guards themselves."""
     known = _torch.guard_texts(program)
     with _torch.quiet(), _torch.copies_kept(), _inputs_apart(program):
         made = _torch.with_guards(program, ()).run_decompositions(table)
@@ -332,7 +296,7 @@ def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
 
 
 def _with_composite(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """The backend's decompositions, and PyTorch's for composite operators where the backend has none."""
+    """Combine the backend's decompositions with PyTorch's for composite operators where the backend has none."""
     composite = _torch.composite_decompositions()
     table = {**composite, **own}
     if _ATTENTION in own and _ATTENTION in composite:
@@ -341,11 +305,10 @@ def _with_composite(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable
 
 
 def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention whose result has the memory layout that it had in tracing: the program may view it without a copy.
+    """Decompose attention so that its result has the memory layout of tracing: the program may view it without a copy.
 
-    On the CPU PyTorch chooses. The result of the fused operator has the layout of the query, the result of plain matrix products is
-    contiguous. Both are decomposed further, as in a graph of Dynamo. Our own decomposition serves what is not fused because of its
-    dimensions, and other devices, whose fused operators have no decomposition.
+    On the CPU PyTorch chooses: the fused operator's result lies as the query does, that of plain products is contiguous. Our own form
+    serves what is not fused because of its dimensions, and other devices, whose fused operators have no decomposition.
     """
 
     def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -42,11 +42,7 @@ class _Repeated:
 
 
 def multiply_by_group(graph: torch.fx.Graph) -> None:
-    """Let batched products with repeated matrices read each of them once.
-
-    Args:
-        graph: An ATen graph whose nodes carry `meta["val"]`; changed in place. The copies that nothing reads any more stay in it.
-    """
+    """Let batched products with repeated matrices read each of them once; the copies that nothing reads any more stay."""
     for product in graph.find_nodes(op="call_function", target=_aten.bmm.default):
         repeated = _repeated(product.args[1])
         if repeated is not None:
@@ -54,7 +50,7 @@ def multiply_by_group(graph: torch.fx.Graph) -> None:
 
 
 def _repeated(node: Any) -> _Repeated | None:
-    """The matrices that the second operand of a product repeats; None if it does not."""
+    """Find the matrices that the second operand of a product repeats; None if it does not."""
     flat: Any = _before(node, _RESHAPES)
     if flat is None or flat.meta["val"].dim() != 4 or _shape(node) != _one_by_one(flat):  # noqa: PLR2004 - batch, head, row, feature
         return None
@@ -98,7 +94,7 @@ def _regroup(graph: torch.fx.Graph, product: torch.fx.Node, repeated: _Repeated)
 
 
 def _reshaped(like: torch.fx.Node, node: Any, sizes: Sequence[_Size]) -> torch.fx.Node:
-    """A value with other sizes, before the product that it is for."""
+    """Give a value other sizes, before the product that it is for."""
     known = [of.meta["val"].shape[dim] * factor for of, dim, factor in sizes]
     varying = [place for place, size in enumerate(known) if type(size) is not int]
     if len(varying) == 1 and all(size for size in known if type(size) is int):  # with a size of 0, -1 could be any number
@@ -111,7 +107,7 @@ def _reshaped(like: torch.fx.Node, node: Any, sizes: Sequence[_Size]) -> torch.f
 
 
 def _size(of: torch.fx.Node, dim: int, factor: int) -> torch.fx.Node:
-    """A node for a varying size."""
+    """Make a node for a varying size."""
     size = of.graph.call_function(_aten.sym_size.int, (of, dim))
     size.meta = {"val": of.meta["val"].shape[dim]}
     if factor == 1:
@@ -122,7 +118,7 @@ def _size(of: torch.fx.Node, dim: int, factor: int) -> torch.fx.Node:
 
 
 def _before(node: Any, targets: Collection[Any]) -> torch.fx.Node | None:
-    """What a node of some operators reads."""
+    """Return what a node of some operators reads, if that is a tensor."""
     source = node.args[0] if isinstance(node, torch.fx.Node) and node.target in targets else None
     return source if isinstance(source, torch.fx.Node) and isinstance(source.meta.get("val"), torch.Tensor) else None
 
@@ -134,11 +130,11 @@ def _is_transposed(node: torch.fx.Node) -> bool:
 
 
 def _one_by_one(node: Any) -> list[str]:
-    """The sizes that the matrices of (batch, head, row, feature) have when batch and head are one dimension."""
+    """Compute the sizes of the matrices of (batch, head, row, feature) when batch and head are one dimension."""
     batch, head, *matrix = node.meta["val"].shape
     return [str(size) for size in (batch * head, *matrix)]
 
 
 def _shape(node: Any) -> list[str]:
-    """The sizes of a node as texts: comparing symbols would add guards."""
+    """Return the sizes of a node as texts: comparing symbols would add guards."""
     return [str(size) for size in node.meta["val"].shape]

@@ -61,12 +61,7 @@ _CONTIGUOUS = (_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _ate
 def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
     """Give the results of operators the memory order that their kernels give them.
 
-    Args:
-        table: Op overload -> decomposition, which is used once the arguments are laid out.
-        users: Operators that stay as they are, as the user has functions for them.
-
-    Returns:
-        The table with these operators added or replaced.
+    Decompositions of the table are used once the arguments are laid out; `users` stay as they are, as the user has functions for them.
     """
     made = dict(table)
     for targets, laid in (
@@ -94,17 +89,16 @@ def _laid_out(laid: Callable[..., Any], target: Any, further: Callable[..., Any]
 
 
 def _batch_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Batch normalisation of a copy that lies as the result does; it is left alone if the trace is right about it."""
+    """Normalise a copy that lies as the result does; leave it alone if the trace is right about it."""
     if is_contiguous(tensor) or memory_order(tensor) in _CHANNELS_LAST:
         return NotImplemented
     return target(_aten.clone.default(tensor, memory_format=suggested_format(tensor)), *args, **kwargs)
 
 
 def _group_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Group normalisation of one channels-last image, through contiguous memory.
+    """Normalise one channels-last image through contiguous memory.
 
-    The stride of a dimension of size 1 may differ from the trace's. Then the kernel, if PyTorch is to run it, does not take the memory for
-    channels-last and refuses it.
+    The stride of a size-1 dimension may differ from the trace's: the kernel then does not take the memory for channels-last and refuses.
     """
     if memory_order(tensor) not in _CHANNELS_LAST or _torch.size_hint(tensor.shape[0]) != 1 or is_contiguous(tensor):
         return NotImplemented
@@ -113,14 +107,7 @@ def _group_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) ->
 
 
 def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
-    """What `suggest_memory_format` in `c10/core/TensorImpl.h` gives: channels-last also for what is not dense.
-
-    Args:
-        tensor: A fake tensor; symbolic sizes and strides are judged by their hints.
-
-    Returns:
-        The contiguous format, unless there are four or five dimensions.
-    """
+    """Suggest a memory format like `suggest_memory_format` in `c10/core/TensorImpl.h`: channels-last also for what is not dense."""
     order = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(tensor.dim(), ())
     least = 0
     for dim in order:
@@ -132,7 +119,7 @@ def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
 
 
 def _of_two(target: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> Any:
-    """The operator on arguments whose dimensions are permuted to the order of the result, where the trace is right."""
+    """Apply the operator to arguments whose dimensions are permuted to the order of the result, where the trace is right."""
     if _is_plain(first) and _is_plain(second):
         return NotImplemented
     model = _aten.add.Tensor(first, second) if isinstance(first, torch.Tensor) else _aten.add.Tensor(second, first)  # nothing reads it
@@ -142,14 +129,14 @@ def _of_two(target: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _of_contiguous(target: Any, *args: Any, **kwargs: Any) -> Any:
-    """The operator on contiguous copies."""
+    """Apply the operator to contiguous copies."""
     if all(map(_is_plain, args)):
         return NotImplemented
     return target(*(value if _is_plain(value) else _contiguous(value) for value in args), **kwargs)
 
 
 def _roll(target: Any, tensor: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    """A roll dimension by dimension. Each concatenates two pieces, which keeps channels-last memory if none of them is empty."""
+    """Roll dimension by dimension; each roll concatenates two pieces, which keeps channels-last memory if none is empty."""
     if _is_plain(tensor) or not dims:
         return NotImplemented
     if len(dims) > 1:
@@ -168,13 +155,13 @@ def _roll(target: Any, tensor: torch.Tensor, shifts: Sequence[Any], dims: Sequen
 
 
 def _windows(target: Any, *args: Any) -> Any:
-    """A contiguous copy of the windows where the shape function, torch's decomposition, makes a permuted view of them."""
+    """Copy the windows to contiguous memory where the shape function, torch's decomposition, makes a permuted view of them."""
     made: torch.Tensor = _torch.decomposition_of(target)(*args)  # nothing reads it where it is contiguous
     return NotImplemented if _is_plain(made) else _contiguous(made)
 
 
 def _unpooled(target: Any, tensor: torch.Tensor, *args: Any) -> Any:
-    """An image that lies as the pooled one does, where torch's decomposition, the shape function, makes a contiguous one; floats only."""
+    """Lay out a float image as the pooled one: the shape function, torch's decomposition, makes a contiguous one."""
     layout = suggested_format(tensor)
     if layout is torch.contiguous_format or not tensor.is_floating_point():
         return NotImplemented
@@ -182,7 +169,7 @@ def _unpooled(target: Any, tensor: torch.Tensor, *args: Any) -> Any:
 
 
 def _index(target: Any, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
-    """Values at indices in the order in which the kernel's iterator goes through values and indices; the shape function omits indices."""
+    """Lay out values at indices in the order of the kernel's iterator over values and indices; the shape function omits indices."""
     given = [index for index in indices if index is not None]
     if any(index.dtype not in (torch.int32, torch.int64) for index in given) or all(map(_is_plain, (tensor, *given))):
         return NotImplemented
@@ -201,14 +188,9 @@ def _index(target: Any, tensor: torch.Tensor, indices: Sequence[torch.Tensor | N
 
 
 def iterator_order(shape: Sequence[Any], operands: Sequence[Sequence[Any]]) -> tuple[int, ...]:
-    """The order in which an iterator of PyTorch's kernels lays out a result.
+    """Order dimensions as an iterator of PyTorch's kernels lays out a result, from the outermost to the innermost one in memory.
 
-    Args:
-        shape: Of the result.
-        operands: Per operand that is read, its strides along the dimensions of the result; 0 where it has none or is expanded.
-
-    Returns:
-        The dimensions of the result from the outermost to the innermost one in memory. Source: `TensorIteratorBase::reorder_dimensions`.
+    A stride is 0 where an operand lacks a dimension or is expanded. Source: `TensorIteratorBase::reorder_dimensions`.
     """
     sizes, hints = [_torch.size_hint(size) for size in shape], [[_torch.size_hint(step) for step in steps] for steps in operands]
     order = list(reversed(range(len(sizes))))
@@ -224,7 +206,7 @@ def iterator_order(shape: Sequence[Any], operands: Sequence[Sequence[Any]]) -> t
 
 
 def _compared(inner: int, outer: int, sizes: list[int], operands: list[list[int]]) -> int:
-    """Whether two dimensions stay (-1) or swap (1) by the first operand that decides."""
+    """Decide by the first operand that can whether two dimensions stay (-1) or swap (1); 0 where none can."""
     for steps in operands:
         if not steps[inner] or not steps[outer]:
             continue
@@ -243,7 +225,7 @@ def _moved(value: Any, order: tuple[int, ...]) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is contiguous, or no tensor; the strides of dimensions of size 1 count, as the shape functions heed them."""
+    """Tell whether a value is contiguous, or no tensor; the strides of dimensions of size 1 count, as the shape functions heed them."""
     if not isinstance(value, torch.Tensor):
         return True
     expected = 1

@@ -65,11 +65,7 @@ class LayoutDecisions:
     """
 
     def __init__(self, program: ExportedProgram) -> None:
-        """Look for them.
-
-        Args:
-            program: As traced, not decomposed: the decompositions have made the decisions.
-        """
+        """Look for decisions in a program as traced: in a decomposed one, the decompositions have made them."""
         nodes = list(program.graph.nodes)
         self._placeholders = [node for node in nodes if node.op == "placeholder"]
         specs = zip(self._placeholders, program.graph_signature.input_specs, strict=True)
@@ -93,14 +89,9 @@ class LayoutDecisions:
         self.values = under(link.base for link, kinds in self._links if "values" in kinds) | self.exact
 
     def outcome(self, inputs: Sequence[Any], strides: Mapping[int, tuple[int, ...]]) -> tuple[bool, ...] | None:
-        """Let PyTorch decide.
+        """Let PyTorch decide, with other strides than their own for the inputs at the places in `strides`.
 
-        Args:
-            inputs: All inputs of the program's graph.
-            strides: Place of an input -> the strides that it is to have instead of its own.
-
-        Returns:
-            For each decision, whether the result lies in the memory of its operand; None if PyTorch raises, or it depends on values.
+        Tells for each decision whether the result lies in the memory of its operand; None if PyTorch raises, or it depends on values.
         """
         mode = _torch.fake_mode_of(())
         made: dict[torch.fx.Node, Any] = {}
@@ -129,14 +120,7 @@ class LayoutDecisions:
 
 
 def inputs_in_results(program: ExportedProgram) -> list[frozenset[str]]:
-    """Find the inputs in whose memory results may lie.
-
-    Args:
-        program: As traced, not decomposed.
-
-    Returns:
-        For each result of the user's, the names of the placeholders.
-    """
+    """Find, for each result of the user's, the placeholders in whose memory it may lie; the program is as traced, not decomposed."""
     nodes = list(program.graph.nodes)
     aliases = _Aliases(nodes)
     results = zip(nodes[-1].args[0], program.graph_signature.output_specs, strict=True)
@@ -158,7 +142,7 @@ class _Aliases:
             self._near[link.result].append(link)
 
     def kinds(self, link: _Link) -> frozenset[str]:
-        """What depends on a decision: `sharing` of what outlives the call, `values`."""
+        """Name what depends on a decision: `sharing` of what outlives the call, `values`."""
         base, result = self.side(link.base, link), self.side(link.result, link)
         if link.result in base:
             return frozenset()
@@ -169,11 +153,11 @@ class _Aliases:
         return frozenset(found)
 
     def _reads_after(self, side: set[torch.fx.Node], write: int, link: _Link) -> bool:
-        """Whether a write to one side shows in the other."""
+        """Tell whether a write to one side shows in the other."""
         return write >= link.place and (_outlives(side) or any(self._order[user] > write for node in side for user in node.users))
 
     def side(self, start: torch.fx.Node, without: _Link | None = None) -> set[torch.fx.Node]:
-        """The nodes that may lie in the memory of one, if one link is left out."""
+        """Find the nodes that may lie in the memory of one, if one link is left out."""
         found, rest = {start}, [start]
         while rest:
             for link in self._near[rest.pop()]:
@@ -184,7 +168,7 @@ class _Aliases:
 
 
 def _outlives(side: set[torch.fx.Node]) -> bool:
-    """Whether the caller has some tensor of a side: an argument, state, or a result."""
+    """Tell whether the caller has some tensor of a side: an argument, state, or a result."""
     return any(node.op == "placeholder" or any(user.op == "output" for user in node.users) for node in side)
 
 
@@ -200,7 +184,7 @@ def _packet(node: torch.fx.Node) -> Any:
 
 
 def _root_of(node: torch.fx.Node) -> torch.fx.Node:
-    """The first node of the chain of operators that may return views, which leads to a node."""
+    """Find the first node of the chain of operators that may return views, which leads to a node."""
     while (base := next(_aliased_by(node), None)) is not None:
         node = base
     return node
@@ -214,7 +198,7 @@ def _is_deciding(node: torch.fx.Node) -> bool:
 
 
 def _inner_graphs(node: torch.fx.Node) -> Iterator[torch.fx.Graph]:
-    """The graphs that a node calls, such as that of a block under another autocast."""
+    """Yield the graphs that a node calls, such as that of a block under another autocast."""
     owner = node.graph.owning_module
     for source in node.all_input_nodes:
         module = getattr(owner, str(source.target), None) if source.op == "get_attr" else None
@@ -223,7 +207,7 @@ def _inner_graphs(node: torch.fx.Node) -> Iterator[torch.fx.Graph]:
 
 
 def _aliased_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """The operands in whose memory the result of a node may lie."""
+    """Yield the operands in whose memory the result of a node may lie."""
     if node.op != "call_function":
         return
     schema = getattr(node.target, "_schema", None)
@@ -236,7 +220,7 @@ def _aliased_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _computes(node: torch.fx.Node) -> bool:
-    """Whether a call of one of the silent views gives new values: a product, or another dtype."""
+    """Tell whether a call of one of the silent views gives new values: a product, or another dtype."""
     operands = list(_operands(node, lambda _: True))
     made = node.meta["val"] if isinstance(node.meta["val"], (list, tuple)) else [node.meta["val"]]
     if _packet(node) is _aten.einsum:
@@ -260,7 +244,7 @@ def _operands(node: torch.fx.Node, wanted: Any) -> Iterator[torch.fx.Node]:
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """The arguments of an operator by name."""
+    """Collect the arguments of an operator by name."""
     schema: Any = getattr(node.target, "_schema", None)
     return {} if schema is None else {**dict(zip((item.name for item in schema.arguments), node.args, strict=False)), **node.kwargs}
 

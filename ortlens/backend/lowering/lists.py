@@ -22,11 +22,7 @@ _PER_TENSOR = ("List", "Scalar", "ScalarList", "Tensor", "ScalarAndTensor")
 
 @functools.cache
 def per_tensor() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the operators of lists.
-
-    Returns:
-        Op overload -> function of the same arguments that returns a list.
-    """
+    """Make decompositions of the operators of lists; each returns a list."""
     functions: dict[str, Callable[..., Any]] = {
         **{name: getattr(torch, name) for name in (*_OF_ONE, *_OF_TWO)},
         **{name: getattr(torch, bound) for name, bound in _BOUNDS.items()},
@@ -47,7 +43,7 @@ def per_tensor() -> dict[Any, Callable[..., Any]]:
 
 
 def _each(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-    """Lists give each call one item, everything else is the same for all."""
+    """Call a function once per item of its lists; all other arguments are the same for all."""
     count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
     return [function(*(arg[place] if isinstance(arg, (list, tuple)) else arg for arg in args), **kwargs) for place in range(count)]
 

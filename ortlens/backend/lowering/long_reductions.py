@@ -32,11 +32,7 @@ _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 @functools.cache
 def long_reductions() -> dict[Any, Callable[..., Any]]:
-    """List the decompositions.
-
-    Returns:
-        Op overload -> function, for AOTAutograd's table. Each leaves reductions of the usual sizes as they are.
-    """
+    """List the decompositions, by op overload; each leaves reductions of the usual sizes as they are."""
     return {
         _aten.sum.default: lambda x, *, dtype=None: _sum(x, None, dtype=dtype),
         _aten.sum.dim_IntList: _sum,
@@ -53,15 +49,7 @@ def long_reductions() -> dict[Any, Callable[..., Any]]:
 
 
 def is_long(x: torch.Tensor, dims: Sequence[int]) -> bool:
-    """Whether a reduction is staged.
-
-    Args:
-        x: What is reduced.
-        dims: The dimensions.
-
-    Returns:
-        False for usual sizes, and for element types that are added exactly enough.
-    """
+    """Tell whether a reduction is staged; False for usual sizes, and for element types that are added exactly enough."""
     if x.dtype not in _NARROW or not dims:
         return False
     axes = {dim % x.dim() for dim in dims}
@@ -73,7 +61,7 @@ def is_long(x: torch.Tensor, dims: Sequence[int]) -> bool:
 
 
 def _is_more(count: Any, limit: int) -> bool:
-    """Whether a size exceeds a limit; one that is known at run time only does."""
+    """Tell whether a size exceeds a limit; one that is known at run time only does."""
     return bool(count > limit if isinstance(count, int) else guard_or_true(count > limit))
 
 
@@ -117,7 +105,7 @@ def _count(x: torch.Tensor, axes: Sequence[int]) -> Any:
 
 
 def _not_negative(number: Any) -> Any:
-    """A number of elements or 0; where the correction exceeds it, the kernel divides by 0."""
+    """Return a number of elements, at least 0: where the correction exceeds their number, the kernel divides by 0."""
     return number if statically_known_true(number >= 0) else torch.sym_max(number, 0)  # type: ignore[no-untyped-call]  # in torch itself
 
 
@@ -183,6 +171,6 @@ def _instance_norm(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _written_out(target: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    """PyTorch's decomposition of a normalisation, which takes the variance and the mean with `var_mean`."""
+    """Decompose a normalisation as PyTorch does, which takes the variance and the mean with `var_mean`."""
     made: tuple[torch.Tensor, ...] = _STAYS if has_mixed_types(*args) else _torch.decomposition_of(target)(*args)
     return made

@@ -23,7 +23,7 @@ _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator
 
 
 def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """`aten._adaptive_avg_pool2d`: by windows if there are few, else as torch decomposes it: to a pool that refuses to have no channels."""
+    """Pool by windows if there are few, else as torch decomposes `aten._adaptive_avg_pool2d`: to a pool that needs channels."""
     empty = any(isinstance(size, int) and not size for size in (*tensor.shape, *output_size))
     if empty or not tensor.is_floating_point():  # PyTorch refuses integers
         stays: torch.Tensor = _STAYS
@@ -35,7 +35,7 @@ def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> tor
 
 
 def adaptive_average_3d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """`aten._adaptive_avg_pool3d`, which torch does not decompose."""
+    """Decompose `aten._adaptive_avg_pool3d`, which torch does not decompose."""
     sizes = tensor.shape[-3:]
     if not _are_known(sizes, output_size) or 0 in sizes or 0 in output_size or not tensor.is_floating_point():
         stays: torch.Tensor = _STAYS
@@ -56,14 +56,7 @@ def _means(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
 
 
 def maximum_backward_of(dims: int) -> Callable[..., torch.Tensor]:
-    """Make the decomposition of the gradient of a maximum pool with indices.
-
-    Args:
-        dims: Number of pooled dimensions.
-
-    Returns:
-        A function of the gradient, the input, arguments that do not matter, and the indices.
-    """
+    """Make the decomposition of the gradient of a maximum pool with indices over some number of dimensions."""
 
     def backward(grad: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
         indices: torch.Tensor = arguments[-1]
@@ -74,14 +67,7 @@ def maximum_backward_of(dims: int) -> Callable[..., torch.Tensor]:
 
 
 def average_backward_of(dims: int) -> Callable[..., torch.Tensor]:
-    """Make the decomposition of the gradient of an average pool.
-
-    Args:
-        dims: Number of pooled dimensions.
-
-    Returns:
-        A function with the operator's arguments.
-    """
+    """Make the decomposition of the gradient of an average pool over some number of dimensions."""
 
     def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
         grad: torch.Tensor,
@@ -109,7 +95,7 @@ def average_backward_of(dims: int) -> Callable[..., torch.Tensor]:
 
 
 def adaptive_average_backward(grad: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The gradient of an adaptive average pool whose windows all have the same size."""
+    """Decompose the gradient of an adaptive average pool whose windows all have the same size."""
     dims = grad.dim() - 2 if grad.dim() > 3 else 2  # noqa: PLR2004 - with or without a batch
     wanted = grad.shape[-dims:]
     if not _is_convolved(grad, tensor) or not _are_even(tensor.shape[-dims:], wanted):
@@ -143,7 +129,7 @@ def _spread(grad: torch.Tensor, tensor: torch.Tensor, windows: list[int], steps:
 
 
 def _counts(grad: torch.Tensor, dim: int, form: tuple[int, int, int], size: int, *, padded: bool) -> torch.Tensor | int:
-    """How many elements each window of an average pool counts."""
+    """Count the elements that each window of an average pool takes into account."""
     window, step, pad = form
     starts = [place * step - pad for place in range(grad.shape[dim])]
     ends = [min(start + window, size + pad) for start in starts]
@@ -157,7 +143,7 @@ def _counts(grad: torch.Tensor, dim: int, form: tuple[int, int, int], size: int,
 
 
 def _is_convolved(grad: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Whether ONNX Runtime convolves such tensors: its CPU provider does in float32 only."""
+    """Tell whether ONNX Runtime convolves such tensors: its CPU provider does in float32 only."""
     return grad.dtype is torch.float32 and _are_known(grad.shape, tensor.shape) and 0 not in (*grad.shape, *tensor.shape)
 
 

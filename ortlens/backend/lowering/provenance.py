@@ -40,14 +40,7 @@ class ModulePath(NamedTuple):
 
 
 def user_line(node: torch.fx.Node) -> UserLine:
-    """The innermost line of the user's code or of a model's, see `user_frames`.
-
-    Args:
-        node: Any FX node; `meta["stack_trace"]` is Dynamo's text of the user frames.
-
-    Returns:
-        File, line number and text; for a backward node those of its forward node.
-    """
+    """Find the innermost line of the user's code or of a model's, see `user_frames`; for a backward node that of its forward node."""
     trace = node.meta.get("stack_trace")
     if not trace:
         return UserLine(None, None, None)
@@ -64,14 +57,7 @@ def _user_line_of(trace: str) -> UserLine:
 
 
 def module_path(node: torch.fx.Node) -> ModulePath:
-    """The innermost module on the node's stack.
-
-    Args:
-        node: Any FX node; backward nodes carry the stack of their forward node.
-
-    Returns:
-        A path as in `named_modules()`, and the class name.
-    """
+    """Find the innermost module on a node's stack, or that of its forward node; the path is as in `named_modules()`."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return ModulePath(None, None)
@@ -82,7 +68,7 @@ def module_path(node: torch.fx.Node) -> ModulePath:
 
 @functools.lru_cache(maxsize=4096)
 def _plain_path(path: str) -> str:
-    """`L['self'].layers[0].attn` -> `layers.0.attn`."""
+    """Convert `L['self'].layers[0].attn` to `layers.0.attn`."""
     parts = _parts(path)
     while parts and parts[0] in ("L", "G", "self", "fn", "mod"):
         parts.pop(0)
@@ -95,14 +81,9 @@ def _parts(path: str) -> list[str]:
 
 
 def input_name(source: str | None, position: int) -> str:
-    """The name of an input of a graph: that of a parameter, as in `named_parameters()`, or of an argument.
+    """Name an input of a graph: a parameter as in `named_parameters()`, or an argument.
 
-    Args:
-        source: See `_torch.input_sources`.
-        position: Its position, for an input without a source.
-
-    Returns:
-        `layers.0.weight` for `L['self']._modules['layers']._modules['0']._parameters['weight']`, `x` for `L['x']`.
+    `layers.0.weight` for `L['self']._modules['layers']._modules['0']._parameters['weight']`, `x` for `L['x']`; else its position.
     """
     if source is None:
         return f"input_{position}"
@@ -117,14 +98,7 @@ def input_name(source: str | None, position: int) -> str:
 
 
 def target_name(node: torch.fx.Node) -> str:
-    """The name of an operator, such as `aten.add.Tensor`.
-
-    Args:
-        node: A `call_function` node.
-
-    Returns:
-        The name.
-    """
+    """Return the name of an operator, such as `aten.add.Tensor`."""
     target = node.target
     module = getattr(target, "__module__", "") or ""
     if hasattr(target, "_schema"):
@@ -134,14 +108,7 @@ def target_name(node: torch.fx.Node) -> str:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a value that is a tensor, None, a number or a nest of sequences.
-
-    Args:
-        value: As found in `meta["val"]`.
-
-    Yields:
-        Each tensor.
-    """
+    """Yield the tensors in a value that is a tensor, None, a number or a nest of sequences."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -152,43 +119,22 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def tensor_bytes(value: Any) -> int:
-    """Bytes of all tensors in a value.
-
-    Args:
-        value: As found in `meta["val"]`.
-
-    Returns:
-        Bytes, with hints for symbolic sizes.
-    """
+    """Count the bytes of all tensors in a value, with hints for symbolic sizes."""
     return sum(functools.reduce(lambda n, d: n * _torch.size_hint(d), t.shape, 1) * t.element_size() for t in tensors_in(value))
 
 
 def is_large(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has so many numbers that a faster kernel of PyTorch is worth two partitions instead of one."""
+    """Tell whether a tensor has so many numbers that a faster kernel of PyTorch is worth two partitions instead of one."""
     return math.prod(map(_torch.size_hint, tensor.shape)) >= _MANY
 
 
 def node_bytes(node: torch.fx.Node) -> int:
-    """Bytes that a node reads and writes.
-
-    Args:
-        node: A node with `meta["val"]`.
-
-    Returns:
-        Bytes of all tensor inputs and outputs.
-    """
+    """Count the bytes of all tensors that a node reads and writes."""
     return tensor_bytes(node.meta.get("val")) + sum(tensor_bytes(source.meta.get("val")) for source in node.all_input_nodes)
 
 
 def node_flops(node: torch.fx.Node) -> int:
-    """Floating-point operations, by the formulas of `torch.utils.flop_counter`.
-
-    Args:
-        node: A `call_function` node with `meta["val"]`.
-
-    Returns:
-        FLOPs for matrix products, convolutions and attention; 0 for every other operator, which the counter ignores.
-    """
+    """Count FLOPs by the formulas of `torch.utils.flop_counter`; 0 for all but matrix products, convolutions and attention."""
     from torch.utils.flop_counter import flop_registry
 
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
@@ -203,7 +149,7 @@ def node_flops(node: torch.fx.Node) -> int:
 
 
 def _concrete(value: Any) -> Any:
-    """Meta tensors with hints instead of symbols: the formulas multiply sizes and must not add guards."""
+    """Make meta tensors with hints instead of symbols: the formulas multiply sizes and must not add guards."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -214,27 +160,13 @@ def _concrete(value: Any) -> Any:
 
 
 def shape_text(value: Any) -> tuple[int | str, ...] | None:
-    """The shape of the first tensor in a value.
-
-    Args:
-        value: As found in `meta["val"]`.
-
-    Returns:
-        Sizes, symbolic ones as text; None when there is no tensor.
-    """
+    """Return the shape of the first tensor in a value, with symbolic sizes as text; None when there is no tensor."""
     first = next(tensors_in(value), None)
     return None if first is None else tuple(d if isinstance(d, int) else str(d) for d in first.shape)
 
 
 def dtype_text(value: Any) -> str | None:
-    """The dtype of the first tensor in a value, such as `float32`.
-
-    Args:
-        value: As found in `meta["val"]`.
-
-    Returns:
-        The name; `int`, `float` or `bool` for symbolic numbers; None if there is no value.
-    """
+    """Return the dtype of the first tensor, such as `float32`; `int`, `float` or `bool` for symbolic numbers; None without a value."""
     first = next(tensors_in(value), None)
     if first is not None:
         return str(first.dtype).removeprefix("torch.")

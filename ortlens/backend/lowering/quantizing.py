@@ -11,7 +11,7 @@ _BEYOND = 2.0**63  # from here on, a conversion to int64 returns the smallest in
 
 
 def per_tensor(tensor: torch.Tensor, scale: float, zero_point: int, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`aten.fake_quantize_per_tensor_affine_cachemask`: the rounded tensor, and where nothing was clipped."""
+    """Decompose `aten.fake_quantize_per_tensor_affine_cachemask`: the rounded tensor, and where nothing was clipped."""
     if tensor.dtype is not torch.float32 or not isinstance(scale, float) or not isinstance(zero_point, int):
         stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
         return stays
@@ -21,7 +21,7 @@ def per_tensor(tensor: torch.Tensor, scale: float, zero_point: int, low: int, hi
 def per_tensor_of_tensors(  # noqa: PLR0913, PLR0917 - the operator's schema
     tensor: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, low: int, high: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same with a scale, a zero point and a switch that are tensors."""
+    """Do the same with a scale, a zero point and a switch that are tensors."""
     if tensor.dtype is not torch.float32 or scale.dtype is not torch.float32 or zero_point.dtype.is_floating_point:
         stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
         return stays
@@ -33,7 +33,7 @@ def per_tensor_of_tensors(  # noqa: PLR0913, PLR0917 - the operator's schema
 def per_channel(  # noqa: PLR0913, PLR0917 - the operator's schema
     tensor: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, low: int, high: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`aten.fake_quantize_per_channel_affine_cachemask`, whose kernel takes everything beyond int64 for the smallest integer."""
+    """Decompose `aten.fake_quantize_per_channel_affine_cachemask`, whose kernel takes all beyond int64 for the smallest integer."""
     if tensor.dtype is not torch.float32 or scale.dtype is not torch.float32 or zero_point.dtype.is_floating_point:
         stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
         return stays

@@ -55,14 +55,7 @@ class ReturnedViews:
     new_values_first: bool = True
 
     def around(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-        """Run the graph, then its views.
-
-        Args:
-            run: Runs `module`: takes a list of inputs, empties it, and returns a list.
-
-        Returns:
-            A function of the same kind for the whole graph.
-        """
+        """Extend a function that runs `module` to the whole graph: it takes a list of inputs, empties it, and returns a list."""
         kept, views, written = self.kept, self.views.forward, self.written
         # A window may reach past the input, in the caller's storage.
         whole = bool(self.views.graph.find_nodes(op="call_function", target=_WINDOW))
@@ -80,11 +73,9 @@ class ReturnedViews:
         return run_with_views
 
     def windows(self) -> list[tuple[int, list[Any] | None]] | None:
-        """Describe the outputs of the whole graph without the graph.
+        """Describe the outputs of the whole graph without the graph; None if inputs are needed, or more than numbers.
 
-        Returns:
-            For each, its place among what `module` returns, and its shape, strides and offset there if it is a view of that; None if
-            inputs are needed, or more than numbers.
+        For each, its place among what `module` returns, and its shape, strides and offset there if it is a view of that.
         """
         given = _placeholders(self.views.graph)
         if self.kept or self.written:
@@ -101,7 +92,7 @@ class ReturnedViews:
 
 
 def _window(view: torch.fx.Node, base: torch.fx.Node) -> list[Any]:
-    """The shape, strides and offset of a view; empty where these are not all."""
+    """Return the shape, strides and offset of a view; empty where these are not all."""
     made, whole = view.meta["val"], base.meta["val"]
     numbers = [list(made.shape), list(made.stride()), made.storage_offset()]
     plain = made.dtype is whole.dtype and not (made.is_conj() or made.is_neg() or whole.storage_offset())
@@ -109,26 +100,12 @@ def _window(view: torch.fx.Node, base: torch.fx.Node) -> list[Any]:
 
 
 def resolved(value: Any) -> Any:
-    """A tensor whose memory holds its values; anything else as it is.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        A copy of a negative or conjugate view.
-    """
+    """Copy a negative or conjugate view, whose memory does not hold its values; leave anything else as it is."""
     return value.resolve_neg().resolve_conj() if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()) else value
 
 
 def resolving(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """Let a graph compute with copies of negative and conjugate views; what it returns as views is made of the views themselves.
-
-    Args:
-        run: As for `ReturnedViews.around`.
-
-    Returns:
-        A function of the same kind.
-    """
+    """Let a graph compute with copies of negative and conjugate views; what it returns as views is made of the views themselves."""
 
     def run_resolved(args: list[Any]) -> list[Any]:
         args[:] = [resolved(value) for value in args]
@@ -144,17 +121,10 @@ def without_returned_views(
     relaid: Collection[int] = (),
     parts: Collection[int] = (),
 ) -> ReturnedViews | None:
-    """Take the views out of what a graph returns.
+    """Take the views out of what a graph returns, on a copy; None when no output has to be such a view.
 
-    Args:
-        module: A functional ATen graph whose nodes carry `meta["val"]`; left as it is.
-        user_outputs: Position of an output that the user gets -> whether AOTAutograd rebuilds it from what the graph returns.
-        mutated: Positions of the inputs whose new values are the first outputs.
-        relaid: Positions of the outputs that say how such an input lies from now on; its values stay.
-        parts: Positions of the outputs that have to lie in what they are a part of, if they are.
-
-    Returns:
-        The graph without them; None when no output has to be such a view.
+    `user_outputs`: position -> whether AOTAutograd rebuilds it. `mutated`: inputs whose new values come first. `relaid`: outputs that say
+    how such an input lies from now on; its values stay. `parts`: outputs that have to lie in what they are a part of.
     """
     outputs = _outputs(module.graph)
     # New values lie as their inputs do, so what is a view of them is made of them.
@@ -197,7 +167,7 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The view operators that lead from a base, or from one of `ends`, to a value, the last one first; empty for what is no view."""
+    """List the view operators that lead from a base, or one of `ends`, to a value, the last one first; empty for what is no view."""
     chain = []
     while isinstance(node, torch.fx.Node) and node not in ends and (base := base_of(node)) is not None:
         chain.append(node)
@@ -206,28 +176,13 @@ def _chain_of(node: Any, ends: Collection[torch.fx.Node]) -> list[torch.fx.Node]
 
 
 def owner_of(node: torch.fx.Node, ends: Collection[torch.fx.Node]) -> torch.fx.Node:
-    """Find the node in whose memory a value lies.
-
-    Args:
-        node: Of a functional ATen graph.
-        ends: Nodes that count as owners, though they may be views.
-
-    Returns:
-        The node itself if it is no view.
-    """
+    """Find the node in whose memory a value lies, the node itself if it is no view; views among `ends` count as owners."""
     chain = _chain_of(node, ends)
     return chain[-1].args[0] if chain else node  # type: ignore[return-value]  # the operand of a view is a node
 
 
 def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Find what a node is a view of.
-
-    Args:
-        node: Of an ATen graph.
-
-    Returns:
-        The node whose memory it shares, one step towards the owner; None when it makes a value of its own.
-    """
+    """Find what a node is a view of, one step towards the owner; None when it makes a value of its own."""
     first = node.args[0] if node.args else None
     if node.op != "call_function" or not isinstance(first, torch.fx.Node):
         return None
@@ -237,7 +192,7 @@ def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _is_view_operator(target: Any) -> bool:
-    """Whether an operator returns an alias of its first argument and writes nothing."""
+    """Tell whether an operator returns an alias of its first argument and writes nothing."""
     if target in _UNDECLARED:
         return True
     schema = getattr(target, "_schema", None)
@@ -248,7 +203,7 @@ def _is_view_operator(target: Any) -> bool:
 
 
 def _is_part(view: torch.fx.Node) -> bool:
-    """Whether there is more in the storage of a view than its elements, or some of them more than once, but by `expand`."""
+    """Tell whether there is more in the storage of a view than its elements, or some of them more than once, but by `expand`."""
     if view.target is torch.ops.aten.expand.default:
         return False
     base = base_of(view)
@@ -262,7 +217,7 @@ def _count_of(node: torch.fx.Node) -> str:
 
 
 def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool, part: bool) -> bool:
-    """Whether one output on its own has to lie in the memory, or at least look like it, of what it is a view of."""
+    """Tell whether one output on its own has to lie in the memory, or at least look like it, of what it is a view of."""
     base = chain[-1].args[0]
     if rebuilt:
         return any(_is_symbolic(node) for node in (*chain, base))
@@ -272,7 +227,7 @@ def _must_be_view(chain: list[torch.fx.Node], *, rebuilt: bool, part: bool) -> b
 
 
 def _sharing_memory(outputs: list[Any], chains: Mapping[int, list[torch.fx.Node]]) -> set[int]:
-    """Outputs that are views of one value: what the user writes into one of them may show in another, and they share a storage."""
+    """Find outputs that are views of one value: they share a storage, and a write of the user's into one may show in another."""
     by_base: dict[Any, list[int]] = {}
     for place, node in enumerate(outputs):
         by_base.setdefault(chains[place][-1].args[0] if place in chains else node, []).append(place)
@@ -288,7 +243,7 @@ def _is_symbolic(node: Any) -> bool:
 
 
 def _sizes_behind(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The size computations that view operators read, as far as they start at the graph's inputs."""
+    """Collect the size computations that view operators read, as far as they start at the graph's inputs."""
     found: set[torch.fx.Node] = set()
     for node in nodes:
         for source in node.all_input_nodes:
@@ -330,14 +285,10 @@ def _erase_unread(graph: torch.fx.Graph) -> None:
 def _views_module(
     module: torch.fx.GraphModule, order: list[torch.fx.Node], *, bases: list[torch.fx.Node], kept: list[int], made_here: Collection[int]
 ) -> torch.fx.GraphModule:
-    """The graph that makes the whole graph's outputs from what is returned without them.
+    """Make the graph that makes the whole graph's outputs from what is returned without them.
 
-    Args:
-        module: The whole graph.
-        order: The nodes that move to the new graph, in order.
-        bases: What they are views of.
-        kept: Positions of the inputs that they read.
-        made_here: Positions of the outputs that the new graph makes. The others are passed on, also those whose nodes move.
+    Nodes in `order` move to it; they are views of `bases` and read the inputs at `kept`. It passes on the outputs that are not in
+    `made_here`, also those whose nodes move.
     """
     graph = torch.fx.Graph()
     inputs, outputs = _placeholders(module.graph), _outputs(module.graph)

@@ -24,14 +24,7 @@ _FUNCTIONS = frozenset({operator.iadd, operator.isub, operator.imul, operator.it
 
 
 def updates_once(module: torch.fx.GraphModule) -> bool:
-    """Whether every operation of a graph updates an input in place, element by element, and none is updated twice.
-
-    Args:
-        module: Dynamo's graph.
-
-    Returns:
-        False also for a graph without operations.
-    """
+    """Tell whether a graph consists of elementwise updates of inputs in place, at least one, and updates none twice."""
     updated: list[Any] = []
     for node in module.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
@@ -53,14 +46,7 @@ def _updates(node: torch.fx.Node) -> bool:
 
 
 def as_recorded(module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """A function that runs Dynamo's graph, with its tensors as plain attributes: a module takes as long to find one as an update.
-
-    Args:
-        module: Dynamo's graph.
-
-    Returns:
-        A function of its inputs.
-    """
+    """Make a function of a graph whose tensors are plain attributes: a module takes as long to find one as an update."""
     names = [str(node.target) for node in module.graph.find_nodes(op="get_attr")]
     if any("." in name for name in names):
         return module.forward

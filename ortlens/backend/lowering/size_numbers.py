@@ -28,11 +28,7 @@ _SIZES = (_aten.sym_numel.default, _aten.sym_size.int)
 
 
 def make_tensors_of_numbers(graph: torch.fx.Graph) -> None:
-    """Give operators a tensor where they take a symbolic number that is known before anything is computed.
-
-    Args:
-        graph: An ATen graph whose nodes carry `meta["val"]`; changed in place.
-    """
+    """Give operators a tensor where they take a symbolic number that is known before anything is computed."""
     inputs = {term: node for node in graph.find_nodes(op="placeholder") if (term := _symbol(node.meta.get("val"))) is not None}
     made: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node | None] = {}
     for node in list(graph.nodes) if inputs else []:
@@ -47,13 +43,13 @@ def make_tensors_of_numbers(graph: torch.fx.Graph) -> None:
 
 
 def _symbol(value: object) -> object | None:
-    """The symbol that a size is, without an offset or factor."""
+    """Return the symbol that a size is, without an offset or factor."""
     term = _torch.scaled_term(value)
     return term[0] if term is not None and term[1:] == (0, 1) else None
 
 
 def _rounded_number(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.dtype] | None:
-    """The symbolic number that an operator rounds, and to which element type; None for any other node."""
+    """Find the symbolic number that an operator rounds, and to which element type; None for any other node."""
     if node.op != "call_function" or node.target not in _ROUNDING or len(node.args) != 2 or node.kwargs:  # noqa: PLR2004 - operands
         return None
     tensor, number = node.args
@@ -70,7 +66,7 @@ def _rounded_number(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.dtype] | 
 
 
 def _tensor_of(number: torch.fx.Node, example: torch.Tensor, inputs: Mapping[object, torch.fx.Node]) -> torch.fx.Node | None:
-    """A tensor of a number, computed from the sizes of the graph's inputs; None where these do not tell it."""
+    """Make a tensor of a number, computed from the sizes of the graph's inputs; None where these do not tell it."""
     chain = _computing(number)
     if any(node.target not in _SIZES and any(map(_is_tensor, node.all_input_nodes)) for node in chain):
         return None
@@ -90,7 +86,7 @@ def _tensor_of(number: torch.fx.Node, example: torch.Tensor, inputs: Mapping[obj
 
 
 def _computing(number: torch.fx.Node) -> Collection[torch.fx.Node]:
-    """The nodes that compute a number, itself among them, up to the sizes of tensors; each once, however many ways lead to it."""
+    """Find the nodes that compute a number, itself among them, up to the sizes of tensors; each once, whatever ways lead to it."""
     found: dict[torch.fx.Node, None] = {}
     waiting = [number]
     while waiting:
@@ -106,7 +102,7 @@ def _is_tensor(node: torch.fx.Node) -> bool:
 
 
 def _factors(node: torch.fx.Node, inputs: Mapping[object, torch.fx.Node]) -> list[tuple[torch.fx.Node, int, int]] | None:
-    """The symbolic sizes whose product a node of `_SIZES` is, each a size of the graph's inputs, an offset and a factor.
+    """Find the symbolic sizes whose product a node of `_SIZES` is, each a size of the graph's inputs, an offset and a factor.
 
     The product of the other sizes is in the first factor, with which an offset is multiplied, too. None where inputs do not tell a size.
     """
@@ -125,13 +121,13 @@ def _factors(node: torch.fx.Node, inputs: Mapping[object, torch.fx.Node]) -> lis
 
 
 def _size(part: tuple[torch.fx.Node, int, int]) -> torch.fx.Node:
-    """A node for `offset + factor * size`."""
+    """Make a node for `offset + factor * size`."""
     size, offset, factor = part
     return _computed(operator.add, _computed(operator.mul, size, factor, 1), offset, 0)
 
 
 def _computed(operation: Callable[[Any, Any], Any], first: torch.fx.Node, second: Any, neutral: int) -> torch.fx.Node:
-    """A node for an operation on a size and another, or an int; the size itself where the int changes nothing."""
+    """Make a node for an operation on a size and another, or an int; the size itself where the int changes nothing."""
     if isinstance(second, int) and second == neutral:
         return first
     made = first.graph.call_function(operation, (first, second))

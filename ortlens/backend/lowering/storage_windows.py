@@ -33,24 +33,15 @@ _COPIES = (
 
 
 def keeps_storage_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Find whose storage, or a copy of it, the result of a node lies in, at the same place.
-
-    Args:
-        node: Of an ATen graph.
-
-    Returns:
-        The node, one step towards the owner; None when the result has a storage of its own.
-    """
+    """Find whose storage, or a copy of it, a result lies in at the same place, one step towards the owner; None for its own."""
     first = node.args[0] if node.target in _COPIES else None
     return first if isinstance(first, torch.fx.Node) else base_of(node)
 
 
 def gather_windows(module: torch.fx.GraphModule) -> None:
-    """Replace the calls of `as_strided` that can be expressed, in place.
+    """Replace the calls of `as_strided` that can be expressed, in place, on a copy of an ATen graph.
 
-    Args:
-        module: A copy of an ATen graph, its nodes with `meta["val"]`. The calls that are left have to stay in PyTorch, with the
-            views that they read (see `support.storage_readers`).
+    The calls that are left have to stay in PyTorch, with the views that they read (see `support.storage_readers`).
     """
     chains = {node: _chain(node) for node in module.graph.find_nodes(op="call_function", target=_aten.as_strided.default)}
     starts = {node: _start(node, chain[-1]) for node, chain in chains.items()}
@@ -61,7 +52,7 @@ def gather_windows(module: torch.fx.GraphModule) -> None:
 
 
 def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What a node is a view of, down to the node whose storage it reads."""
+    """List what a node is a view of, down to the node whose storage it reads."""
     chain = []
     while (base := base_of(node)) is not None:
         node = base
@@ -70,14 +61,14 @@ def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _root(node: torch.fx.Node) -> torch.fx.Node:
-    """The value whose storage a node's was copied from."""
+    """Find the value whose storage a node's was copied from."""
     while (source := keeps_storage_of(node)) is not None:
         node = source
     return node
 
 
 def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:
-    """Where the window begins among the owner's values; None when the window cannot be expressed."""
+    """Find where the window begins among the owner's values; None when the window cannot be expressed."""
     source: Any = node.args[0]
     tensor, whole, (size, stride, given) = source.meta["val"], owner.meta.get("val"), _window(node)
     if not isinstance(whole, torch.Tensor) or (given is not None and _root(owner).op != "call_function"):
@@ -93,7 +84,7 @@ def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:
 
 
 def _window(node: torch.fx.Node) -> tuple[Sequence[Any], Sequence[Any], Any]:
-    """The sizes, strides and offset of a call; no offset means that of the tensor."""
+    """Return the sizes, strides and offset of a call; no offset means that of the tensor."""
     arguments: Any = node.args
     _, size, stride, *offset = arguments
     return size, stride, offset[0] if offset else node.kwargs.get("storage_offset")
@@ -126,7 +117,7 @@ def _replace(module: torch.fx.GraphModule, node: torch.fx.Node, owner: torch.fx.
 
 
 def _row(sizes: list[int], strides: list[int], start: int, whole: int) -> tuple[int, int]:
-    """The longest run of values that every window index takes as a whole, and how many dimensions count such runs."""
+    """Find the longest run of values that every window index takes as a whole, and how many dimensions count such runs."""
     outer, length = len(sizes), 1
     while outer and strides[outer - 1] == length:
         longer = length * sizes[outer - 1]

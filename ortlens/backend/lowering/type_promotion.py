@@ -26,14 +26,9 @@ _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar,
 
 
 def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = lambda _: True) -> dict[str, Exception]:
-    """Insert the conversions that PyTorch makes inside its operators, in place.
+    """Insert the conversions that PyTorch makes inside its operators, in place; returns what was raised where they are not known.
 
-    Args:
-        module: A copy of an ATen graph, its nodes with `meta["val"]`.
-        is_converted: Whether an operator has an ONNX function. PyTorch's own kernel converts, and refuses, by itself.
-
-    Returns:
-        Node name -> what was raised, for nodes whose conversions are not known.
+    `is_converted` tells whether an operator has an ONNX function: PyTorch's own kernel converts, and refuses, by itself.
     """
     for node in list(module.graph.nodes):
         if node.op == "call_function" and refused_booleans(node) is None:
@@ -54,28 +49,16 @@ def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = 
 
 
 def has_mixed_types(tensor: torch.Tensor, *parameters: Any) -> bool:
-    """Whether a normalisation has parameters of element types that PyTorch refuses: it takes the input's, and float32 beside 16 bits.
-
-    Args:
-        tensor: The input.
-        parameters: Arguments of all kinds.
-
-    Returns:
-        The answer.
-    """
+    """Tell whether PyTorch refuses the dtypes of a normalisation's parameters: it takes the input's, and float32 beside 16 bits."""
     known = {tensor.dtype, torch.float32} if tensor.dtype in (torch.float16, torch.bfloat16) else {tensor.dtype}
     return any(isinstance(value, torch.Tensor) and value.dtype not in known for value in parameters)
 
 
 def may_promote(node: torch.fx.Node) -> bool:
-    """Whether PyTorch may convert something inside an operator.
+    """Tell whether PyTorch may convert something inside an elementwise operator or reduction.
 
-    Args:
-        node: A call of an elementwise operator or reduction.
-
-    Returns:
-        False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind; and for what
-        PyTorch refuses to convert.
+    False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind; and for what PyTorch
+    refuses to convert.
     """
     if _keeps_second_operand(node) or refused_booleans(node) is not None or node.target in (_aten.heaviside.default, _aten.lerp.Scalar):
         return False
@@ -90,7 +73,7 @@ def may_promote(node: torch.fx.Node) -> bool:
 
 
 def _keeps_second_operand(node: torch.fx.Node) -> bool:
-    """Whether 16-bit floats meet a float32 without dimensions, which the operator, and so its ONNX function, does not round to 16 bits."""
+    """Tell whether 16-bit floats meet a float32 without dimensions that neither operator nor ONNX function rounds to 16 bits."""
     operands: list[Any] = list(node.args[:2])
     if node.target not in _EXACT or not all(map(_is_tensor, operands)):
         return False
@@ -99,14 +82,7 @@ def _keeps_second_operand(node: torch.fx.Node) -> bool:
 
 
 def refused_booleans(node: torch.fx.Node) -> str | None:
-    """Whether PyTorch refuses a sum, a difference or a power for its booleans, or for a factor of another kind than the result.
-
-    Args:
-        node: A call of any operator.
-
-    Returns:
-        What an ONNX model would do with it; None for what PyTorch takes.
-    """
+    """Describe what ONNX would do with booleans or a factor that PyTorch refuses in a sum, difference or power; None if it takes them."""
     if node.target in (_aten.pow.Tensor_Tensor, _aten.pow.Scalar) and all(map(_is_boolean, node.args)):
         return "takes booleans, which PyTorch refuses"
     if node.target not in _SUMS:
@@ -132,7 +108,7 @@ def _is_boolean(value: Any) -> bool:
 
 
 def _widens(arg: Any, dtype: torch.dtype) -> bool:
-    """Whether an argument is a number that may be of a wider kind than a tensor; the kind of a symbolic number is unknown."""
+    """Tell whether an argument is a number that may be of a wider kind than a tensor; the kind of a symbolic number is unknown."""
     if isinstance(arg, torch.fx.Node):
         return not _is_tensor(arg)
     if dtype.is_floating_point:
@@ -145,7 +121,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _starts_with_number(node: torch.fx.Node) -> bool:
-    """Whether an operator has a number where its schema has a tensor: `1.5 - x` is `aten.sub.Tensor(1.5, x)`."""
+    """Tell whether an operator has a number where its schema has a tensor: `1.5 - x` is `aten.sub.Tensor(1.5, x)`."""
     arguments: list[Any] = list(getattr(getattr(node.target, "_schema", None), "arguments", ()))
     wanted = bool(arguments) and isinstance(arguments[0].type, torch.TensorType)
     given: list[Any] = list(node.args[:2])

@@ -36,14 +36,9 @@ class Frame(NamedTuple):
 
 
 def innermost(frames: Sequence[Frame]) -> Frame | None:
-    """Choose the frame that a reader would change.
+    """Choose the frame that a reader would change, from frames with the outermost first; None without frames.
 
-    Args:
-        frames: Outermost first.
-
-    Returns:
-        The innermost one outside torch, Python's library, ortlens, and the wrappers that other libraries put around a model; if there is
-        none, the innermost outside torch; else the innermost. None without frames.
+    It is the innermost one of model code (see `is_model_code`); if there is none, the innermost outside torch; else the innermost.
     """
     for serves in (is_model_code, _is_outside_torch, bool):
         for frame in reversed(frames):
@@ -53,50 +48,22 @@ def innermost(frames: Sequence[Frame]) -> Frame | None:
 
 
 def is_wrapper(frame: Frame) -> bool:
-    """Whether a frame is that of a function which an installed library puts around another.
-
-    Args:
-        frame: Of code outside torch.
-
-    Returns:
-        False for the user's own decorators, which are the user's code.
-    """
+    """Tell whether a frame is of a function that an installed library, not the user, puts around another."""
     return _is_installed(frame.file) and (frame.function in _WRAPPERS or "wrap" in frame.function)
 
 
 def is_of_torch_or_ortlens(file: str) -> bool:
-    """Whether a file belongs to torch or to the part of ortlens that runs the user's code.
-
-    Args:
-        file: File name of a code object, or a text that begins with one.
-
-    Returns:
-        False for files of the user's and of other libraries.
-    """
+    """Tell whether a file, or a text that begins with its name, is torch's or of the part of ortlens that runs the user's code."""
     return file.startswith(_machinery())
 
 
 def is_of_a_library(file: str) -> bool:
-    """Whether a file belongs to torch or to another installed library.
-
-    Args:
-        file: File name of a code object.
-
-    Returns:
-        True for models that a library holds, too.
-    """
+    """Tell whether a file belongs to torch or to another installed library, such as one that holds models."""
     return is_of_torch_or_ortlens(file) or _is_installed(file)
 
 
 def is_model_code(frame: Frame) -> bool:
-    """Whether a frame is that of the user's code or of a model's.
-
-    Args:
-        frame: Any frame.
-
-    Returns:
-        False for torch, Python's library, ortlens, and the wrappers that other libraries put around a model.
-    """
+    """Tell whether a frame is of the user's code or a model's, not of torch, Python's library, ortlens or a library's wrapper."""
     if is_of_torch_or_ortlens(frame.file) or frame.file.startswith("<frozen "):
         return False
     return not is_wrapper(frame) and (_is_installed(frame.file) or not frame.file.startswith(_python_library()))

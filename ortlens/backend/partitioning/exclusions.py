@@ -28,19 +28,11 @@ class Exclusions:
     """
 
     def __init__(self, verdicts: Mapping[str, Verdict]) -> None:
-        """Start with nodes that are excluded from the beginning.
-
-        Args:
-            verdicts: Node name -> why ONNX Runtime does not run it.
-        """
+        """Start with nodes that are excluded from the beginning."""
         self.verdicts: dict[str, Verdict] = dict(verdicts)
 
     def conversion_failed(self, failures: Mapping[str, Exception]) -> None:
-        """Exclude the nodes whose ONNX functions raised.
-
-        Args:
-            failures: Node name -> exception.
-        """
+        """Exclude the nodes whose ONNX functions raised."""
         for name, error in failures.items():
             if (known := _not_convertible(error)) is not None:
                 self.verdicts[name] = Verdict(supported=False, code="no_converter", reason=f"it has no ONNX form for this call: {known}")
@@ -49,37 +41,21 @@ class Exclusions:
             self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
 
     def promotion_failed(self, failures: Mapping[str, Exception]) -> None:
-        """Exclude the nodes whose implicit conversions between element types are not known.
-
-        Args:
-            failures: Node name -> exception.
-        """
+        """Exclude the nodes whose implicit conversions between element types are not known."""
         for name, error in failures.items():
             reason = f"how it converts element types is not known: {short_text(error)}"
             self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
 
     def partition_failed(self, partition: Partition, code: ReasonCode, reason: str, exception: str | None = None) -> None:
-        """Exclude all nodes of a partition that are not excluded yet.
-
-        Args:
-            partition: The partition.
-            code: The reason code.
-            reason: Why.
-            exception: The exception with its class, as text.
-        """
+        """Exclude all nodes of a partition that are not excluded yet."""
         for node in partition.nodes:
             self.verdicts.setdefault(node.name, Verdict(supported=False, code=code, reason=reason, exception=exception))
 
     def session_refused(self, partition: Partition, origins: Mapping[str, str], error: Exception, *, broadly: bool = False) -> None:
-        """Exclude what ONNX Runtime refuses.
+        """Exclude the nodes that the message of ONNX Runtime names, with their equals; the whole partition if it names none.
 
-        Args:
-            partition: The partition.
-            origins: ONNX node name -> FX node name, for its model.
-            error: The exception. The nodes that its message names are excluded, with their equals: the nodes of the same operator,
-                attributes and dtypes and, unless ONNX Runtime lacks a kernel for these, of the same sizes. When it names none, the
-                whole partition is excluded.
-            broadly: Sizes and attributes do not matter, after many refusals: each would cost another plan.
+        Equals have the same operator, attributes, dtypes and, unless a kernel is missing, sizes. After many refusals, `broadly` ignores
+        sizes and attributes: each would cost another plan. `origins` maps ONNX names to FX names.
         """
         message, exception = str(error), full_text(error)
         named = _named(origins, message)
@@ -93,12 +69,7 @@ class Exclusions:
 
 
 def lacks_kernel(origins: Mapping[str, str], error: Exception) -> bool:
-    """Whether ONNX Runtime refuses a model for lack of a kernel, which is no failure: like an operator without an ONNX function.
-
-    Args:
-        origins: ONNX node name -> FX node name, for the model.
-        error: The exception.
-    """
+    """Tell whether ONNX Runtime refuses a model for lack of a kernel, which is no failure: like an operator without an ONNX function."""
     return _MISSING.search(str(error)) is not None and bool(_named(origins, str(error)))
 
 
@@ -122,7 +93,7 @@ _UNDEFINED = re.compile(r"Type 'tensor\((?P<type>\w+)\)' of input parameter \([^
 
 
 def _reason(nodes: Sequence[torch.fx.Node], error: Exception) -> str:
-    """Why ONNX Runtime refuses nodes: for a missing kernel its operator and element types, else the message."""
+    """Explain why ONNX Runtime refuses nodes: for a missing kernel its operator and element types, else the message."""
     missing, undefined = _MISSING.search(str(error)), _UNDEFINED.search(str(error))
     if undefined is not None:
         return f"ONNX defines no {undefined['operator']} of {undefined['type']}"
@@ -134,7 +105,7 @@ def _reason(nodes: Sequence[torch.fx.Node], error: Exception) -> str:
 
 
 def _kind_of(node: torch.fx.Node, *, sized: bool, exactly: bool) -> tuple[Any, ...]:
-    """What decides whether ONNX Runtime takes a node: equal for nodes that share their fate."""
+    """Collect what decides whether ONNX Runtime takes a node: equal for nodes that share their fate."""
     values = [_value_text(source.meta.get("val"), sized=sized) for source in (node, *node.all_input_nodes)]
     attributes = [_without_nodes(node.args), _without_nodes(node.kwargs)] if exactly else []
     return (node.target, *values, *map(repr, attributes))

@@ -43,15 +43,7 @@ class Partition:
 
 
 def split(plan: Plan, owner: torch.nn.Module) -> list[Partition]:
-    """Extract the partitions of a plan from their graph.
-
-    Args:
-        plan: The plan, see `plan_partitions`.
-        owner: The module that holds the constants the graph refers to.
-
-    Returns:
-        The partitions in the order of execution. The plan's graph is not changed.
-    """
+    """Extract the partitions of a plan from their graph, which is not changed, in the order of execution."""
     members: list[list[torch.fx.Node]] = [[] for _ in range(plan.partition_count)]
     for node in plan.verdicts:
         if plan.in_partition(node):
@@ -76,7 +68,7 @@ def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.No
 
 
 def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:
-    """The inputs of a partition, and the size computations and constants that it gets a copy of."""
+    """Find the inputs of a partition, and the size computations and constants that it gets a copy of."""
     inputs: dict[torch.fx.Node, None] = {}
     carried: dict[torch.fx.Node, None] = {}
 
@@ -97,7 +89,7 @@ def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node])
 
 
 def _leaves(node: torch.fx.Node, inside: set[torch.fx.Node], plan: Plan) -> bool:
-    """Whether a value is read outside the partition. A tuple is never an output itself; its items are."""
+    """Tell whether a value is read outside the partition. A tuple is never an output itself; its items are."""
     from ortlens.backend.partitioning.support import NodeKind, kind_of  # here, since a partition from the cache needs no verdicts
 
     if any(kind_of(user) is NodeKind.TUPLE and user in inside for user in node.users) and isinstance(node.meta.get("val"), (tuple, list)):

@@ -36,41 +36,17 @@ class Plan:
     hoisted_sizes: frozenset[torch.fx.Node] = frozenset()
 
     def in_partition(self, node: torch.fx.Node) -> bool:
-        """Whether ONNX Runtime runs the node.
-
-        Args:
-            node: Any node of the graph.
-
-        Returns:
-            True for the nodes of a partition; False for hoisted size computations, which belong to none.
-        """
+        """Tell whether ONNX Runtime runs the node; False for hoisted size computations, which belong to no partition."""
         verdict = self.verdicts.get(node)
         return verdict is not None and verdict.supported and node not in self.hoisted_sizes
 
     def runs_before(self, node: torch.fx.Node, partition: int) -> bool:
-        """Whether a node has run when a partition starts.
-
-        Args:
-            node: Any node of the graph that runs.
-            partition: Number of the partition.
-
-        Returns:
-            False also for the nodes of the partition itself.
-        """
+        """Tell whether a node has run when a partition starts; False for the nodes of the partition itself."""
         return self.level[node] < partition + (not self.in_partition(node))
 
 
 def plan_partitions(graph: torch.fx.Graph, verdict_of: Callable[[torch.fx.Node], Verdict], *, min_nodes: int = 1) -> Plan:
-    """Divide a graph between ONNX Runtime and PyTorch.
-
-    Args:
-        graph: An ATen graph whose nodes carry `meta["val"]`.
-        verdict_of: Decides one node.
-        min_nodes: Partitions with fewer compute nodes stay in PyTorch.
-
-    Returns:
-        The plan; `partition_count` is 0 when ONNX Runtime runs nothing.
-    """
+    """Divide a graph between ONNX Runtime and PyTorch; partitions of fewer than `min_nodes` compute nodes stay in PyTorch."""
     verdicts = {node: verdict_of(node) for node in graph.nodes if kind_of(node) is not NodeKind.OTHER}
     nodes, hoisted = list(verdicts), _hoisted_sizes(verdicts)
     supported = [verdict.supported for verdict in verdicts.values()]
@@ -129,13 +105,6 @@ def _hoisted_sizes(verdicts: dict[torch.fx.Node, Verdict]) -> frozenset[torch.fx
 
 
 def writes(node: torch.fx.Node) -> bool:
-    """Whether a node changes one of its arguments; rare, because AOTAutograd makes graphs functional.
-
-    Args:
-        node: Any node of an ATen graph.
-
-    Returns:
-        True if the operator's schema declares it mutable, and other nodes may read what it changes.
-    """
+    """Tell whether a node changes an argument that others may read; rare, because AOTAutograd makes graphs functional."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable) and read_before(node) is None

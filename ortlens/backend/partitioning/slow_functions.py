@@ -49,14 +49,9 @@ _FEEDERS = frozenset({"aten.arange.default", "aten.arange.start", "aten.arange.s
 
 
 def slow_in_ort(node: torch.fx.Node, *, deployed: bool) -> tuple[ReasonCode, str] | None:
-    """Whether an operator stays in PyTorch for its speed.
+    """Explain why an operator stays in PyTorch for its speed; None when it may go to ONNX Runtime.
 
-    Args:
-        node: A `call_function` node.
-        deployed: Whether the graph is for a model that runs without PyTorch: there a slow form is better than none.
-
-    Returns:
-        The reason code and the reason; None when it may go to ONNX Runtime.
+    Where a model is deployed to run without PyTorch, a slow form is better than none.
     """
     name = provenance.target_name(node)
     if name in _TRANSFORMS:
@@ -87,13 +82,13 @@ def _why_slow(node: torch.fx.Node, name: str) -> str | None:
 
 
 def _has_large_indices(pool: torch.fx.Node) -> bool:
-    """Whether the places of the maxima of a pool are read, and there are many."""
+    """Tell whether the places of the maxima of a pool are read, and there are many."""
     read = any(user.target is not operator.getitem or user.args[1] == 1 for user in pool.users)
     return read and provenance.is_large(pool.meta["val"][1])
 
 
 def _adds_rows(node: torch.fx.Node) -> bool:
-    """Whether an operator adds many numbers at indices, row by row."""
+    """Tell whether an operator adds many numbers at indices, row by row."""
     name = provenance.target_name(node)
     if name not in _SUMS or (name.startswith("aten.scatter") and not _has_row_index(node)):
         return False
@@ -104,7 +99,7 @@ def _adds_rows(node: torch.fx.Node) -> bool:
 
 
 def _has_row_index(scatter: torch.fx.Node) -> bool:
-    """Whether an operator of the family of `scatter` takes whole rows of a table."""
+    """Tell whether an operator of the family of `scatter` takes whole rows of a table."""
     table, dim, index = scatter.args[:3]
     is_view = isinstance(index, torch.fx.Node) and provenance.target_name(index) == _ROWS
     return is_view and isinstance(table, torch.fx.Node) and dim in (0, -table.meta["val"].dim())

@@ -57,14 +57,7 @@ _PACKED = ("aten._weight_int4pack_mm", "aten._dyn_quant_matmul_4bit")
 
 
 def kind_of(node: torch.fx.Node) -> NodeKind:
-    """Classify a node.
-
-    Args:
-        node: Any node of an ATen graph.
-
-    Returns:
-        Its kind.
-    """
+    """Classify a node."""
     if node.op != "call_function":
         return NodeKind.OTHER
     if node.target is operator.getitem:
@@ -76,7 +69,7 @@ def kind_of(node: torch.fx.Node) -> NodeKind:
 
 
 def _without_function(name: str) -> Verdict:
-    """Why an operator stays in PyTorch that no ONNX function is known for."""
+    """Explain why an operator stays in PyTorch that no ONNX function is known for."""
     if name.startswith(_PACKED):
         text = "only PyTorch knows the layout of its 4-bit weights; those of torchao's IntxWeightOnlyConfig run in ONNX Runtime"
         return Verdict(supported=False, code="policy", reason=f"{name} stays in PyTorch on purpose: {text}")
@@ -98,13 +91,8 @@ class Support:
     ) -> None:
         """Configure the decision for one graph.
 
-        Args:
-            registry: The ONNX functions, see `_torch.registry_with`.
-            can_run_on: Device type -> None if a provider supports it, else the reason.
-            excluded: Node name -> verdict, for nodes that failed in an earlier attempt.
-            deployed: Whether the graph is for a model that runs without PyTorch.
-            without_bfloat16: Whether tensors on the CPU go to no provider that computes in bfloat16.
-            upcast: Element types that are computed in float32.
+        `can_run_on` returns None for a device type that a provider supports, else the reason. `excluded` has nodes that failed before. With
+        `without_bfloat16`, CPU tensors go to no provider that computes in it. `upcast` types are computed in float32.
         """
         self._registry = registry
         self._own = own_functions()  # once: listing them for each node took a tenth of the time, under a profiler
@@ -115,14 +103,7 @@ class Support:
         self._upcast = upcast
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
-        """Decide one node.
-
-        Args:
-            node: A `call_function` node with `meta["val"]`.
-
-        Returns:
-            Whether it is supported, and if not, a code and a reason.
-        """
+        """Decide whether a node is supported, and if not, give a code and a reason."""
         if node.name in self._excluded:
             return self._excluded[node.name]
         if node.target is operator.getitem:
@@ -220,7 +201,7 @@ class Support:
         return Verdict(supported=False, code="dtype", reason=reason)
 
     def _computes_beside(self, node: torch.fx.Node) -> bool:
-        """Whether ONNX Runtime computes what a cast converts, or computes with it: then it makes the cast, too, and faster."""
+        """Tell whether ONNX Runtime computes what a cast converts, or computes with it: then it makes the cast, too, and faster."""
         if kind_of(node) is not NodeKind.COMPUTE or base_of(node) is not None or _makes_bfloat16(node):
             return False
         return not any(map(_makes_bfloat16, node.all_input_nodes)) and self.verdict(node).supported
@@ -255,7 +236,7 @@ class Support:
         return Verdict(supported=False, code="no_converter", reason=reason)
 
     def _is_users(self, target: Any) -> bool:
-        """Whether an operator has a function of the user's, who answers for it; our own are judged like those of torch."""
+        """Tell whether an operator has a function of the user's, who answers for it; our own are judged like those of torch."""
         own = self._own.get(target)
         return any(function is not own for function in _torch.custom_functions(target, self._registry))
 
@@ -274,7 +255,7 @@ def _makes_bfloat16(node: torch.fx.Node) -> bool:
 
 
 def _without_dropout(node: torch.fx.Node) -> bool:
-    """Whether an operator with a dropout argument has a dropout of 0 and draws no random numbers: attention in inference."""
+    """Tell whether an operator with a dropout argument has a dropout of 0 and draws no random numbers: attention in inference."""
     arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
     for place, argument in enumerate(arguments):
         if argument.name == "dropout_p":
@@ -284,7 +265,7 @@ def _without_dropout(node: torch.fx.Node) -> bool:
 
 
 def _attribute_of(node: torch.fx.Node) -> object:
-    """The attribute that a `get_attr` node reads; None for every other node."""
+    """Return the attribute that a `get_attr` node reads; None for every other node."""
     owner = node.graph.owning_module
     if node.op != "get_attr" or owner is None:
         return None
@@ -294,18 +275,10 @@ def _attribute_of(node: torch.fx.Node) -> object:
 
 
 def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
-    """Nodes that must stay in PyTorch because the storage behind a tensor matters to them, and not its values alone.
+    """Find the nodes that must stay in PyTorch because the storage behind a tensor matters to them, and not its values alone.
 
-    `as_strided`, and who asks for an offset, read it. A write into a part of a tensor that overlaps itself, such as one that was unfolded,
-    changes elements outside of that part; one into a tensor with gaps copies what lies in them, which a caller may read. ONNX Runtime
-    returns values without their storage. So the operator and what it reads stay in PyTorch, views and copies of a whole storage, down to
-    the tensor that owns it.
-
-    Args:
-        graph: An ATen graph.
-
-    Returns:
-        Name -> verdict.
+    `as_strided` reads it. Writing a part of an unfolded tensor changes elements outside of that part; writing into a tensor with gaps
+    copies what lies in them. These stay, with the views and copies of a whole storage that they read, down to its owner.
     """
     verdicts: dict[str, Verdict] = {}
     (output,) = graph.find_nodes(op="output")
@@ -343,7 +316,7 @@ def _is_float_number(node: torch.fx.Node) -> bool:
 
 
 def _has_64_bits(node: torch.fx.Node) -> bool:
-    """Whether the ints that a node reads and computes have 64 bits; what follows from data of tensors is checked at run time."""
+    """Tell whether the ints that a node reads and computes have 64 bits; what follows from data of tensors is checked at run time."""
     values = [value for value in (*_values_at(node), *node.args) if type(value).__name__ in ("SymInt", "int")]
     return all(int_range(value) is not None or follows_from_data(value) for value in values)
 
@@ -353,7 +326,7 @@ def _values_at(node: torch.fx.Node) -> list[Any]:
 
 
 def _tensors_of(node: torch.fx.Node) -> list[Any]:
-    """The tensors that a node reads and computes."""
+    """Return the tensors that a node reads and computes."""
     found = list(provenance.tensors_in(node.meta.get("val")))
     for source in node.all_input_nodes:
         found.extend(provenance.tensors_in(source.meta.get("val")))

@@ -16,24 +16,15 @@ _aten = torch.ops.aten
 
 
 def wrong_for(node: torch.fx.Node) -> str | None:
-    """Whether the ONNX function of an operator gives different results for these arguments.
-
-    Args:
-        node: A `call_function` node.
-
-    Returns:
-        What the function does wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/nn.py` and `core.py`.
-    """
+    """Describe what the ONNX function (onnxscript 0.7, `torch_lib/ops/nn.py` and `core.py`) does wrong for these arguments, or None."""
     return wrong_structure(node) or wrong_values(node) or numbers.missing(node)
 
 
 @functools.cache
 def invented_outputs() -> dict[Any, frozenset[int]]:
-    """Outputs that the ONNX function of an operator fills with constants, because inference never reads them.
+    """List the outputs that ONNX functions fill with constants; in a graph that reads one, the operator stays in PyTorch.
 
-    Returns:
-        Op overload -> positions. In a graph that reads one of them, the operator stays in PyTorch. Source: onnxscript 0.7,
-        `onnxscript/function_libs/torch_lib/ops/`, where each is marked as faked.
+    Inference never reads them. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/`, where each is marked as faked.
     """
     bag, attention_extras = frozenset({1, 2, 3}), frozenset(range(1, 9))
     return {

@@ -21,20 +21,13 @@ _aten = torch.ops.aten
 
 
 def wrong_structure(node: torch.fx.Node) -> str | None:
-    """Whether the ONNX function of an operator of structure gives different results for these arguments.
-
-    Args:
-        node: A `call_function` node.
-
-    Returns:
-        What the function does wrong, or None. Source: onnxscript 0.7, `onnxscript/function_libs/torch_lib/ops/`, and ONNX Runtime.
-    """
+    """Describe what the ONNX function (onnxscript 0.7, `torch_lib/ops/`) or ONNX Runtime does wrong for these arguments, or None."""
     judge = _JUDGES.get(node.target)
     return None if judge is None else judge(_arguments(node))
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """The arguments of a call by name, tensors as their example values, with the defaults of those that are not given."""
+    """Collect the arguments of a call by name, tensors as their example values, with the defaults of those that are not given."""
     target: Any = node.target
     schema = target._schema.arguments  # noqa: SLF001 - the operator's schema
     given = dict(zip((argument.name for argument in schema), node.args, strict=False)) | node.kwargs

@@ -29,14 +29,7 @@ _UNCHECKED = frozenset({"other", "self", "element", "test_element", "correction"
 
 
 def wrong_values(node: torch.fx.Node) -> str | None:
-    """Whether ONNX Runtime would compute other values.
-
-    Args:
-        node: A `call_function` node.
-
-    Returns:
-        What would be wrong, or None.
-    """
+    """Describe what ONNX Runtime would compute differently, or None."""
     check = _checks().get(node.target)
     return (None if check is None else check(node)) or _refused_number(node)
 
@@ -62,7 +55,7 @@ def _power(node: torch.fx.Node) -> str | None:
 
 
 def _refused_number(node: torch.fx.Node) -> str | None:
-    """Whether PyTorch raises, or may, because a number that it converts to the type of the result is beyond its range."""
+    """Describe a number beyond the range of the result's type, on which PyTorch raises, or may; None if there is none."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype is torch.bool or value.is_complex():
         return None
@@ -76,13 +69,13 @@ def _refused_number(node: torch.fx.Node) -> str | None:
 
 
 def _is_negative_beside(factor: object, dtype: torch.dtype) -> bool:
-    """Whether a factor is negative beside an element type without a sign, where it wraps."""
+    """Tell whether a factor is negative beside an unsigned element type, where it wraps."""
     return isinstance(factor, int) and not dtype.is_signed and -torch.iinfo(dtype).max <= factor < 0
 
 
 @functools.cache
 def _checked_numbers(target: Any) -> tuple[tuple[int, str], ...]:
-    """Places and names of the numbers that an operator refuses where the element type of the result cannot hold them."""
+    """List places and names of the numbers that an operator refuses where the element type of the result cannot hold them."""
     schema = getattr(target, "_schema", None)
     arguments = () if schema is None or target in _RANGES else schema.arguments
     kinds = ("NumberType", "FloatType") if target in _CHECKING_FLOATS else ("NumberType",)
@@ -94,7 +87,7 @@ def _kind(declared: Any) -> str:
 
 
 def _refused(number: object, dtype: torch.dtype) -> str | None:
-    """Whether PyTorch raises, or may, when it converts a number to an element type."""
+    """Describe why PyTorch raises, or may, when it converts a number to an element type; None if it does not."""
     short, limits = str(dtype).removeprefix("torch."), torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     if isinstance(number, (int, float)):
         fits = limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
@@ -113,7 +106,7 @@ def _compared(node: torch.fx.Node) -> str | None:
 
 
 def _filled(node: torch.fx.Node) -> str | None:
-    """Whether a fill takes a tensor of a wider element type, whose number PyTorch converts with a check."""
+    """Describe a fill with a tensor of a wider element type, whose number PyTorch converts with a check; None for others."""
     value, number = _tensor(node.args[0]), _tensor(node.args[2])
     if value is None or number is None or number.dtype in (value.dtype, torch.bool) or value.dtype is torch.bool or value.is_complex():
         return None
@@ -125,7 +118,7 @@ def _filled(node: torch.fx.Node) -> str | None:
 
 
 def _constant(node: Any) -> int | float | None:
-    """The number in a tensor without dimensions, if it is the same in every call."""
+    """Find the number in a tensor without dimensions, if it is the same in every call."""
     while node.target is _aten.lift_fresh_copy.default:
         (node,) = node.args
     if node.target in (_aten.scalar_tensor.default, _aten.full.default):

@@ -29,18 +29,9 @@ _KINDS: dict[NodeKind, r.NodeKind] = {NodeKind.COMPUTE: "compute", NodeKind.SIZE
 def node_record(  # noqa: PLR0913 - ids and facts, each a column
     graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id: str | None, origins: Origins, in_place: bool = False
 ) -> r.Node:
-    """The record of one node.
+    """Make the record of a node with a verdict; items of tuples have none.
 
-    Args:
-        graph_id: The id of its graph.
-        plan: Where each node of the graph runs.
-        node: A node with a verdict; items of tuples have no records.
-        partition_id: The partition that computes it, if any.
-        origins: See `onnx_origins`.
-        in_place: Whether a session writes its result over an input.
-
-    Returns:
-        The record.
+    With `in_place`, a session writes its result over an input.
     """
     line, module = provenance.user_line(node), provenance.module_path(node)
     verdict, inside, value = plan.verdicts[node], plan.in_partition(node), node.meta.get("val")
@@ -81,16 +72,7 @@ def node_record(  # noqa: PLR0913 - ids and facts, each a column
 
 
 def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.Fallback:
-    """The record of a node that stays in PyTorch.
-
-    Args:
-        graph_id: The id of its graph.
-        node: The node.
-        verdict: The reason.
-
-    Returns:
-        The record.
-    """
+    """Make the record of a node that stays in PyTorch."""
     line = provenance.user_line(node)
     return r.Fallback(
         graph_id=graph_id,
@@ -106,41 +88,19 @@ def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.F
 
 
 def is_fallback(plan: Plan, node: torch.fx.Node) -> bool:
-    """Whether a node counts as a fallback.
-
-    Args:
-        plan: Where each node of the graph runs.
-        node: A node with a verdict.
-
-    Returns:
-        True for tensors and checks that PyTorch computes. Size computations between partitions do not count: they cost nothing.
-    """
+    """Tell whether PyTorch computes a tensor or a check; size computations between partitions do not count: they cost nothing."""
     return kind_of(node) in (NodeKind.COMPUTE, NodeKind.EFFECT) and not plan.in_partition(node)
 
 
 def is_dynamic(value: Any) -> bool:
-    """Whether a value of a graph has a symbolic size, or is a symbolic number itself.
-
-    Args:
-        value: As found in `meta["val"]`.
-
-    Returns:
-        True if it does.
-    """
+    """Tell whether a value of a graph has a symbolic size, or is a symbolic number itself."""
     if _torch.is_symbolic(value):
         return True
     return any(not isinstance(size, int) for tensor in provenance.tensors_in(value) for size in tensor.shape)
 
 
 def onnx_origins(models: Iterable[onnx.ModelProto]) -> Origins:
-    """The ONNX nodes made from each FX node, including those in the bodies of control flow.
-
-    Args:
-        models: The ONNX models of a graph.
-
-    Returns:
-        FX node name -> ONNX node name -> operator and confidence.
-    """
+    """Map FX node names to the ONNX nodes made from them, with operator and confidence, also in the bodies of control flow."""
     names: Origins = {}
     for model in models:
         for node in node_provenance.iter_nodes(model.graph):
@@ -151,7 +111,7 @@ def onnx_origins(models: Iterable[onnx.ModelProto]) -> Origins:
 
 
 def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
-    """Names of the nodes that a node reads, or whose writes it reads. An item of a tuple counts as its maker; constants do not count."""
+    """Name the nodes that a node reads, or whose writes it reads; the maker for an item of a tuple, and no constants."""
     names: dict[str, None] = {}
     for source in (*node.all_input_nodes, *written_before(node)):
         maker = source
@@ -163,7 +123,7 @@ def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
 
 
 def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The items of the tuple that a node makes, and of tuples within it."""
+    """List the items of the tuple that a node makes, and of tuples within it."""
     items = [user for user in node.users if kind_of(user) is NodeKind.TUPLE]
     return [found for item in items for found in (item, *_items_of(item))]
 

@@ -25,17 +25,7 @@ _WORTH_REPORTING = 1 << 16
 
 
 def partition_record(graph_id: str, partition_id: str, model_id: str, runner: PartitionRunner) -> r.Partition:
-    """The record of a partition.
-
-    Args:
-        graph_id: The id of its graph.
-        partition_id: Its own id.
-        model_id: The id of its ONNX model.
-        runner: Its runner.
-
-    Returns:
-        The record; weights count as `weight_bytes`, not as `input_bytes`.
-    """
+    """Make the record of a partition; weights count as `weight_bytes`, not as `input_bytes`."""
     partition, weights = runner.partition, runner.weight_nodes()
     return r.Partition(
         partition_id=partition_id,
@@ -52,18 +42,7 @@ def partition_record(graph_id: str, partition_id: str, model_id: str, runner: Pa
 
 
 def model_record(partition_id: str, model_id: str, path: str, runner: PartitionRunner, data: bytes) -> r.Model:
-    """The record of a partition's ONNX model.
-
-    Args:
-        partition_id: The id of the partition.
-        model_id: The id of the model.
-        path: Its place in a saved capture.
-        runner: The partition's runner.
-        data: The serialized model.
-
-    Returns:
-        The record.
-    """
+    """Make the record of a partition's ONNX model; `path` is its place in a saved capture."""
     graph = runner.model.graph
     ops = Counter(node.op_type if not node.domain else f"{node.domain}::{node.op_type}" for node in graph.node)
     return r.Model(
@@ -81,26 +60,12 @@ def model_record(partition_id: str, model_id: str, path: str, runner: PartitionR
 
 
 def embedded_bytes(model: onnx.ModelProto) -> int:
-    """The bytes of a model's initializers.
-
-    Args:
-        model: An ONNX model.
-
-    Returns:
-        Bytes; frozen weights, which stay outside the model, do not count.
-    """
+    """Count the bytes of a model's initializers; frozen weights, which stay outside the model, do not count."""
     return sum(tensor.ByteSize() for tensor in model.graph.initializer)
 
 
 def frozen_bytes(info: SessionInfo) -> int:
-    """The bytes of the weights that a session holds as constants.
-
-    Args:
-        info: The session.
-
-    Returns:
-        Bytes.
-    """
+    """Count the bytes of the weights that a session holds as constants."""
     return sum(weight.contiguous.nbytes for weight in info.frozen)
 
 
@@ -114,19 +79,9 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
     table_bytes: int,
     weights_change: r.WeightsChange | None,
 ) -> r.Session:
-    """The record of a session.
+    """Make the record of a session.
 
-    Args:
-        session_id: Its id.
-        partition_id: The id of its partition.
-        model_id: The id of its model.
-        info: The session.
-        signature: The types and shapes that it accepts.
-        table_bytes: Size of the weights that are inputs because they are only looked up.
-        weights_change: What the last change of the partition's weights was; recorded if it is the cause.
-
-    Returns:
-        The record.
+    `table_bytes` are of weights that are inputs because they are only looked up; `weights_change` is recorded if it is the cause.
     """
     return r.Session(
         session_id=session_id,
@@ -150,15 +105,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
 
 
 def layout_copies(partition_id: str, runner: PartitionRunner) -> Iterator[r.Finding]:
-    """Findings for the inputs that every call copies because of their memory layout.
-
-    Args:
-        partition_id: The id of the partition.
-        runner: Its runner.
-
-    Yields:
-        One finding per input whose copy costs something.
-    """
+    """Yield a finding for each input that every call copies, at some cost, because of its memory layout."""
     for node in runner.partition.inputs:
         if node not in runner.weight_nodes() and _bytes_of(node) >= _WORTH_REPORTING and not _is_dense(node):
             yield _layout_copy(partition_id, node)

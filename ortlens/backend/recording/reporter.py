@@ -43,7 +43,7 @@ class Phases:
     session_ns: int = 0
 
     def total(self) -> int:
-        """The sum of all phases, in ns."""
+        """Sum up all phases, in ns."""
         return self.partition_ns + self.convert_ns + self.optimize_ns + self.session_ns
 
 
@@ -68,15 +68,7 @@ class GraphReporter:
     """Reports one graph to the recorder, and amends its records when the graph changes. What fails here never reaches the graph."""
 
     def __init__(self, recorder: Recorder, *, phase: r.Phase, compile_id: str | None, op_count: int, aot_ns: int) -> None:
-        """Add the record of the graph.
-
-        Args:
-            recorder: Receives the records, and the failures to make them.
-            phase: `inference`, `forward` or `backward`.
-            compile_id: Dynamo's id.
-            op_count: Number of operations in Dynamo's graph.
-            aot_ns: Time that AOTAutograd took, in ns.
-        """
+        """Add the record of the graph; `compile_id` and `op_count` are those of Dynamo."""
         self.recorder = recorder
         self.graph_id = recorder.next_id("g")
         self._ids: dict[PartitionRunner, tuple[str, str]] = {}
@@ -88,15 +80,7 @@ class GraphReporter:
     def planned(
         self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: frozenset[torch.fx.Node], min_nodes: int
     ) -> None:
-        """Record a plan in place of the graph's earlier plan.
-
-        Args:
-            plan: Where each node runs.
-            runners: One per partition.
-            phases: Time spent so far.
-            weights: Inputs of the graph that are parameters or buffers.
-            min_nodes: The smallest number of compute nodes in a partition.
-        """
+        """Record a plan in place of the graph's earlier plan."""
         self.recorder.forget_graph(self.graph_id)
         self._sessions = {}
         self._ids = {runner: (self.recorder.next_id("p"), self.recorder.next_id("m")) for runner in runners}
@@ -112,24 +96,13 @@ class GraphReporter:
         self.amend_phases(phases)
 
     def identity(self, runner: PartitionRunner) -> Identity:
-        """The ids under which a partition is recorded.
-
-        Args:
-            runner: A runner of this graph's latest plan.
-
-        Returns:
-            The ids.
-        """
+        """Return the ids under which a partition of this graph's latest plan is recorded."""
         partition_id, model_id = self._ids[runner]
         return Identity(graph_id=self.graph_id, partition_id=partition_id, model_id=model_id, session_id=self._sessions.get(runner))
 
     @reported("recording a graph")
     def amend_phases(self, phases: Phases) -> None:
-        """Update the time spent in each phase.
-
-        Args:
-            phases: Time spent so far.
-        """
+        """Update the time spent in each phase."""
         graph = next(graph for graph in self.recorder.records(r.Graph) if graph.graph_id == self.graph_id)
         self._amend_graph(
             partition_ns=phases.partition_ns,
@@ -141,16 +114,7 @@ class GraphReporter:
 
     @reported("recording a graph")
     def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:
-        """Record a session.
-
-        Args:
-            runner: The runner of its partition.
-            info: The session.
-            dumped: The file that the model was dumped to, if any.
-
-        Returns:
-            The log for its calls.
-        """
+        """Record a session, with the file that its model was dumped to; returns the log for its calls."""
         partition_id, model_id = self._ids[runner]
         session_id = self._sessions[runner] = self.recorder.next_id("s")
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
@@ -170,28 +134,14 @@ class GraphReporter:
 
     @reported("recording a graph")
     def eager_log(self, nodes: tuple[torch.fx.Node, ...]) -> EagerLog | None:
-        """A log for the nodes that PyTorch runs.
-
-        Args:
-            nodes: In the order of the graph.
-
-        Returns:
-            The log, or None when there are none.
-        """
+        """Make a log for the nodes that PyTorch runs, in the order of the graph; None when there are none."""
         return self.recorder.eager_log(self.graph_id, tuple(node.name for node in nodes)) if nodes else None
 
     @reported("recording a graph")
     def partition_lost(
         self, runner: PartitionRunner, reason: str, exception: str | None = None, code: r.ReasonCode = "session_refused"
     ) -> None:
-        """Record that a partition fell back to PyTorch at run time.
-
-        Args:
-            runner: Its runner.
-            reason: Why.
-            exception: The exception with its class, as text.
-            code: The reason as a code.
-        """
+        """Record that a partition fell back to PyTorch at run time."""
         lost = Verdict(supported=False, code=code, reason=reason, exception=exception)
         for node in runner.partition.nodes:
             if kind_of(node) is NodeKind.COMPUTE:
@@ -202,70 +152,37 @@ class GraphReporter:
 
     @reported("recording a graph")
     def graph_lost(self, module: torch.fx.GraphModule, reason: str, exception: str | None = None) -> None:
-        """Record that PyTorch runs the whole graph because compiling it failed.
-
-        Args:
-            module: The ATen graph.
-            reason: Why.
-            exception: The exception with its class, as text.
-        """
+        """Record that PyTorch runs the whole graph because compiling it failed."""
         self.recorder.forget_graph(self.graph_id)
         compute = [node for node in module.graph.nodes if kind_of(node) is NodeKind.COMPUTE]
         self._all_fall_back(compute, Verdict(supported=False, code="converter_raised", reason=reason, exception=exception))
 
     @reported("recording a graph")
     def graph_skipped(self, module: torch.fx.GraphModule, reason: str) -> None:
-        """Record that an option or a rule leaves a graph to PyTorch, before it is lowered.
-
-        Args:
-            module: Dynamo's graph.
-            reason: Why.
-        """
+        """Record that an option or a rule leaves a graph to PyTorch, before it is lowered."""
         ops = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
         self._all_fall_back(ops, Verdict(supported=False, code="policy", reason=reason))
 
     @reported("recording a graph")
     def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
-        """Record that a session runs without some of the requested providers.
-
-        Args:
-            requested: The providers that ONNX Runtime did not register.
-            used: Those that it registered.
-        """
+        """Record that a session runs without the providers `requested`, which ONNX Runtime did not register."""
         self.recorder.add(survived.provider_finding(requested, used))
 
     @reported("recording a graph")
     def session_dropped(self, runner: PartitionRunner, kept: int) -> None:
-        """Record, once per partition, that a session was dropped for another one.
-
-        Args:
-            runner: The partition's runner.
-            kept: How many sessions a partition keeps.
-        """
+        """Record, once per partition, that a session was dropped for another one."""
         finding = survived.dropped_finding(self._ids[runner][0], kept)
         if finding not in self.recorder.records(r.Finding):
             self.recorder.add(finding)
 
     @reported("recording a graph")
     def written_unseen(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
-        """Record that weights changed in a way that torch does not count.
-
-        Args:
-            runner: The partition's runner.
-            title: What happened, in one line.
-            names: The inputs of the partition whose weights changed.
-        """
+        """Record that weights changed in a way that torch does not count."""
         self.recorder.add(survived.unseen_finding(self._ids[runner][0], title, names))
 
     @reported("recording a graph")
     def failure(self, rule: str, title: str, error: Exception) -> None:
-        """Record a failure after which the results are still correct.
-
-        Args:
-            rule: The name of the failure.
-            title: What happened, in one line.
-            error: The exception.
-        """
+        """Record a failure after which the results are still correct."""
         self.recorder.add(survived.failure_finding(rule, title, error))
 
     def _partition(self, runner: PartitionRunner) -> None:
@@ -325,5 +242,5 @@ class GraphReporter:
 
 
 def _first_copy(runners: list[PartitionRunner], node: torch.fx.Node) -> PartitionRunner | None:
-    """The first partition that has its own copy of a hoisted size computation."""
+    """Find the first partition that has its own copy of a hoisted size computation."""
     return next((runner for runner in runners if node in runner.partition.carried), None)

@@ -24,12 +24,7 @@ ARTIFACT = "ortlens_partitions"
 def trace_partitions(lowered: LoweredGraph, plan: Callable[[], Plan]) -> Exception | None:
     """Write where each node of a graph runs into the trace, if torch writes one.
 
-    Args:
-        lowered: The graph.
-        plan: Gives its plan; not asked for without a trace.
-
-    Returns:
-        What failed, for the capture; the trace has it in the place of the entry. A failure costs nothing else.
+    Return what failed, for the capture; the trace holds it in place of the entry. `plan` is not called without a trace.
     """
     if not _torch.is_traced():
         return None

@@ -33,16 +33,7 @@ _CONSEQUENCES = {
 
 
 def failure_finding(rule: str, title: str, error: Exception) -> r.Finding:
-    """The finding about a failure.
-
-    Args:
-        rule: The name of the failure.
-        title: What happened, in one line.
-        error: The exception.
-
-    Returns:
-        The finding.
-    """
+    """Return the finding about a failure."""
     hazard, mitigation = _CONSEQUENCES.get(rule, _WENT_BACK)
     return r.Finding(
         rule=rule,
@@ -55,15 +46,7 @@ def failure_finding(rule: str, title: str, error: Exception) -> r.Finding:
 
 
 def provider_finding(requested: list[str], used: tuple[str, ...]) -> r.Finding:
-    """The finding about execution providers that a session does without.
-
-    Args:
-        requested: The providers that ONNX Runtime did not register.
-        used: Those that it registered.
-
-    Returns:
-        The finding.
-    """
+    """Return the finding about requested execution providers that ONNX Runtime did not register for a session."""
     return r.Finding(
         rule="provider_fallback",
         severity="warning",
@@ -75,15 +58,7 @@ def provider_finding(requested: list[str], used: tuple[str, ...]) -> r.Finding:
 
 
 def dropped_finding(partition_id: str, kept: int) -> r.Finding:
-    """The finding about a partition that meets more combinations of sizes than it keeps sessions for.
-
-    Args:
-        partition_id: Its id.
-        kept: How many sessions it keeps.
-
-    Returns:
-        The finding.
-    """
+    """Return the finding about a partition that meets more combinations of sizes than it keeps sessions for."""
     return r.Finding(
         rule="session_dropped",
         subject=partition_id,
@@ -96,16 +71,7 @@ def dropped_finding(partition_id: str, kept: int) -> r.Finding:
 
 
 def unseen_finding(partition_id: str, title: str, names: Sequence[str]) -> r.Finding:
-    """The finding about changed weights that earlier calls may have missed.
-
-    Args:
-        partition_id: The partition's id.
-        title: What happened, in one line.
-        names: The inputs of the partition whose weights changed.
-
-    Returns:
-        The finding.
-    """
+    """Return the finding about changed weights that earlier calls may have missed."""
     return r.Finding(
         rule="uncounted_write",
         subject=partition_id,

@@ -31,60 +31,27 @@ _DEVICE_KINDS = {"cpu": 0, "cuda": 1, "maia": 3}  # OrtDevice::CPU, GPU, NPU in 
 
 
 def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any]) -> None:
-    """Keep values alive as long as a session, whoever has it: ONNX Runtime does not own what `add_initializer` gives it.
-
-    Args:
-        session: The session.
-        values: What it reads.
-    """
+    """Keep values alive as long as a session, whoever has it: ONNX Runtime does not own what `add_initializer` gives it."""
     vars(session)["_ortlens_values"] = values
 
 
 def device_of(device: torch.device) -> Any:
-    """Translate a torch device.
-
-    Args:
-        device: cpu, cuda or maia.
-
-    Returns:
-        An `OrtDevice` with default memory.
-    """
+    """Translate a torch device (cpu, cuda or maia) into an `OrtDevice` with default memory."""
     return _native.OrtDevice(_DEVICE_KINDS[device.type], 0, device.index or 0)
 
 
 def new_binding(session: onnxruntime.InferenceSession) -> Any:
-    """A native binding of a session.
-
-    Args:
-        session: Must outlive the binding: ONNX Runtime does not keep it alive, and using a binding without its session crashes.
-
-    Returns:
-        A `SessionIOBinding`.
-    """
+    """Return a native `SessionIOBinding`; it does not keep its session alive, and using it without the session crashes."""
     return _native.SessionIOBinding(session._sess)
 
 
 def runner_of(session: onnxruntime.InferenceSession) -> Any:
-    """The native call that runs a session on a binding.
-
-    Args:
-        session: The session.
-
-    Returns:
-        A callable of a binding and run options (or None).
-    """
+    """Return the native call that runs a session, as a function of a binding and run options (or None)."""
     return session._sess.run_with_iobinding
 
 
 def value_over(tensor: torch.Tensor) -> onnxruntime.OrtValue:
-    """An ONNX Runtime value over a tensor's memory, without copying.
-
-    Args:
-        tensor: Contiguous, detached; kept alive by the value.
-
-    Returns:
-        The value.
-    """
+    """Wrap the memory of a contiguous, detached tensor in an ONNX Runtime value, without copying; the value keeps the tensor alive."""
     import torch
 
     to_dlpack = torch.to_dlpack  # type: ignore[attr-defined]  # exported, but not in torch's annotations
@@ -97,15 +64,7 @@ def value_over(tensor: torch.Tensor) -> onnxruntime.OrtValue:
 
 
 def tensor_over(value: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor over the memory of a native ONNX Runtime value, without copying.
-
-    Args:
-        value: An element of `binding.get_outputs()`.
-        dtype: The wanted dtype; bools arrive as bytes.
-
-    Returns:
-        The tensor; it keeps the memory alive.
-    """
+    """Wrap an element of `binding.get_outputs()` in a tensor that keeps its memory alive, without copying; bools arrive as bytes."""
     import torch
 
     tensor: torch.Tensor = torch.from_dlpack(value.to_dlpack())  # type: ignore[attr-defined]  # same
@@ -113,21 +72,13 @@ def tensor_over(value: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def bytes_of(value: onnxruntime.OrtValue, itemsize: int) -> bytes:
-    """A copy of the memory of a value on the CPU, of a type that numpy does not know, such as bfloat16 or float8.
-
-    Args:
-        value: As `run_with_ort_values` returns it.
-        itemsize: Bytes of an element.
-
-    Returns:
-        The bytes, without gaps.
-    """
+    """Copy the memory of a CPU value, without gaps, of a type that numpy does not know, such as bfloat16 or float8."""
     native: Any = value._ortvalue  # DLPack passes bfloat16 alone
     return ctypes.string_at(native.data_ptr(), math.prod(value.shape()) * itemsize)
 
 
 def version() -> str:
-    """Version of the installed ONNX Runtime."""
+    """Return the version of the installed ONNX Runtime."""
     return str(onnxruntime.__version__)
 
 
@@ -136,10 +87,7 @@ _LISTABLE = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
 
 @functools.cache
 def _listed_kernels() -> Sequence[Any]:
-    """All kernels of the installed ONNX Runtime; none if it was built with a provider beside the CPU's.
-
-    ONNX Runtime asks each provider that it was built with for its kernels. OpenVINO's has no register of them, which ends the process.
-    """
+    """List the installed kernels; none with a provider beside the CPU's, since asking OpenVINO's for kernels ends the process."""
     if not _LISTABLE.issuperset(onnxruntime.get_available_providers()):
         return ()
     return tuple(getattr(_native, "get_all_opkernel_def", tuple)())
@@ -147,19 +95,10 @@ def _listed_kernels() -> Sequence[Any]:
 
 @functools.cache
 def kernel_types(provider: str, operator: str, opset: int) -> dict[str, frozenset[str]]:
-    """The element types for which a provider has kernels of an operator, as the installed ONNX Runtime lists them.
+    """Find the element types of a provider's kernels of an operator, by type constraint such as `T`; empty if none are listed.
 
-    A missing type does not always mean that a session fails: ONNX Runtime casts float16 on the CPU, and expands operators that are
-    defined as functions, such as Gelu.
-
-    Args:
-        provider: Such as `CPUExecutionProvider`.
-        operator: An operator of the default ONNX domain.
-        opset: Version of the default operator set.
-
-    Returns:
-        Name of a type constraint of the operator, such as `T` -> types, such as `float` or `bfloat16`; empty if the provider has no
-        kernel of it, or the build does not list kernels.
+    A missing type does not always mean that a session fails: ONNX Runtime casts float16 on the CPU, and expands operators that are defined
+    as functions, such as Gelu.
     """
     found: dict[str, frozenset[str]] = {}
     for kernel in _listed_kernels():
@@ -172,37 +111,19 @@ def kernel_types(provider: str, operator: str, opset: int) -> dict[str, frozense
 
 
 def model_of(session: onnxruntime.InferenceSession) -> tuple[str | None, bytes | None]:
-    """What a session was made from.
-
-    Args:
-        session: The session.
-
-    Returns:
-        The path and the bytes of its model, one of them None; both, if this version of ONNX Runtime does not keep them.
-    """
+    """Return the path and the bytes of a session's model, one of them None; both, if this ONNX Runtime version does not keep them."""
     return getattr(session, "_model_path", None), getattr(session, "_model_bytes", None)
 
 
 def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOptions | None:
-    """The options that a session was made with; those that it returns itself have lost its custom operators.
-
-    Args:
-        session: The session.
-
-    Returns:
-        The user's own object; None where none was given, or this version of ONNX Runtime does not keep it.
-    """
+    """Return the user's own options of a session, None if none are known; those that it returns itself have lost its custom operators."""
     return getattr(session, "_sess_options_initial", None)
 
 
 def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:
-    """The execution provider that ONNX Runtime assigned to each node.
+    """Return the execution provider of each node at the time of assignment; empty before ONNX Runtime 1.24.
 
-    Args:
-        session: Made with `session.record_ep_graph_assignment_info` set to 1.
-
-    Returns:
-        Node name -> provider, for the nodes at the time of the assignment; empty before ONNX Runtime 1.24, which does not report it.
+    The session must be made with `session.record_ep_graph_assignment_info` set to 1.
     """
     assignments = getattr(session, "get_provider_graph_assignment_info", None)
     if assignments is None:
@@ -224,20 +145,11 @@ _WATCHED = {
 
 @contextlib.contextmanager
 def watched(options: onnxruntime.SessionOptions, folder: Path, *, ours: bool, with_model: bool) -> Iterator[None]:
-    """Have a session made with these options write its profile and its optimised model.
+    """Have a session made inside with these options write `profile*.json` and `optimized.onnx`; then restore the user's options.
 
-    Weights of the optimised model go to a file beside it. Where there is a null device, that file is a link to it, so that the weights are
-    never written. This needs configuration entries that cannot be removed again, so the user's own options do not get them: there the
-    weights stay inside the model, as they do for the session that runs.
-
-    Args:
-        options: The options to make the session with.
-        folder: Where the files go: `profile*.json` and `optimized.onnx`.
-        ours: Whether the options serve this session alone.
-        with_model: Whether to write the optimised model; providers that compile graphs cannot.
-
-    Yields:
-        Nothing; make the session inside. Afterwards the user's options are restored.
+    Weights of the optimised model go to a file beside it. Where there is a null device, that file is a link to it, so that they are never
+    written. The entries for this cannot be removed again, so the user's own options do not get them: there the weights stay inside the
+    model. Providers that compile graphs cannot write a model.
     """
     kept = options.enable_profiling, options.profile_file_prefix, options.optimized_model_filepath
     if ours:

@@ -80,11 +80,7 @@ class Binding:
     ) -> None:
         """Bind what never moves: constants, and the buffers of numbers.
 
-        Args:
-            session: Kept alive by this object, and released after the native binding.
-            inputs: The inputs of the partition that each call passes.
-            outputs: All its outputs.
-            constants: The inputs that no call passes, with their values, which this object keeps alive.
+        This object keeps the values of the constants alive, and the session, which it releases after the native binding.
         """
         self.inputs_at, self.outputs_at = [0] * len(inputs), [0] * len(outputs)
         self.session = session
@@ -115,13 +111,6 @@ class Binding:
 
 
 def number_buffer(meta: Any) -> torch.Tensor:
-    """A tensor without dimensions to pass or receive a number in.
-
-    Args:
-        meta: The number in the trace, which may be symbolic.
-
-    Returns:
-        Zero, of dtype bool or int64.
-    """
+    """Return a zero without dimensions, of dtype bool or int64, to pass or receive a number in."""
     is_bool = isinstance(meta, (bool, torch.SymBool))
     return torch.zeros((), dtype=torch.bool if is_bool else torch.int64)

@@ -15,19 +15,10 @@ if TYPE_CHECKING:
 
 
 def mismatch(model: onnx.ModelProto, inputs: Mapping[str, Any], outputs: Sequence[Any], names: Sequence[str]) -> str | None:
-    """How the inputs and outputs of a model differ from those of its partition.
+    """Describe how a model's inputs and outputs differ from its partition's, and what to do; None if they do not.
 
     A transform may rename an output that it computes in another way, and drop an input. It may not reorder outputs, because they are
     returned by position, nor change element types or numbers of dimensions.
-
-    Args:
-        model: The model that is to run.
-        inputs: Name -> fake value of each input of the partition.
-        outputs: Fake value of each output.
-        names: Names of the outputs as converted; empty if they are not known.
-
-    Returns:
-        What differs, in one sentence that says what to do; None if nothing does.
     """
     unknown = [value.name for value in model.graph.input if value.name not in inputs]
     if unknown:

@@ -57,23 +57,10 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     intact: Callable[[], bool] | None = None,
     constants: Sequence[tuple[Input, torch.Tensor]] = (),
 ) -> Callable[..., tuple[Any, ...]]:
-    """Generate the function that calls a session.
+    """Generate the function that calls a session: it takes `inputs`, not `constants`, and returns a tuple of all outputs.
 
-    Args:
-        session: The session.
-        inputs: The inputs of the partition, in the order of the function's arguments.
-        outputs: All outputs, in the order of the returned tuple.
-        on_stale: Called with the arguments instead, when a frozen weight has changed.
-        on_failure: Called with the arguments and the exception when ONNX Runtime raises.
-        count: Called once per finished run.
-        log: Where calls are recorded, if anywhere.
-        preallocate: Allocate outputs of symbolic size too, where their sizes follow from the inputs.
-        rest: Called before each run, if given.
-        intact: Says whether the frozen weights are unchanged as far as it looks, if given.
-        constants: Inputs of the partition that the function does not take, with their values.
-
-    Returns:
-        A function of these inputs that returns a tuple of the partition's outputs.
+    It calls `on_stale` instead when a frozen weight has changed, as far as `intact` looks, and `on_failure` when ONNX Runtime raises.
+    `preallocate` covers outputs of symbolic size too, where their sizes follow from the inputs.
     """
     writer = _Writer(inputs, outputs, preallocate=preallocate)
     source = writer.source(recording=log is not None, resting=rest is not None, watching=intact is not None)
@@ -99,19 +86,7 @@ def inlined_call(  # noqa: PLR0913 - those of `make_call`
     rest: Callable[[], object] | None,
     constants: Sequence[tuple[Input, torch.Tensor]],
 ) -> tuple[list[str], dict[str, Any]]:
-    """Write the call of a session as part of another function, which has checked element types and devices.
-
-    Args:
-        session: The session.
-        inputs: The inputs that each call passes, without frozen weights; the function has them in `a0`, `a1`, ...
-        outputs: All outputs; the lines leave them in `r0`, `r1`, ...
-        preallocate: As for `make_call`.
-        rest: Likewise.
-        constants: Likewise.
-
-    Returns:
-        Lines of source, which raise what ONNX Runtime raises, and the globals that they need.
-    """
+    """Write the lines, with their globals, that call a session on checked inputs `a0`, `a1`, ... and leave outputs in `r0`, `r1`, ..."""
     writer = _Writer(inputs, outputs, preallocate=preallocate, checked=True)
     lines = writer.body(recording=False, resting=rest is not None)
     return lines, {**_scope(writer, lambda: Binding(session, inputs, outputs, constants)), "rest": rest}
@@ -283,14 +258,14 @@ class _Writer:
         return [*fresh, *self._bound_at(output.meta, f"outputs_at[{index}]", f"g{index}", bind)]
 
     def _or_scratch(self, meta: torch.Tensor) -> str:
-        """An address for tensors that may be empty: these have none, and ONNX Runtime requires one."""
+        """Write another address for tensors that may be empty: these have none, and ONNX Runtime requires one."""
         if all(isinstance(size, int) and size > 0 for size in meta.shape):
             return ""
         scratch = self.constants.setdefault("scratch", torch.empty(1, dtype=torch.float64, device=meta.device))
         return f" or {scratch.data_ptr()}"
 
     def _shape(self, output: Output) -> str | None:
-        """Source of the shape that the session writes, or None when it is known only after the run."""
+        """Write the source of the shape that the session writes; None when it is known only after the run."""
         sizes = list(output.meta.shape)
         if output.permutation is not None:
             sizes = [sizes[d] for d in output.permutation]
@@ -299,7 +274,7 @@ class _Writer:
         return self._sizes_text(sizes)
 
     def _sizes_text(self, sizes: Sequence[Any], further: Mapping[Any, str] | None = None) -> str | None:
-        """Source of a tuple of sizes, or None when neither the inputs nor what is known further determine them."""
+        """Write the source of a tuple of sizes; None when neither the inputs nor what is known further determine them."""
         sources = {**(further or {}), **self._terms}
         texts = [_torch.expression_over(size, sources) for size in sizes]
         known = [text if text.isdecimal() else f"int({text})" for text in texts if text is not None]
@@ -323,7 +298,7 @@ class _Writer:
         return lines
 
     def _further_terms(self, index: int) -> dict[Any, str]:
-        """What strides may be made of beside the sizes of the inputs: sizes of the result, and strides of what it would be a view of."""
+        """Collect what strides may be made of beside the input sizes: sizes of the result, and strides of what it would be a view of."""
         pairs = _sizes_of(f"r{index}", self._outputs[index].meta)
         tensors = [(place, item.meta) for place, item in enumerate(self._inputs) if isinstance(item.meta, torch.Tensor)]
         pairs += [(f"a{place}.stride({dim})", stride) for place, meta in tensors for dim, stride in enumerate(meta.stride())]
@@ -334,12 +309,12 @@ class _Writer:
 
 
 def _sizes_of(name: str, meta: Any) -> list[tuple[str, Any]]:
-    """Source of each size of a named tensor, or of the number itself, and what it is in the trace."""
+    """Pair the source of each size of a named tensor, or of the number itself, with what it is in the trace."""
     return [(f"{name}.shape[{dim}]", size) for dim, size in enumerate(meta.shape)] if isinstance(meta, torch.Tensor) else [(name, meta)]
 
 
 def _term_sources(pairs: Iterable[tuple[str, Any]]) -> dict[Any, str]:
-    """Symbol, or other term such as `s0 // 2` -> source of its value, from sources of numbers that hold it, scaled or in a sum."""
+    """Map each symbol, or term such as `s0 // 2`, to the source of its value, from sources of numbers that hold it, scaled or in a sum."""
     sources: dict[Any, str] = {}
     for text, size in pairs:
         if (scaled := _torch.scaled_term(size)) is not None:
@@ -349,7 +324,7 @@ def _term_sources(pairs: Iterable[tuple[str, Any]]) -> dict[Any, str]:
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor to bind in place of one at address 0: one without elements, or one of zeros that has no memory."""
+    """Return a tensor to bind in place of one at address 0: one without elements, or one of zeros that has no memory."""
     if _torch.is_zero_tensor(tensor):
         return tensor.clone()
     if tensor.numel():
@@ -358,10 +333,10 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _bytes_text(index: int, meta: torch.Tensor) -> str:
-    """Source of the size of an input in bytes."""
+    """Write the source of the size of an input in bytes."""
     return str(meta.numel() * meta.element_size()) if all(isinstance(size, int) for size in meta.shape) else f"i{index}.nbytes"
 
 
 def _synchronize_cuda() -> None:
-    """ONNX Runtime runs on a stream of its own: work that torch has queued must finish first."""
+    """Wait for the work that torch has queued: ONNX Runtime runs on a stream of its own."""
     torch.cuda.current_stream().synchronize()

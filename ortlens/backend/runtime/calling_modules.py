@@ -12,14 +12,10 @@ if TYPE_CHECKING:
 
 
 def are_of_calling_modules(tensors: Iterable[torch.Tensor]) -> bool:
-    """Find out whether tensors are weights of the modules that are being called now, or of modules inside these.
+    """Tell whether all tensors are weights of modules that are being called in this thread, or of modules inside these.
 
-    Args:
-        tensors: Tensors to look for, by identity.
-
-    Returns:
-        True if each is a parameter or buffer of a module that is being called in this thread, or that a variable of the calling script
-        or notebook holds, directly or in a list, tuple or dict.
+    Modules that a variable of the calling script or notebook holds, directly or in a list, tuple or dict, count too. Tensors are compared
+    by identity.
     """
     left = {id(tensor) for tensor in tensors}
     seen: set[int] = set()
@@ -41,7 +37,7 @@ _CALLS = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "forward"})
 
 
 def _modules_on_stack() -> Iterator[torch.nn.Module]:
-    """Modules that are being called, innermost first, and those in the variables of a script."""
+    """List the modules that are being called, innermost first, and those in the variables of a script."""
     frame = inspect.currentframe()
     while frame is not None:
         # Before Python 3.13, reading `f_locals` copies all variables, so that the tensors of a loop that goes on would stay alive.
@@ -54,17 +50,17 @@ def _modules_on_stack() -> Iterator[torch.nn.Module]:
 
 
 def _items(value: Any) -> list[Any]:
-    """The items of a plain collection, else the value itself."""
+    """Return the items of a plain collection, else the value itself in a list."""
     if type(value) in {list, tuple}:
         return list(value)
     return list(value.values()) if type(value) is dict else [value]
 
 
 def _is_module(value: object) -> bool:
-    """Whether a value is a module, without a look at its attributes, which may run the user's code."""
+    """Tell whether a value is a module, without reading its attributes, which may run the user's code."""
     return issubclass(type(value), torch.nn.Module)
 
 
 def _held(module: torch.nn.Module, kind: str) -> list[Any]:
-    """What a module holds of a kind: the public methods may be overridden, and belong to the user."""
+    """Read what a module holds of a kind, past its public methods, which the user may have overridden."""
     return list((vars(module).get(kind) or {}).values())

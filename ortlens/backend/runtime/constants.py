@@ -41,12 +41,7 @@ class Constants:
     """Constants of one model."""
 
     def __init__(self, model: onnx.ModelProto, weights: Mapping[str, torch.Tensor]) -> None:
-        """Index the model.
-
-        Args:
-            model: With weights as initializers.
-            weights: Name -> contiguous tensor.
-        """
+        """Index a model that holds the weights as initializers; their tensors must be contiguous."""
         self._weights = weights
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
         self._makers = {name: node for node in model.graph.node for name in node.output}
@@ -56,22 +51,15 @@ class Constants:
                 self._known.update(node.output)
 
     def made_by(self, name: str) -> str | None:
-        """The operator that makes a value; None for inputs and constants."""
+        """Return the operator that makes a value; None for inputs and constants."""
         return self._makers[name].op_type if name in self._makers else None
 
     def is_constant(self, name: str) -> bool:
-        """Whether a value depends on constants alone."""
+        """Tell whether a value depends on constants alone."""
         return name in self._known
 
     def dequantised(self, name: str) -> Dequantised | None:
-        """Follow a value back to the weight that it dequantises.
-
-        Args:
-            name: The value.
-
-        Returns:
-            The weight, its scales and zero points; None for anything else, or where their runs are not known.
-        """
+        """Follow a value back to the weight that it dequantises; None for anything else, or where the runs of its scales are unknown."""
         found = self._followed(name) if name in self._known else None
         return found if found is not None and found.is_float else None
 
@@ -141,14 +129,7 @@ class Constants:
         return None if value is None or value.dtype != torch.float32 else value.shape
 
     def value(self, name: str) -> torch.Tensor | None:
-        """A scale or zero point.
-
-        Args:
-            name: The value.
-
-        Returns:
-            The tensor; None if it is not constant, or computed in another way than by moves and casts.
-        """
+        """Return a scale or zero point; None if it is not constant, or computed in another way than by moves and casts."""
         import onnx
 
         if (weight := self._weights.get(name)) is not None:
@@ -181,7 +162,7 @@ _STEPS: dict[str, Any] = {
 
 
 def _is_of_runs(matrix: torch.Tensor, shape: torch.Size) -> bool:
-    """Whether something of a shape has one element for each run of the last dimension, as the weight lies in memory."""
+    """Tell whether something of a shape has one element for each run of the last dimension, as the weight lies in memory."""
     if not matrix.is_contiguous():
         return False
     return shape.numel() == 1 or (tuple(shape) == (*matrix.shape[:-1], 1))

@@ -12,7 +12,7 @@ _WATCHED_S = 0.1
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; a container or an affinity mask may allow fewer than the machine has."""
+    """Count the cores that this process may use; a container or an affinity mask may allow fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
@@ -28,11 +28,9 @@ class CoreWatch:
         self._began = _reading()
 
     def shares(self) -> tuple[float, float] | None:
-        """Who had the cores since then.
+        """Return how many cores other processes had, and how many were idle, on average since the watch began.
 
-        Returns:
-            Cores that other processes had, on average, and cores that were idle; None where the system does not count them, as Linux does,
-            or not long enough: it counts in steps of 10 ms.
+        None where the system, unlike Linux, does not count them, or too soon: it counts in steps of 10 ms.
         """
         began, now = self._began, _reading()
         if began is None or now is None or now.at - began.at < _WATCHED_S:

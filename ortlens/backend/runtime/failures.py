@@ -24,45 +24,29 @@ class Failures:
     """The failed runs of one partition that no good run has made up for."""
 
     def __init__(self, *, sizes_vary: bool) -> None:
-        """Start without failures.
-
-        Args:
-            sizes_vary: Whether calls may differ in sizes; otherwise sizes are never to blame.
-        """
+        """Start without failures; unless the sizes of calls vary, they are never to blame."""
         self._sizes_vary = sizes_vary
         self._by_sizes: dict[Hashable, int] = {}  # failed runs in a row at these sizes
         self._row: list[Hashable] = []  # sizes of the latest runs, if these all failed
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
-        """Whether there are failures to remember; without any, runs need not be reported."""
+        """Tell whether there are failures to remember; without any, runs need not be reported."""
         return bool(self._by_sizes)
 
     def at(self, sizes: Hashable) -> int:
-        """How many runs in a row failed at these sizes.
-
-        Args:
-            sizes: The sizes of a call.
-        """
+        """Count the runs in a row that failed at the sizes of a call."""
         return self._by_sizes.get(sizes, 0)
 
     def are_lost(self, sizes: Hashable) -> bool:
-        """Whether PyTorch runs these sizes.
-
-        Args:
-            sizes: The sizes of a call.
-        """
+        """Tell whether PyTorch runs calls of these sizes."""
         return self.at(sizes) >= IN_A_ROW
 
     def failed(self, sizes: Hashable) -> Verdict:
-        """Count a failed run.
+        """Count a failed run, and tell what it ends: nothing, the runs at these sizes, or all runs.
 
-        Args:
-            sizes: The sizes of the call.
-
-        Returns:
-            What this failure ends: nothing; the runs at these sizes, after `IN_A_ROW` failures at these alone; or all runs, after
-            `IN_A_ROW` failures in a row at several sizes or where sizes do not vary, or when `MAX_SIZES` sizes have failed.
+        The runs at these sizes end after `IN_A_ROW` failures at these alone; all runs, after as many in a row at several sizes or where
+        sizes do not vary, or when `MAX_SIZES` sizes have failed.
         """
         with self._lock:
             self._by_sizes[sizes] = self.at(sizes) + 1
@@ -73,11 +57,7 @@ class Failures:
             return "sizes lost" if self.are_lost(sizes) else "kept"
 
     def succeeded(self, sizes: Hashable) -> None:
-        """Note a good run: it forgives the failures at these sizes, and ends a row of failures.
-
-        Args:
-            sizes: The sizes of the call.
-        """
+        """Note a good run: it forgives the failures at these sizes, and ends a row of failures."""
         with self._lock:
             self._row.clear()
             self._by_sizes.pop(sizes, None)

@@ -14,15 +14,10 @@ _numbers = itertools.count()
 
 
 def function_from_source(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    """Compile the definition of one function.
+    """Compile the definition of one function; every name in it must be ours, so that no text of a user's is executed.
 
-    Args:
-        name: Name of the function.
-        source: Its definition; every name in it is ours, so that no text of a user's is executed.
-        scope: What it refers to; becomes its globals. The function itself is not among them, so that it is freed without a cycle.
-
-    Returns:
-        The function. `linecache` holds its source under a file name such as `<ortlens call 3>` until the function is freed.
+    `scope` becomes its globals, without the function itself, so that it is freed without a cycle. Until then `linecache` holds the source
+    under a file name such as `<ortlens call 3>`.
     """
     file = f"<ortlens {name} {next(_numbers)}>"
     exec(compile(source, file, "exec"), scope)  # noqa: S102 - see `source`

@@ -18,7 +18,7 @@ class _Figures(ctypes.Structure):
 
 @functools.cache
 def _mallinfo2() -> Any:
-    """The C function; None where there is none: glibc has it from 2.33 on, other C libraries lack it."""
+    """Return the C function; None where there is none: glibc has it from 2.33 on, other C libraries lack it."""
     try:
         function = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError):
@@ -28,11 +28,7 @@ def _mallinfo2() -> Any:
 
 
 def heap_bytes() -> int | None:
-    """Memory allocated by `malloc` and not yet freed, over all threads.
-
-    Returns:
-        Bytes, including large blocks with pages of their own; None where the C library does not report it.
-    """
+    """Count the bytes that `malloc` holds in all threads, with large blocks; None where the C library does not report it."""
     function = _mallinfo2()
     if function is None:
         return None

@@ -45,15 +45,10 @@ _ELEMENTWISE = _POINTWISE | _PASSING | _COMPARING | {"Constant", "Pow", "Exp", "
 
 
 def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict[int, int]:
-    """The inputs of a partition that a graph updates there, and that nothing outside the partition reads.
+    """Find the inputs of a partition that a graph updates there, and that nothing outside the partition reads.
 
-    Args:
-        partition: One of a functional graph.
-        mutated: Positions of the graph's inputs whose new values are its first outputs, in that order.
-        plan: Where each node runs.
-
-    Returns:
-        Position of an output of the partition, the new value -> position of the input with the old value.
+    `mutated` lists the graph's inputs whose new values are its first outputs, in that order. Return positions in the partition: of the
+    output with a new value -> of the input with the old one.
     """
     graph = partition.outputs[0].graph
     placeholders, output = graph.find_nodes(op="placeholder"), next(iter(graph.find_nodes(op="output")))
@@ -75,16 +70,9 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
 def with_memory_of_inputs(
     outputs: Sequence[Output], inputs: Sequence[Input], updates: Mapping[int, int], model: onnx.ModelProto
 ) -> list[Output]:
-    """Let outputs take the memory of inputs, where that is proved to be right.
+    """Let outputs of a session on the CPU take the memory of inputs, where that is proved to be right.
 
-    Args:
-        outputs: The outputs of a session on the CPU.
-        inputs: Its inputs.
-        updates: See `updates_of`.
-        model: The model of the session.
-
-    Returns:
-        The outputs, those with `in_place` that may be written there: contiguous ones of the input's dtype and fixed shape.
+    Only contiguous ones of the input's dtype and fixed shape get `in_place`; `updates` comes from `updates_of`.
     """
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
     safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
@@ -98,14 +86,9 @@ def with_memory_of_inputs(
 
 
 def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[str]:
-    """The outputs that a session may write over inputs.
+    """Find the outputs that may overwrite their inputs: all else that depends on the input is computed before them.
 
-    Args:
-        model: Its model.
-        pairs: Output -> input of the same type and shape.
-
-    Returns:
-        Those outputs before whose computation everything else that depends on the input is computed.
+    `pairs` maps outputs to inputs of the same type and shape.
     """
     nodes = list(model.graph.node)
     alone = frozenset(new for new, old in pairs.items() if _is_only_written_at_indices(model, old=old, new=new))
@@ -120,7 +103,7 @@ def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[st
 
 
 def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -> bool:
-    """Whether the new value is the old one with some elements replaced, and nothing else has the old one."""
+    """Tell whether the new value is the old one with some elements replaced, and nothing else has the old one."""
     reading = [node for node in model.graph.node if old in node.input]
     graphs = any(
         attribute.HasField("g") or attribute.graphs for node in model.graph.node for attribute in node.attribute
@@ -134,7 +117,7 @@ def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -
 
 
 def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[onnx.NodeProto]], *, old: str, new: str) -> bool:
-    """Whether every value that depends on `old` other than through `new` is needed to compute `new`."""
+    """Tell whether every value that depends on `old` other than through `new` is needed to compute `new`."""
     needed, ahead = set(), [new]
     while ahead:
         name = ahead.pop()

@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 
 
 def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """Make a model take some inputs in memory order.
+    """Copy a model so that it takes some inputs in memory order, by a Transpose each; without any, return the model itself.
 
-    Args:
-        model: Not changed.
-        orders: Input -> its memory order; see `backend.memory_order`.
-
-    Returns:
-        A copy with one Transpose per such input; the model itself if there are none.
+    For the orders, see `backend.memory_order`.
     """
     import onnx
 
@@ -63,14 +58,9 @@ def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProt
 
 
 def without_last_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Drop the last Reshape before an output; the output keeps its name and gets another shape.
+    """Drop the last Reshape before an output; the output keeps its name and gets the shape of the Reshape's input.
 
-    Args:
-        model: Not changed.
-
-    Returns:
-        A copy in which each output of fixed size that a Reshape computes has the shape of the Reshape's input; the model itself if there
-        are none.
+    Return a copy; the model itself if no Reshape computes an output of fixed size.
     """
     import onnx
 
@@ -99,7 +89,7 @@ _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def _last_reshapes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Nodes that only reshape, for an output, a value that another node computes and that the model does not return itself."""
+    """List nodes that only reshape, for an output, a value that another node computes and that the model does not return itself."""
     makers = {name: node for node in model.graph.node for name in node.output}
     read = Counter(name for node in model.graph.node for name in node.input)
     fixed = {value.name for value in (*model.graph.value_info, *model.graph.output) if _sizes_of(value) is not None}
@@ -124,15 +114,7 @@ def _sizes_of(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 
 
 def given_shape(shape: Sequence[object], sizes: Sequence[object]) -> tuple[int, ...] | None:
-    """The shape in which a session writes an output.
-
-    Args:
-        shape: As reported by the session.
-        sizes: As PyTorch expects it.
-
-    Returns:
-        The session's shape, if it differs and has as many elements; None if it is the same or not fixed.
-    """
+    """Return a session's shape of an output, if it is fixed, differs from PyTorch's and has as many elements; else None."""
     own, wanted = ([size for size in given if isinstance(size, int)] for given in (shape, sizes))
     if len(own) != len(shape) or len(wanted) != len(sizes) or own == wanted or math.prod(own) != math.prod(wanted):
         return None
@@ -140,12 +122,5 @@ def given_shape(shape: Sequence[object], sizes: Sequence[object]) -> tuple[int, 
 
 
 def permuted_name(name: str) -> str:
-    """Name of an input that the model takes in memory order.
-
-    Args:
-        name: The input's name.
-
-    Returns:
-        A name that no FX node has.
-    """
+    """Return a name, which no FX node has, for an input that the model takes in memory order."""
     return f"{name}.as_it_lies"

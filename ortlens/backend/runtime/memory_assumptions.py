@@ -52,13 +52,8 @@ class MemoryAssumptions:
     ) -> None:
         """Find out what can be violated.
 
-        Args:
-            program: As traced, not decomposed.
-            written: The inputs of its graph that it writes to, see `mutated_inputs`.
-            state: Name of each parameter, buffer and constant -> the tensor that calls use.
-            names: A name for each of the user's inputs, in order, for messages.
-            asked: What the traced code asked about the layout of tensors, such as `is_contiguous`; nothing can say what for.
-            remedy: What to do about another layout.
+        `program` is as traced, not decomposed, and `state` holds the tensors that calls use. `asked` is what the traced code asked about
+        the layout of tensors, such as `is_contiguous`; nothing can say what for.
         """
         self._names, self.asked, self._remedy = names, asked, remedy
         specs = program.graph_signature.input_specs
@@ -92,7 +87,7 @@ class MemoryAssumptions:
         self._known: set[Any] = set()
 
     def _quick_check(self) -> Callable[[Sequence[Any]], bool]:
-        """A function of the leaves that says whether they are surely as assumed; it is generated, because every call runs it."""
+        """Generate a function of the leaves that tells whether they are surely as assumed; generated, because every call runs it."""
         pairs = [
             (one, other) for one in self.written for other in self._blocks if one != other and (other not in self.written or one < other)
         ]
@@ -116,11 +111,11 @@ class MemoryAssumptions:
         return function_from_source("holds", "def holds(leaves):\n" + "".join(f"    {line}\n" for line in [*lines, "return True"]), scope)
 
     def _fixed_of(self, leaf: int) -> Sequence[tuple[int, int]]:
-        """The memory of weights and state that an argument must not overlap."""
+        """Return the memory of weights and state that an argument must not overlap."""
         return self._fixed if leaf in self.written else self._fixed_state
 
     def _are_known(self, leaves: Sequence[Any]) -> bool:
-        """The same as the quick check, for arguments that lie in memory in any way."""
+        """Tell the same as the quick check, for arguments that lie in memory in any way."""
         single = [[leaf] for leaf in self.written if not leaves[leaf].is_contiguous()]
         groups = [*single, self.layouts] if self.layouts else single
         if any(_layout_of(leaves, group) not in self._known for group in groups):
@@ -132,24 +127,14 @@ class MemoryAssumptions:
         return are_apart(written, (), *(number for block in blocks for number in block))
 
     def faults(self, leaves: Sequence[Any]) -> list[str]:
-        """Say which assumptions do not hold; what does hold is remembered.
-
-        Args:
-            leaves: The user's inputs.
-
-        Returns:
-            A sentence for each, which says what to do; none if a call is right.
-        """
+        """Describe each assumption that does not hold, and what to do; remember what does hold."""
         return [*self._overlaps(leaves), *self._other_layouts(leaves)]
 
     def layouts_for_arrays(self) -> list[tuple[int, list[int] | None]]:
-        """List the arguments whose layout decides values, for calls without PyTorch, whose results share no memory.
+        """List the arguments whose layout decides values, with their strides (None: contiguous), for calls without PyTorch.
 
-        Returns:
-            Pairs of a leaf and its strides; None for a contiguous one.
-
-        Raises:
-            UsageError: What decides is unknown for other sizes, or is a place in a storage, which an array does not have.
+        Results of such calls share no memory. Raise `UsageError` if what decides is unknown for other sizes, or is a place in a storage,
+        which an array does not have.
         """
         found: list[tuple[int, list[int] | None]] = []
         for leaf in self.value_layouts:
@@ -194,14 +179,14 @@ class MemoryAssumptions:
         )
 
     def _comes_out_alike(self, leaves: Sequence[Any], traced: Mapping[int, Any]) -> bool:
-        """Whether PyTorch decides as for the layouts of tracing."""
+        """Tell whether PyTorch decides as for the layouts of tracing."""
         decided = self._outcome(leaves, {})
         return decided is not None and (
             not self._decisions.decides or (None not in traced.values() and decided == self._outcome(leaves, traced))
         )
 
     def _outcome(self, leaves: Sequence[Any], strides: Mapping[int, Any]) -> tuple[bool, ...] | None:
-        """What PyTorch decides; arguments may be given other strides. None if it raises or cannot say."""
+        """Return what PyTorch decides, for arguments that may be given other strides; None if it raises or cannot say."""
         inputs = list(self._inputs)
         for leaf, place in enumerate(self._users):
             inputs[place] = leaves[leaf]
@@ -234,7 +219,7 @@ def _layout_of(leaves: Sequence[Any], which: Iterable[int]) -> Any:
 
 
 def _laid_as_traced(tensor: torch.Tensor, meta: torch.Tensor) -> tuple[int, ...] | None:
-    """The strides that a tensor of this shape has in the layout of tracing; None if they are unknown."""
+    """Return the strides that a tensor of this shape has in the layout of tracing; None if they are unknown."""
     order = memory_order(meta) if not is_contiguous(meta) else tuple(range(tensor.dim()))
     if order is None:
         return tuple(meta.stride()) if _is_static(meta) else None
@@ -254,6 +239,6 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_within(stretches: Sequence[tuple[int, int]], start: int, size: int) -> bool:
-    """Whether a block of memory overlaps one of some stretches in order."""
+    """Tell whether a block of memory overlaps one of some sorted stretches."""
     after = bisect.bisect_left(stretches, (start + size, 0))
     return after > 0 and stretches[after - 1][1] > start

@@ -17,15 +17,9 @@ _EXACT_ELEMENTS = 1 << 22
 
 
 def are_apart(written: Container[int], frozen: Sequence[tuple[int, int]], *blocks: int) -> bool:
-    """Whether blocks of memory that a run writes into overlap no other.
+    """Tell whether blocks of memory that a run writes into overlap no other, so that only the operator that writes changes them.
 
-    Args:
-        written: Which of the blocks are written into.
-        frozen: Where further memory begins and ends, see `merged`.
-        blocks: Address and size in bytes of each block, one after the other.
-
-    Returns:
-        True if nothing that is read changes but by the operator that writes it.
+    `blocks` holds address and size in bytes of each in turn, `written` the positions of those written into; `frozen` comes from `merged`.
     """
     end_of_any = end_of_written = 0
     for start, size, at in sorted(zip(blocks[::2], blocks[1::2], range(len(blocks) // 2), strict=True)):
@@ -41,14 +35,7 @@ def are_apart(written: Container[int], frozen: Sequence[tuple[int, int]], *block
 
 
 def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Where some memory begins and ends.
-
-    Args:
-        blocks: Address and size in bytes of blocks that may overlap.
-
-    Returns:
-        Address of the first byte, and of the first one behind, of each stretch of memory without a gap, in order.
-    """
+    """Merge blocks (address, size in bytes) into gapless stretches in order, each as its first address and the first one behind."""
     found: list[tuple[int, int]] = []
     for start, size in sorted(blocks):
         if found and start <= found[-1][1]:
@@ -59,14 +46,9 @@ def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def tensors_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have memory in common. Pieces of a split lie between one another without that.
+    """Tell whether two tensors share memory; true also for interleaved ones with too many elements to compare.
 
-    Args:
-        one: A tensor with data.
-        other: Another one.
-
-    Returns:
-        True also for interleaved ones with too many elements to compare.
+    Pieces of a split lie between one another without sharing any.
     """
     if not one.numel() or not other.numel():
         return False
@@ -81,26 +63,12 @@ def tensors_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether several elements of a tensor lie in one place, as those of an expanded one.
-
-    Args:
-        tensor: A tensor with data.
-
-    Returns:
-        True also for odd strides with too many elements to compare.
-    """
+    """Tell whether elements share a place, as in an expanded tensor; true also for odd strides with too many elements to compare."""
     return may_overlap_itself(tensor) and (tensor.numel() > _EXACT_ELEMENTS or len(set(_places(tensor))) < tensor.numel())
 
 
 def block_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Find the memory that a tensor reaches over.
-
-    Args:
-        tensor: A tensor with data.
-
-    Returns:
-        Address, and size in bytes with the gaps between elements.
-    """
+    """Find the memory that a tensor reaches over: its address, and its size in bytes with the gaps between elements."""
     if tensor.is_contiguous():
         return tensor.data_ptr(), tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -108,7 +76,7 @@ def block_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _places(tensor: torch.Tensor) -> list[int]:
-    """The addresses of the elements."""
+    """Return the addresses of the elements."""
     places = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = places.unsqueeze(-1) + torch.arange(size) * stride

@@ -36,14 +36,9 @@ _DOMAIN = "com.microsoft"
 
 
 def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
-    """Multiply by integers instead of dequantised weights.
+    """Multiply by integers instead of dequantised weights, in a copy with MatMulNBits nodes.
 
-    Args:
-        model: With the frozen weights as initializers; not changed.
-        frozen: These weights.
-
-    Returns:
-        A copy with MatMulNBits nodes; the model itself if no product reads a dequantised weight.
+    Return the model itself if no product reads a dequantised weight.
     """
     import onnx
 
@@ -111,7 +106,7 @@ class _Product:
 
 
 def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
-    """What a node multiplies by, if it is a dequantised weight and MatMulNBits can do the same."""
+    """Find what a node multiplies by; None unless it is a dequantised weight and MatMulNBits can do the same."""
     if node.domain or node.op_type not in ("MatMul", "Gemm") or not _is_plain(node):
         return None
     if constants.is_constant(node.input[0]) or constants.made_by(node.input[0]) == "DequantizeLinear":
@@ -127,7 +122,7 @@ def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
 
 
 def _is_plain(node: onnx.NodeProto) -> bool:
-    """Whether a node multiplies and adds without factors."""
+    """Tell whether a node multiplies and adds without factors."""
     given = {attribute.name: attribute for attribute in node.attribute}
     factors = (given[name].f for name in ("alpha", "beta") if name in given)
     return all(factor == 1 for factor in factors) and not ("transA" in given and given["transA"].i)
@@ -138,7 +133,7 @@ def _is_transposed(node: onnx.NodeProto) -> bool:
 
 
 def _used(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    """The nodes that the wanted values need; all that these read is added to the wanted values."""
+    """Select the nodes that the wanted values need; add all that these read to `wanted`."""
     kept = []
     for node in reversed(nodes):
         inner = {name for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for name in _read_inside(graph)}
@@ -163,7 +158,7 @@ class _Writer:
         self._made: list[onnx.NodeProto] = []
 
     def nodes(self, product: _Product) -> list[onnx.NodeProto]:
-        """The nodes that compute what the source computes."""
+        """Write the nodes that compute what the source computes."""
         (out, width), per_row = product.matrix.shape, product.scales <= product.matrix.shape[0]
         halves, zeros, scales = self._in_one(product) if product.is_of_4_bits else self._in_two(product)
         packed = halves[0] if len(halves) == 1 else self._add("Concat", *halves, axis=1)
@@ -180,7 +175,7 @@ class _Writer:
         return self._made
 
     def _in_one(self, product: _Product) -> tuple[list[str], torch.Tensor, str]:
-        """Integers of 4 bits: they as blocks, their zero points and scales."""
+        """Pack integers of 4 bits into blocks; return them, their zero points and scales."""
         is_positive = min(int(product.matrix.min()), int(product.zeros.min())) >= 0
         same_bits = self._add("Cast", product.weight, to=_UINT8)
         integers = same_bits if is_positive else self._add("BitwiseXor", same_bits, self._bytes(_OFFSET))  # adds it to the low half
@@ -188,7 +183,7 @@ class _Writer:
         return [self._packed(integers, product)], zeros, self._block_scales(product)
 
     def _in_two(self, product: _Product) -> tuple[list[str], torch.Tensor, str]:
-        """The high and the low halves of integers of 8 bits."""
+        """Split integers of 8 bits into high and low halves; return both as `_in_one` does."""
         same_bits, zeros = self._add("Cast", product.weight, to=_UINT8), _spread(product.zeros, product)
         if product.matrix.dtype is torch.int8:
             same_bits, zeros = self._add("BitwiseXor", same_bits, self._bytes(128)), zeros + 128
@@ -199,7 +194,7 @@ class _Writer:
         return [self._packed(high, product), self._packed(same_bits, product)], torch.cat([zeros >> 4, zeros & 15], dim=1), scales
 
     def _block_scales(self, product: _Product) -> str:
-        """The scale of each block: 1 where whole rows are scaled afterwards."""
+        """Return the scale of each block: 1 where whole rows are scaled afterwards."""
         out, blocks = product.matrix.shape[0], product.blocks
         if product.scales <= out or product.scale is None:
             return self._add("Expand", self._constant(torch.ones(1, 1)), self._constant(torch.tensor([out, blocks])))
@@ -208,7 +203,7 @@ class _Writer:
         return self._reshaped(self._add("Expand", grouped, self._constant(torch.tensor(shape))), [out, blocks])
 
     def _packed(self, integers: str, product: _Product) -> str:
-        """The low halves of bytes, two in one, the first in the low half."""
+        """Pack the low halves of bytes, two in one, the first in the low half."""
         sizes = [product.matrix.shape[0], product.blocks, product.matrix.shape[1] // product.blocks // 2, 2]
         pairs = self._reshaped(self._add("BitwiseAnd", integers, self._bytes(15)), sizes)
         first, second = (self._add("Gather", pairs, self._constant(torch.tensor(place)), axis=3) for place in (0, 1))
@@ -240,13 +235,13 @@ class _Writer:
 
 
 def _spread(values: torch.Tensor, product: _Product) -> torch.Tensor:
-    """One value per block, [out, blocks]."""
+    """Spread values to one per block, [out, blocks]."""
     out = product.matrix.shape[0]
     per_row = (values if values.numel() > 1 else values.expand(out)).reshape(out, -1)
     return per_row.repeat_interleave(product.blocks // per_row.shape[1], dim=1)
 
 
 def _nibbles(values: torch.Tensor) -> torch.Tensor:
-    """Integers of 4 bits, two in one byte; rows of an odd number end in a half that nobody reads."""
+    """Pack integers of 4 bits, two in one byte; rows of an odd number end in a half that nobody reads."""
     even = torch.nn.functional.pad(values, (0, values.shape[1] % 2)).to(torch.uint8)
     return even[:, 0::2] | (even[:, 1::2] << 4)

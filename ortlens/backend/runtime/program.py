@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 
 
 def eager_nodes(plan: Plan) -> tuple[torch.fx.Node, ...]:
-    """The nodes that PyTorch runs and that the lens counts.
-
-    Args:
-        plan: As made by `plan_partitions`.
-
-    Returns:
-        Compute nodes and checks outside every partition, in the order of the graph.
-    """
+    """List the nodes that PyTorch runs and the lens counts: compute nodes and checks outside partitions, in graph order."""
     counted = (NodeKind.COMPUTE, NodeKind.EFFECT)
     return tuple(node for node in plan.verdicts if not plan.in_partition(node) and kind_of(node) in counted)
 
@@ -60,18 +53,7 @@ def make_program(
     log: EagerLog | None,
     fixed: Mapping[torch.fx.Node, Any] | None = None,
 ) -> Callable[[list[Any]], list[Any]]:
-    """Generate the function that runs a graph.
-
-    Args:
-        plan: Where each node runs.
-        owner: Module that holds the attributes the graph refers to.
-        runners: One per partition, in order.
-        log: Counts and times the nodes that PyTorch runs; None: nothing is recorded.
-        fixed: Inputs of the graph that the function does not take, with their values; partitions are not passed them either.
-
-    Returns:
-        A boxed function: it takes a list, empties it, and returns a list.
-    """
+    """Generate the boxed function that runs a graph, without `fixed` inputs: it takes a list, empties it, and returns a list."""
     writer = _Writer(plan, owner, runners, log, fixed or {})
     return function_from_source("program", writer.source(), writer.scope)
 
@@ -132,7 +114,7 @@ class _Writer:
                 yield _Step(reads=partition.inputs, writes=partition.outputs, partition=index)
 
     def _early_draws(self, steps: list[_Step]) -> dict[int, tuple[torch.fx.Node, ...]]:
-        """For each step with checks, the first draw from each generator that comes after one of them in the program, but has run."""
+        """Find for each step with checks the first draw from each generator that comes after one of them in the program, but has run."""
         order = {node: place for place, node in enumerate(self._plan.graph.nodes)}
         found: dict[int, tuple[torch.fx.Node, ...]] = {}
         drawn: list[torch.fx.Node] = []
@@ -151,7 +133,7 @@ class _Writer:
         return ["try:", *(f"    {line}" for line in lines), "except Exception:", *back, "    raise"] if back else lines
 
     def _generator(self, draw: torch.fx.Node) -> str:
-        """The name of the generator that a node draws from, for this node."""
+        """Put the generator that a node draws from into the scope, under a name for this node; return the name."""
         name = f"generator_{self._name(draw)}"
         device = generator_device(draw)
         self.scope[name] = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]

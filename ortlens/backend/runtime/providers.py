@@ -23,25 +23,14 @@ _RANK = {CPU: 2, "CUDAExecutionProvider": 1}  # other providers first, then CUDA
 
 @functools.cache
 def available() -> tuple[str, ...]:
-    """The providers that the installed ONNX Runtime contains and can load.
-
-    Returns:
-        Names, in ONNX Runtime's order of preference.
-    """
+    """List the providers that the installed ONNX Runtime contains and can load, in its order of preference."""
     import onnxruntime
 
     return tuple(onnxruntime.get_available_providers())
 
 
 def reason_against(device_type: str) -> str | None:
-    """Why tensors on a device cannot go to ONNX Runtime.
-
-    Args:
-        device_type: Type of a `torch.device`, such as `cuda`.
-
-    Returns:
-        None when they can, else the reason.
-    """
+    """Say why tensors on a device such as `cuda` cannot go to ONNX Runtime; None when they can."""
     provider = _BY_DEVICE.get(device_type)
     if provider is None:
         return f"device {device_type!r} has no ONNX Runtime counterpart; cpu, cuda and maia have one"
@@ -51,27 +40,13 @@ def reason_against(device_type: str) -> str | None:
 
 
 def runs_on_cpu_alone(options: OrtBackendOptions) -> bool:
-    """Whether tensors on the CPU can go to the CPU provider only.
-
-    Args:
-        options: The user's options.
-
-    Returns:
-        False when they name another provider.
-    """
+    """Tell whether tensors on the CPU can go to the CPU provider only; false when the options name another."""
     named = (*(options.preferred_execution_providers or ()), *(options.default_execution_providers or ()))
     return all((entry if isinstance(entry, str) else entry[0]) == CPU for entry in named)
 
 
 def cpu_provider_computes(element_type: str) -> bool:
-    """Whether the CPU provider of the installed ONNX Runtime has arithmetic in an element type.
-
-    Args:
-        element_type: As ONNX Runtime names it, such as `bfloat16`.
-
-    Returns:
-        Whether it has kernels of sums and products.
-    """
+    """Tell whether the installed CPU provider has kernels of sums and products for an element type such as `bfloat16`."""
     return all(element_type in _ort.kernel_types(CPU, operator, _OPSET).get("T", ()) for operator in ("Add", "Mul", "MatMul", "Gemm"))
 
 
@@ -79,17 +54,10 @@ _OPSET = 18  # of the models that are converted
 
 
 def providers_for(devices: Iterable[torch.device], options: OrtBackendOptions) -> list[tuple[str, dict[str, Any]]]:
-    """The providers of a session.
+    """Choose a session's providers, without duplicates: preferred, then inferred, then default ones, the CPU provider last.
 
-    Args:
-        devices: Devices of the inputs, or of the outputs if there are none.
-        options: Preferred first, then inferred, then default ones.
-
-    Returns:
-        `(name, options)` pairs without duplicates, the CPU provider last.
-
-    Raises:
-        UsageError: A provider that the user named is not available; the message lists those that are.
+    `devices` are those of the inputs, or of the outputs if there are none. Raise `UsageError` if a provider that the user named is not
+    available.
     """
     chosen: dict[str, dict[str, Any]] = {}
     for name, settings in _named(options.preferred_execution_providers, "preferred_execution_providers"):

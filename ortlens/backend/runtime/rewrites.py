@@ -41,15 +41,7 @@ _MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
-    """Rewrites of ONNX Runtime to disable.
-
-    Args:
-        model: The model, with frozen weights as initializers.
-        chosen: Names and options of execution providers.
-
-    Returns:
-        Names of optimizers.
-    """
+    """List the optimizers of ONNX Runtime to disable for a model that holds frozen weights as initializers."""
     on_cpu_only = all(name == providers.CPU for name, _ in chosen)
     return [
         *_WRONG_OPTIMIZERS,
@@ -63,7 +55,7 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
 
 
 def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
-    """Whether every sum under a square root has a constant operand."""
+    """Tell whether every sum under a square root has a constant operand."""
     constants = {tensor.name for tensor in model.graph.initializer}
     sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
     under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
@@ -71,7 +63,7 @@ def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
 
 
 def _widens_what_is_normalised(model: onnx.ModelProto) -> bool:
-    """Whether a scale or a bias broadcasts what a square root has divided, or that is not known."""
+    """Tell whether a scale or a bias broadcasts, or may broadcast, what a square root has divided."""
     constants, sizes = {tensor.name for tensor in model.graph.initializer}, _known_sizes(model)
     roots: set[str] = set()  # square roots and their reciprocals
     divided: set[str] = set()
@@ -89,7 +81,7 @@ def _widens_what_is_normalised(model: onnx.ModelProto) -> bool:
 
 
 def _known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
-    """The shapes of the values whose rank is known; a symbolic size is its name, or empty."""
+    """Return the shapes of the values whose rank is known; a symbolic size is its name, or empty."""
     sizes: dict[str, list[int | str]] = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     known = (*model.graph.value_info, *model.graph.input, *model.graph.output)
     for value in (value for value in known if value.type.tensor_type.HasField("shape")):
@@ -99,7 +91,7 @@ def _known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
 
 
 def _has_doubles(model: onnx.ModelProto) -> bool:
-    """Whether the model computes with float64: it gets them, holds them, or converts to them."""
+    """Tell whether the model computes with float64: it gets them, holds them, or converts to them."""
     return onnx.TensorProto.DOUBLE in _element_types(model.graph)
 
 
@@ -117,7 +109,7 @@ def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
 
 
 def _scales_single_rows(model: onnx.ModelProto) -> bool:
-    """Whether products that a number scales, before or after, have one row, as the scores of a token do; all of whom it is known."""
+    """Tell whether products that a number scales, before or after, have one row each, as far as is known; scores of a token do."""
     sizes = _known_sizes(model)
     scaled: set[str] = set()
     for node in model.graph.node:
@@ -129,7 +121,7 @@ def _scales_single_rows(model: onnx.ModelProto) -> bool:
 
 
 def _may_expand_to_nothing(model: onnx.ModelProto) -> bool:
-    """Whether an Expand makes a size 0, or its sizes are not constants yet: ONNX Runtime may find them later."""
+    """Tell whether an Expand makes a size 0, or its sizes are not constants yet: ONNX Runtime may find them later."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     targets = [constants.get(node.input[1]) for node in model.graph.node if node.op_type == "Expand"]
     return any(target is None or not numpy_helper.to_array(target).all() for target in targets)

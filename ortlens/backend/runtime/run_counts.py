@@ -10,14 +10,7 @@ if TYPE_CHECKING:
 
 
 def count_of(counter: itertools.count[int]) -> int:
-    """The next number of a counter, without taking it.
-
-    Args:
-        counter: Starts at 0 and is called once per run.
-
-    Returns:
-        How many times it was called.
-    """
+    """Return how many times a counter that starts at 0 was called, without calling it."""
     return int(repr(counter).removeprefix("count(").removesuffix(")"))  # Python 3.14 removes the pickling of counters, the other way
 
 
@@ -30,17 +23,12 @@ class RunCounts:
         self._gone: list[int] = []  # appending is atomic; a finalizer may run in any thread, and must not wait for a lock
 
     def follow(self, owner: object, counter: itertools.count[int]) -> None:
-        """Count the runs of a partition from now on.
-
-        Args:
-            owner: Its runner; the count stays when it goes.
-            counter: Counts its runs; must not refer to the runner.
-        """
+        """Count the runs of a partition from now on, even when its runner is gone; `counter` must not refer to the runner."""
         self._live[id(counter)] = counter
         weakref.finalize(owner, self._settle, id(counter)).atexit = False
 
     def total(self) -> int:
-        """All runs so far."""
+        """Count all runs so far."""
         return sum(self._gone) + sum(count_of(counter) for counter in list(self._live.values()))
 
     def _settle(self, key: int) -> None:

@@ -82,13 +82,8 @@ class PartitionRunner:
     ) -> None:
         """Prepare to run a partition; sessions are created by `prepare`.
 
-        Args:
-            factory: Creates the sessions.
-            context: The options, and who to notify of new sessions and failures.
-            weight_inputs: Positions of the inputs that are parameters or buffers.
-            freezes: Whether these may become constants of a session.
-            updates: See `in_place.updates_of`; None: each run returns new tensors.
-            cached: Whether an earlier process converted the model.
+        `updates` comes from `in_place.updates_of`; without it, each run returns new tensors. `cached`: an earlier process converted the
+        model.
         """
         self.factory = factory
         self.partition: Partition = factory.partition
@@ -127,14 +122,7 @@ class PartitionRunner:
         return self._is_lost
 
     def prepare(self, args: Sequence[Any]) -> None:
-        """Create the session for some arguments.
-
-        Args:
-            args: Values of the partition's inputs; only weights are read.
-
-        Raises:
-            ModelRefused: ONNX Runtime rejects the model.
-        """
+        """Create the session for some arguments, of which only weights are read; raise `ModelRefused` if ONNX Runtime rejects the model."""
         self.attempts += 1
         self.factory.check_boundary()
         frozen = self._frozen or self._freeze(args)  # sessions for other sizes share the weights, and the watch over them
@@ -153,86 +141,43 @@ class PartitionRunner:
         self._use(self._before_a_trial(self._run_for_sizes if self._fixed_sizes else made.call))
 
     def keep_current(self, args: Sequence[Any]) -> None:
-        """Have a session for some arguments: the one there is, if it holds their weights, else a new one.
-
-        Args:
-            args: Values of the partition's inputs.
-
-        Raises:
-            ModelRefused: ONNX Runtime rejects the model.
-        """
+        """Have a session for some arguments: the one there is, if it holds their weights, else a new one."""
         self._prepared_now(self._key_of(args), args)
 
     def session_for(self, args: Sequence[Any]) -> SessionInfo | None:
-        """The session that runs some arguments.
-
-        Args:
-            args: Values of the partition's inputs.
-
-        Returns:
-            The session; None while PyTorch runs the partition.
-        """
+        """Return the session that runs some arguments; None while PyTorch runs the partition."""
         prepared = self._prepared_for(args)
         return None if prepared is None else prepared.info
 
     def session_id_for(self, args: Sequence[Any]) -> str | None:
-        """The recorded id of the session that runs some arguments.
-
-        Args:
-            args: Values of the partition's inputs.
-
-        Returns:
-            The id; None while PyTorch runs the partition, and for a session that is not recorded.
-        """
+        """Return the recorded id of the session that runs some arguments; None while PyTorch does, or if it is not recorded."""
         prepared = self._prepared_for(args)
         return None if prepared is None else prepared.session_id
 
     def calls(self) -> int:
-        """How many times sessions of this partition have run."""
+        """Count the runs of this partition's sessions."""
         return count_of(self.counter)
 
     def weight_nodes(self) -> frozenset[torch.fx.Node]:
-        """The inputs that are parameters or buffers."""
+        """Return the inputs that are parameters or buffers."""
         return frozenset(self.partition.inputs[place] for place in self.weight_inputs)
 
     def node_names(self) -> dict[str, str]:
-        """ONNX nodes and the FX nodes that they come from.
-
-        Returns:
-            ONNX node name -> FX node name, in the order of the model.
-        """
+        """Map the name of each ONNX node, in the order of the model, to that of the FX node that it comes from."""
         return {node.name: provenance_of(node).node for node in self.model.graph.node}
 
     def updated_in_place(self) -> frozenset[torch.fx.Node]:
-        """The new values that its sessions may write over the old ones, if no inputs overlap.
-
-        Returns:
-            Nodes of the graph, among the outputs of the partition.
-        """
+        """Find the outputs of the partition that its sessions may write over the old values, if no inputs overlap."""
         names, given = [value.name for value in self.model.graph.output], self.factory.input_names()
         safe = in_place.safe_pairs(self.model, {names[new]: given[old] for new, old in self.updates.items()})
         return frozenset(self.partition.outputs[new] for new in self.updates if names[new] in safe)
 
     def outputs_in_place(self, session: onnxruntime.InferenceSession) -> list[Output]:
-        """The outputs of a session, of which some take the memory of inputs.
-
-        Args:
-            session: One of its sessions, or a session of the same model.
-
-        Returns:
-            One per output of the partition.
-        """
+        """Return the outputs of a session of this model, of which some take the memory of inputs."""
         return in_place.with_memory_of_inputs(self.factory.outputs(session), self.factory.inputs(self.frozen), self.updates, self.model)
 
     def with_copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Inputs of which a session may be run again and again.
-
-        Args:
-            args: Values of the partition's inputs.
-
-        Returns:
-            The same, with copies of what runs update in place. Other tensors stay: a weight elsewhere is another weight.
-        """
+        """Copy the inputs that runs update in place, so that a run can be repeated; a copy of a weight would be another weight."""
         updated = set(self.updates.values())
         return tuple(arg.clone() if place in updated else arg for place, arg in enumerate(args))
 
@@ -256,7 +201,7 @@ class PartitionRunner:
         return "sizes" if self._prepared else "weights"  # changed weights end all earlier sessions
 
     def _before_a_trial(self, run: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-        """The same function, watched until a trial has decided where the partition runs."""
+        """Return the function, watched until a trial has decided where the partition runs."""
         if self._tried:
             return run
 
@@ -299,17 +244,17 @@ class PartitionRunner:
         )
 
     def _prepared_for(self, args: Sequence[Any]) -> _Prepared | None:
-        """The session that runs these arguments; None if PyTorch does."""
+        """Return the session that runs these arguments; None if PyTorch does."""
         if self._is_lost or self._failures.are_lost(self._sizes_of(args)):
             return None
         return self._prepared.get(self._key_of(args))
 
     def _key_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """What selects the session: the sizes if these are fixed, else nothing."""
+        """Return what selects the session: the sizes if these are fixed, else nothing."""
         return self._sizes_of(args) if self._fixed_sizes else ()
 
     def _sizes_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The sizes that may need a session of their own: every shape and number except those of weights."""
+        """Return the sizes that may need a session of their own: every shape and number except those of weights."""
         return tuple(
             tuple(arg.shape) if isinstance(arg, torch.Tensor) else arg for place, arg in enumerate(args) if place not in self.weight_inputs
         )
@@ -342,7 +287,7 @@ class PartitionRunner:
             return self._prepared[key]
 
     def _refreeze(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A frozen weight changed: create a session with the present weights, or stop freezing."""
+        """Run after a frozen weight changed, in a session with the present weights or without frozen ones."""
         with self._lock:
             self._forget_changed(args)  # does nothing if another thread noticed first
         return self._in_session(*args)  # outside the lock: the run may come back here when a weight changes once more
@@ -364,17 +309,10 @@ class PartitionRunner:
             self._freezable = frozenset()
 
     def failed(self, args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
-        """ONNX Runtime failed during a run: PyTorch computes the call, and what it raises is the fault of the input.
+        """Have PyTorch compute a call that failed in ONNX Runtime; what PyTorch raises is the fault of the input.
 
-        Args:
-            args: Values of the partition's inputs.
-            error: What ONNX Runtime raised.
-
-        Returns:
-            The partition's outputs.
-
-        Raises:
-            SessionError: PyTorch could compute them, and `on_error` is `"raise"`; or inputs that the run was to update may have changed.
+        Raise `SessionError` if it could compute the call and `on_error` is `"raise"`, or if inputs that the run was to update may have
+        changed.
         """
         if isinstance(error, call.HalfWrittenError):
             text = "ONNX Runtime failed while it updated tensors in place. Each of them holds its old values, or its new ones"
@@ -412,10 +350,10 @@ class PartitionRunner:
 
 
 def _is_large(value: Any) -> bool:
-    """Whether a weight is not compared whole in every call, which costs less than to bind it."""
+    """Tell whether a weight is too large to be compared whole in every call; to compare a small one costs less than to bind it."""
     return isinstance(value, torch.Tensor) and value.nbytes > weights.WHOLE_BYTES
 
 
 def _is_per_size(options: OrtBackendOptions) -> bool:
-    """Whether each combination of sizes gets a session of its own."""
+    """Tell whether each combination of sizes gets a session of its own."""
     return options.export_options is not None and options.export_options.dynamic_shapes is False

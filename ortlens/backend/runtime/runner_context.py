@@ -28,45 +28,16 @@ class RunnerContext(Protocol):
         """Where partitions are timed against PyTorch; None: they are not."""
 
     def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
-        """React to a new session.
-
-        Args:
-            runner: The partition's.
-            info: The session.
-
-        Returns:
-            The log for the session's calls; None to log none.
-        """
+        """React to a new session; return the log for its calls, or None to log none."""
 
     def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
-        """React to a run that ONNX Runtime failed and PyTorch did not.
-
-        Args:
-            runner: The partition's.
-            error: The exception that ONNX Runtime raised.
-            verdict: What the failure ends.
-        """
+        """React to a run that ONNX Runtime failed and PyTorch did not."""
 
     def session_dropped(self, runner: PartitionRunner) -> None:
-        """React to a session that is dropped because `MAX_SIZE_SESSIONS` others were used since.
-
-        Args:
-            runner: The partition's.
-        """
+        """React to a session that is dropped because `MAX_SIZE_SESSIONS` others were used since."""
 
     def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
-        """React to a runner that leaves its partition to PyTorch from now on because that is faster.
-
-        Args:
-            runner: The partition's.
-            compared: ONNX Runtime against PyTorch.
-        """
+        """React to a runner that leaves its partition to PyTorch from now on because that is faster."""
 
     def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
-        """React to changed weights that earlier calls may have missed.
-
-        Args:
-            runner: The partition's.
-            names: The inputs of the partition whose weights changed.
-            calls: After how many calls every change is noticed.
-        """
+        """React to changed weights that earlier calls may have missed; every change is noticed after `calls` calls."""

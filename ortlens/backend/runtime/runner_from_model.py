@@ -30,23 +30,10 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
     updates: Mapping[int, int] | None = None,
     cached: bool = False,
 ) -> PartitionRunner:
-    """Make the runner of a partition from its model.
+    """Make the runner of a partition from its model, which has weights as inputs and the user's transforms applied.
 
-    Args:
-        partition: The partition.
-        model: Its ONNX model, with weights as inputs and the user's transforms applied.
-        facts: What the cache holds beside a model; read are `permutations`, the memory order of each output or None,
-            and `outputs`, their names before the user's transforms.
-        context: The options, and who to notify of new sessions and failures.
-        weight_inputs: Positions of the inputs that are parameters or buffers.
-        inference: Whether the graph is for inference: only then are weights frozen, if the options allow it.
-        alternates: Whether PyTorch computes something before or after the partition in every call.
-        work: Amount of computation, as counted by `threads.work_of`.
-        updates: The inputs that the graph updates, see `in_place.updates_of`.
-        cached: Whether an earlier process converted the model.
-
-    Returns:
-        The runner; its sessions are created by `prepare`.
+    Read from `facts`, which the cache holds: `permutations`, the memory order of each output or None, and `outputs`, their names before the
+    transforms. Weights are frozen for inference only. `alternates` and `work` are as for `threads.choose`.
     """
     factory = SessionFactory(
         partition=partition,

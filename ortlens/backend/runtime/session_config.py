@@ -43,17 +43,9 @@ class SessionConfig:
     weights: Sequence[Any] = ()
 
     def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
-        """Create the session.
+        """Create the session, with `without` disabled besides the rewrites that always are.
 
-        Args:
-            serialized: The model, serialized.
-            without: Rewrites of ONNX Runtime to disable, besides those that are always disabled.
-
-        Returns:
-            The session.
-
-        Raises:
-            ModelRefused: ONNX Runtime rejects the model.
+        Raise `ModelRefused` if ONNX Runtime rejects the model.
         """
         try:
             made = onnxruntime.InferenceSession(
@@ -75,14 +67,7 @@ with unsigned ones there; on other CPUs it changes nothing."""
 
 
 def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:
-    """Options of a session when the user gives no `ort_session_options`.
-
-    Args:
-        choice: The threads.
-
-    Returns:
-        Options of one session.
-    """
+    """Make the options of one session for when the user gives no `ort_session_options`."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     options.add_session_config_entry(*WITHOUT_OVERFLOW)
@@ -91,7 +76,7 @@ def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.Session
 
 
 def _disabled_by_user(options: onnxruntime.SessionOptions) -> list[str]:
-    """The rewrites that the user's options disable: names passed with the session would replace these."""
+    """List the rewrites that the user's options disable: names passed with the session would replace these."""
     try:
         return [name for name in options.get_session_config_entry(_DISABLED_ENTRY).split(";") if name]
     except RuntimeError:  # there is no such entry

@@ -55,33 +55,22 @@ class SessionFactory:
     output_names: Sequence[str] = ()
 
     def input_names(self) -> list[str]:
-        """Names of all inputs of the partition, in the order of its arguments."""
+        """List the names of all inputs of the partition, in the order of its arguments."""
         return [node.name for node in self.partition.module.graph.nodes if node.op == "placeholder"]
 
     def bound_names(self) -> set[str]:
-        """Names of the inputs that the model takes: the optimizer may have removed others."""
+        """List the names of the inputs that the model takes: the optimizer may have removed others."""
         return {value.name for value in self.model.graph.input}
 
     def check_boundary(self) -> None:
-        """Check that the model still has the inputs and outputs of the partition: a user's transform may have changed them.
-
-        Raises:
-            ModelRefused: It has others, so that a call would fail or return one output in place of another.
-        """
+        """Raise `ModelRefused` if a user's transform changed inputs or outputs, so that calls would fail or mix up outputs."""
         inputs = {name: node.meta["val"] for name, node in zip(self.input_names(), self.partition.inputs, strict=True)}
         outputs = [node.meta["val"] for node in self.partition.outputs]
         if said := mismatch(self.model, inputs, outputs, self.output_names):
             raise ModelRefused(said)
 
     def dimensions(self, args: Sequence[Any]) -> dict[str, int]:
-        """Sizes of the symbolic dimensions in some arguments.
-
-        Args:
-            args: Values of the partition's inputs.
-
-        Returns:
-            Name of the dimension in the model -> size.
-        """
+        """Map each symbolic dimension, by its name in the model, to its size in some arguments."""
         sizes: dict[str, int] = {}
         for node, arg in zip(self.partition.inputs, args, strict=True):
             if isinstance(arg, torch.Tensor):
@@ -91,15 +80,10 @@ class SessionFactory:
         return sizes
 
     def config(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], model: onnx.ModelProto | None = None) -> SessionConfig:
-        """The configuration of a session.
+        """Choose the model, options, execution providers and threads of a session.
 
-        Args:
-            frozen: Weights that become constants.
-            dimensions: Sizes to fix symbolic dimensions to; ignored with the user's own `SessionOptions`, which serve many sessions.
-            model: Another model of the partition, with weights as inputs; None: the partition's own.
-
-        Returns:
-            Model, options, execution providers and threads.
+        `dimensions` are ignored with the user's own `SessionOptions`, which serve many sessions. `model` replaces the partition's own, and
+        has weights as inputs.
         """
         # The user's SessionOptions serve many sessions and must not collect their weights: then the bytes go into the model.
         given = self.options.ort_session_options
@@ -126,16 +110,7 @@ class SessionFactory:
     def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
         """Create a session and measure the time and memory that this takes.
 
-        Args:
-            frozen: Weights that become constants.
-            dimensions: Sizes to fix symbolic dimensions to.
-            cause: Why the session is created.
-
-        Returns:
-            The session and what is known about it.
-
-        Raises:
-            ModelRefused: ONNX Runtime rejects the model.
+        Raise `ModelRefused` if ONNX Runtime rejects the model.
         """
         config = self.config(frozen, dimensions)
         serialized, shareable = config.model.SerializeToString(), self._shareable(config.model)
@@ -164,14 +139,7 @@ class SessionFactory:
         )
 
     def inputs(self, frozen: Sequence[FrozenWeight]) -> list[Input]:
-        """The inputs of a call of a session.
-
-        Args:
-            frozen: Weights that are constants of the session.
-
-        Returns:
-            One per input of the partition, in the order of its arguments.
-        """
+        """Describe the inputs of a call of a session: one per input of the partition, in the order of its arguments."""
         bound, orders, by_name = self.bound_names(), self._orders(frozen), {weight.name: weight for weight in frozen}
         return [
             Input(
@@ -186,14 +154,7 @@ class SessionFactory:
         ]
 
     def outputs(self, session: onnxruntime.InferenceSession) -> list[Output]:
-        """The outputs of a call of a session.
-
-        Args:
-            session: A session of this partition.
-
-        Returns:
-            One per output of the partition, in order.
-        """
+        """Describe the outputs of a call of a session: one per output of the partition, in order."""
         shapes = {value.name: value.shape for value in session.get_outputs()}
         names = [value.name for value in self.model.graph.output]
         made = []
@@ -205,12 +166,12 @@ class SessionFactory:
         return made
 
     def _shareable(self, model: onnx.ModelProto) -> frozenset[str]:
-        """The frozen weights that a session can read in torch's memory; none with the user's own options, which hold no weights."""
+        """Find the weights that a session can read in torch's memory; none with the user's own options, which hold no weights."""
         ours = self.options.ort_session_options is None and providers.runs_on_cpu_alone(self.options)
         return shared_weights.shareable(model) if ours else frozenset()
 
     def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
-        """Memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""
+        """Return the memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""
         bound = self.bound_names() - {weight.name for weight in frozen}
         orders = {name: memory_order(node.meta["val"]) for name, node in zip(self.input_names(), self.partition.inputs, strict=True)}
         return {name: order for name, order in orders.items() if order is not None and name in bound}

@@ -65,15 +65,7 @@ class SessionInfo:
 
 
 def signature_text(info: SessionInfo, partition: Partition) -> str:
-    """The dtypes and shapes that a session accepts.
-
-    Args:
-        info: The session.
-        partition: Its partition.
-
-    Returns:
-        Text such as `f32[2,8] i64[s0]`; frozen weights are left out.
-    """
+    """Write the dtypes and shapes that a session accepts, such as `f32[2,8] i64[s0]`, without frozen weights."""
     frozen = {weight.name for weight in info.frozen}
     return " ".join(_value_text(node.meta["val"]) for node in partition.inputs if node.name not in frozen)
 

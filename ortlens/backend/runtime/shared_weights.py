@@ -24,14 +24,7 @@ _UNPACKED_ENTRY = "session.disable_prepacking"
 
 
 def shareable(model: onnx.ModelProto) -> frozenset[str]:
-    """The initializers that ONNX Runtime never changes: both factors of matrix products, read by nothing else.
-
-    Args:
-        model: As the session gets it.
-
-    Returns:
-        Their names.
-    """
+    """Find the initializers that ONNX Runtime never changes: both factors of matrix products, read by nothing else."""
     products: set[str] = set()
     others = {value.name for value in model.graph.output}
     for node in model.graph.node:
@@ -43,23 +36,12 @@ def shareable(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def share(options: onnxruntime.SessionOptions, names: Sequence[str], values: Sequence[Any], shared: frozenset[str]) -> None:
-    """Have a session read some of its external initializers in the memory that it is given.
-
-    Args:
-        options: Of one session. They hold no reference to the values, which must outlive the session.
-        names: Names of the external initializers.
-        values: Their values, in the same order.
-        shared: Which of them to read there, see `shareable`.
-    """
+    """Have a session read `shared` initializers in place; its options hold no reference to the values, which must outlive it."""
     for name, value in zip(names, values, strict=True):
         if name in shared:
             options.add_initializer(name, value)
 
 
 def leave_unpacked(options: onnxruntime.SessionOptions) -> None:
-    """Have the kernels of a session read weights as they are, without packing them into copies.
-
-    Args:
-        options: Of one session.
-    """
+    """Have the kernels of a session read weights as they are, without packing them into copies."""
     options.add_session_config_entry(_UNPACKED_ENTRY, "1")

@@ -35,15 +35,9 @@ class SpeedTrials:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> Comparison | None:
-        """Time a partition in both places. One trial runs at a time, since two would disturb each other.
+        """Time a partition in both places, PyTorch second; None when no time is left.
 
-        Args:
-            in_ort: Runs it in ONNX Runtime, uncounted.
-            in_torch: Runs it in PyTorch.
-            args: Its inputs.
-
-        Returns:
-            The comparison, PyTorch second; None when no time is left.
+        One trial runs at a time, since two would disturb each other. Runs by `in_ort` are not counted.
         """
         with self._lock, torch.no_grad():
             if self.left_ns <= 0:
@@ -55,27 +49,15 @@ class SpeedTrials:
 
 
 def torch_is_faster(compared: Comparison) -> bool:
-    """Whether a partition is better left to PyTorch.
-
-    Args:
-        compared: ONNX Runtime against PyTorch.
-
-    Returns:
-        True if PyTorch is surely faster, and by a tenth at least.
-    """
+    """Tell whether PyTorch, timed second, is surely faster, and by a tenth at least."""
     ort_ns, torch_ns = compared.least_ns
     return compared.is_faster and ort_ns >= _WORTH * torch_ns
 
 
 def before_a_trial(run: Callable[..., tuple[Any, ...]], tried: Callable[[tuple[Any, ...]], None]) -> Callable[..., tuple[Any, ...]]:
-    """A function that runs a partition and has it tried once, after some calls.
+    """Return a function that runs a partition and, once, after some calls, has it tried.
 
-    Args:
-        run: Runs the partition.
-        tried: Makes the trial with the inputs of that call, and decides what runs from then on.
-
-    Returns:
-        A function of the partition's inputs.
+    `tried` makes the trial with the inputs of that call, and decides what runs from then on.
     """
     calls = itertools.count()
 

@@ -11,15 +11,7 @@ if TYPE_CHECKING:
 
 
 def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[str]:
-    """The weights that Gather alone reads, at places that differ per call; as constants they would gain nothing.
-
-    Args:
-        model: With weights as inputs.
-        weights: The names of these inputs.
-
-    Returns:
-        The names of those weights.
-    """
+    """Find the weights that Gather alone reads, at places that differ per call; as constants they would gain nothing."""
     given = frozenset(weights)
     varying = {value.name for value in model.graph.input} - given
     tables: set[str] = set()
@@ -35,14 +27,7 @@ def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[s
 
 
 def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """What the graphs inside a node read.
-
-    Args:
-        node: Of a model.
-
-    Yields:
-        Names, those of the graphs' own values among them.
-    """
+    """Yield the names that the graphs inside a node read, those of their own values among them."""
     for attribute in node.attribute:
         for inner in (attribute.g, *attribute.graphs):
             for nested in inner.node:

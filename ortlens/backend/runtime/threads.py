@@ -46,15 +46,11 @@ class ThreadChoice:
     rests_torch: bool = False
 
     def rest(self) -> Callable[[], Any] | None:
-        """The function to call before each run; None if there is none."""
+        """Return the function to call before each run; None if there is none."""
         return _torch.openmp_pause() if self.rests_torch else None
 
     def apply(self, options: onnxruntime.SessionOptions) -> None:
-        """Write the choice into options for a session.
-
-        Args:
-            options: Changed in place.
-        """
+        """Write the choice into options for a session."""
         options.intra_op_num_threads = self.count
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if self.spinning else "0")
         if self.spinning:  # between runs the cores are free for other work
@@ -62,14 +58,9 @@ class ThreadChoice:
 
 
 def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
-    """Choose the threads for a partition.
+    """Choose the threads for a partition, anew for every session, because torch's number of threads may have changed.
 
-    Args:
-        work: As counted by `work_of`.
-        alternates: Whether PyTorch computes something before or after it in every call.
-
-    Returns:
-        The choice. It is made again for every session, because torch's number of threads may have changed.
+    `work` comes from `work_of`; `alternates` says that PyTorch computes something before or after the partition in every call.
     """
     count = torch.get_num_threads()
     if count == 1:
@@ -91,13 +82,9 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
 
 
 def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
-    """Estimate how much a partition computes.
+    """Estimate how much a partition computes; None if sizes are symbolic.
 
-    Args:
-        nodes: Its FX nodes, with `meta["val"]`.
-
-    Returns:
-        Floating-point operations of matrix products plus the number of elements of all values; None if sizes are symbolic.
+    Add the floating-point operations of matrix products and the number of elements of all values.
     """
     total = 0
     for node in nodes:
@@ -110,14 +97,7 @@ def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
 
 
 def of_the_user(options: onnxruntime.SessionOptions) -> ThreadChoice:
-    """Read the threads from the user's own options.
-
-    Args:
-        options: As given for `ort_session_options`.
-
-    Returns:
-        The choice.
-    """
+    """Read the threads from the user's own options."""
     try:
         spinning = options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
     except RuntimeError:  # no such entry: ONNX Runtime spins

@@ -43,16 +43,7 @@ class Comparison:
 
 
 def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> Comparison:
-    """Time two ways in turns, so that changes in the speed of the machine affect both.
-
-    Args:
-        base: Runs the first way and returns its time in ns.
-        other: Runs the second way, likewise.
-        budget_ns: Time limit; at least seven pairs are timed.
-
-    Returns:
-        The comparison.
-    """
+    """Time two ways, which return ns, in turns, so that changes in the speed of the machine affect both; at least seven pairs."""
     for _ in range(_WARM_UP):
         base()
         other()
@@ -64,17 +55,9 @@ def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -
 
 
 def compare_briefly(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> Comparison:
-    """Like `compare`, for ways that may take long: a pair that uses up the time many times over is the only one.
+    """Compare ways that may take long: a pair that uses up the time many times over is the only one.
 
     Else the first pair is a warm-up, whatever it takes: fresh memory and other work on the machine can lengthen it tenfold.
-
-    Args:
-        base: As for `compare`.
-        other: Likewise.
-        budget_ns: When to time no further pair.
-
-    Returns:
-        The comparison, of one pair at least.
     """
     started = time.perf_counter_ns()
     first = _pair(base, other, 0)
@@ -87,7 +70,7 @@ def compare_briefly(base: Callable[[], int], other: Callable[[], int], budget_ns
 
 
 def _pair(base: Callable[[], int], other: Callable[[], int], number: int) -> tuple[int, int]:
-    """One pair; every other one in the opposite order, since the second may profit from warm caches."""
+    """Time one pair; every other one in the opposite order, since the second may profit from warm caches."""
     if number % 2:
         second, first = other(), base()
     else:
@@ -96,14 +79,7 @@ def _pair(base: Callable[[], int], other: Callable[[], int], number: int) -> tup
 
 
 def comparison_of(pairs: list[tuple[int, int]]) -> Comparison:
-    """Evaluate timed pairs.
-
-    Args:
-        pairs: Time of the first way and of the second, in ns; at least one.
-
-    Returns:
-        The comparison.
-    """
+    """Evaluate pairs, at least one, of the times of the first and the second way in ns."""
     base_ns, other_ns = (round(median(pair[side] for pair in pairs)) for side in (0, 1))
     differences = [first - second for first, second in pairs]
     low, middle, high = quantiles(differences, n=4) if len(differences) > 1 else differences * 3
@@ -120,14 +96,7 @@ def comparison_of(pairs: list[tuple[int, int]]) -> Comparison:
 
 
 def clocked(run: Callable[[], object]) -> Callable[[], int]:
-    """A function that runs another one and returns its time.
-
-    Args:
-        run: The function to time; its result is freed after the clock has been read.
-
-    Returns:
-        A function that returns ns.
-    """
+    """Return a function that runs another one and returns ns; the result is freed after the clock has been read."""
     clock = time.perf_counter_ns
 
     def timed() -> int:

@@ -37,11 +37,7 @@ class WeightWatch:
     """
 
     def __init__(self, memories: Mapping[str, memoryview]) -> None:
-        """Note the present bytes.
-
-        Args:
-            memories: Weight -> its bytes; the weights must be kept alive as long as the watch.
-        """
+        """Note the present bytes of weights, which must be kept alive as long as the watch."""
         total = sum(map(len, memories.values()))
         # A window may end in less than a word and leave the rest free.
         windows = list(_windows(memories, max(_WINDOW, _rounded_up(-(-total // CALLS) + _WORD))))
@@ -51,14 +47,7 @@ class WeightWatch:
         self.is_next_intact = _comparing_copies(rounds) if total <= _COPIED else _comparing_sums(rounds)
 
     def changed(self, *, except_for: Container[str] = ()) -> frozenset[str]:
-        """Compare everything.
-
-        Args:
-            except_for: Weights to leave out: the memory of one that has moved may be gone.
-
-        Returns:
-            The names of the weights that changed.
-        """
+        """Find the weights that changed, except those to leave out: the memory of one that has moved may be gone."""
         return frozenset(name for window in self._windows for name, pair in window if name not in except_for and not _is_same(*pair))
 
 
@@ -77,7 +66,7 @@ def _comparing_sums(next_window: Callable[[], tuple[_Noted, ...]]) -> Callable[[
 
 
 def _noted(live: memoryview, *, copies: bool) -> _Noted:
-    """Bytes as they are now, beside the live ones: a bytearray, which compares faster with a view than another view, or a checksum."""
+    """Note bytes beside the live ones: in a bytearray, which compares faster with a view than another view, or as a checksum."""
     if copies or len(live) % _WORD:
         return bytearray(live), live
     words = np.frombuffer(live, dtype=np.uint64)
@@ -115,8 +104,5 @@ _MULTIPLIERS = np.random.default_rng(0).integers(1 << 63, size=_PIECE // _WORD, 
 
 
 def _checksum(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
-    """A sum of products, modulo 2**64.
-
-    The upper half of each word is mixed into the lower one first: multiplied by odd numbers alone, two changed signs would cancel out.
-    """
+    """Sum products, modulo 2**64, of mixed halves: multiplied by odd numbers alone, two changed signs would cancel out."""
     return int(np.dot(words ^ (words >> _HALF), _MULTIPLIERS[: len(words)]))

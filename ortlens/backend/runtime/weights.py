@@ -58,29 +58,15 @@ class FrozenWeight:
         return self.memory is None or len(self.memory) <= WHOLE_BYTES
 
     def is_still(self, tensor: Any) -> bool:
-        """Whether a value is this weight, unchanged.
-
-        Args:
-            tensor: What is passed for the weight now.
-
-        Returns:
-            True if it is the same tensor, with the same count of writes, at the same address and with the same sample. The sample
-            catches writes that torch does not count (`param.data.add_(...)`, a numpy view) if the weight is small or they change most of
-            it; see `watch` for the others.
-        """
+        """Tell whether a value is this weight: the same tensor, count of writes, address and sample; see `watch` for other writes."""
         unmoved = tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
         return unmoved and self.sampled == self.sample
 
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
-    """Note the present state of a weight.
+    """Note the present state of a weight under the name of the input it replaces.
 
-    Args:
-        name: Name of the input it replaces.
-        tensor: The value passed for it.
-
-    Returns:
-        The note, or None if changes of this tensor could not be noticed: a tensor made in inference mode has no version.
+    None if changes could not be noticed: a tensor made in inference mode has no version.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return None
@@ -101,14 +87,9 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
 
 
 def change_of(moved: Iterable[tuple[FrozenWeight, Any]]) -> WeightsChange:
-    """Find out what happened to frozen weights, in a call that noticed that they are not what they were.
+    """Find out what happened to frozen weights that are not what they were: `written` if the same tensors are passed.
 
-    Args:
-        moved: Weights that are not still, each with what is passed for it now; those of other writes may be left out.
-
-    Returns:
-        `written` if the same tensors are passed. If others are passed, `other_module` if the earlier ones still belong to modules that
-        are being called, so that several modules share the code, else `replaced`.
+    For other tensors: `other_module` if the earlier ones belong to modules being called, which thus share the code, else `replaced`.
     """
     left = [weight.tensor for weight, given in moved if given is not weight.tensor]
     if not left:
@@ -124,14 +105,7 @@ _SAMPLES = 8
 
 
 def _memory_of(tensor: torch.Tensor) -> memoryview | None:
-    """A view of the bytes from the first element of a weight to its last.
-
-    Args:
-        tensor: Strided, in CPU memory; must be kept alive as long as the view.
-
-    Returns:
-        The view; None if there is no element.
-    """
+    """View the bytes from a strided CPU weight's first element to its last, without keeping it alive; None if there is no element."""
     if not tensor.numel():
         return None
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -139,15 +113,7 @@ def _memory_of(tensor: torch.Tensor) -> memoryview | None:
 
 
 def _sample_of(tensor: torch.Tensor, memory: memoryview) -> tuple[memoryview, memoryview | bytearray]:
-    """A view of a weight, or of some elements that are evenly spread over its memory, which compares in less than 0.1 us.
-
-    Args:
-        tensor: The weight.
-        memory: Its bytes.
-
-    Returns:
-        The present bits, and a copy of them.
-    """
+    """Return a view of a weight, or of elements spread evenly over its memory, and a copy; they compare in less than 0.1 us."""
     word = _WORDS.get(tensor.element_size())
     if len(memory) <= WHOLE_BYTES or word is None:
         return memory, bytearray(memory)
@@ -160,54 +126,25 @@ def _sample_of(tensor: torch.Tensor, memory: memoryview) -> tuple[memoryview, me
 
 
 def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:
-    """Wrap frozen weights for a session, without copying.
-
-    Args:
-        weights: As returned by `freeze`.
-
-    Returns:
-        Names and `onnxruntime.OrtValue`s over the same memory.
-    """
+    """Wrap frozen weights for a session, without copying: their names, and `onnxruntime.OrtValue`s over the same memory."""
     return [weight.name for weight in weights], [_ort.value_over(weight.contiguous) for weight in weights]
 
 
 def copied_bytes(weights: Sequence[FrozenWeight], *, shared: frozenset[str]) -> int:
-    """Size of the frozen weights that a session does not read in torch's memory.
-
-    Args:
-        weights: As returned by `freeze`.
-        shared: Names of those that it reads where they are.
-
-    Returns:
-        Bytes: of all others, and of those that had to be made contiguous first.
-    """
+    """Count the bytes of the weights that a session does not read in torch's memory, or that had to be made contiguous first."""
     return sum(weight.contiguous.nbytes for weight in weights) - shareable_bytes(weights, shared)
 
 
 def shareable_bytes(weights: Sequence[FrozenWeight], shareable: frozenset[str]) -> int:
-    """Size of the frozen weights that a session could read in torch's memory.
-
-    Args:
-        weights: As returned by `freeze`.
-        shareable: Names of those that ONNX Runtime leaves as they are.
-
-    Returns:
-        Bytes, without those that had to be made contiguous first.
-    """
+    """Count the bytes of the weights that a session could read in torch's memory, without those made contiguous first."""
     in_place = [weight for weight in weights if weight.contiguous.data_ptr() == weight.pointer]
     return sum(weight.contiguous.nbytes for weight in in_place if weight.name in shareable)
 
 
 def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
-    """Turn some inputs of a model into constants.
+    """Copy a model with some inputs turned into constants, one initializer per weight.
 
-    Args:
-        model: Not changed.
-        weights: The inputs to turn into constants.
-        inline: Copy the bytes into the model, which protobuf limits to 2 GiB; otherwise they stay outside, at `LOCATION`.
-
-    Returns:
-        A copy with one initializer per weight.
+    Their bytes stay outside, at `LOCATION`, unless `inline` puts them into the model, which protobuf limits to 2 GiB.
     """
     import onnx
 
@@ -238,12 +175,5 @@ def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bo
 
 
 def memories(frozen: Iterable[FrozenWeight]) -> dict[str, memoryview]:
-    """The bytes of the weights that no call compares as a whole.
-
-    Args:
-        frozen: The weights.
-
-    Returns:
-        By name; weights whose memory cannot be read are absent.
-    """
+    """Return the bytes of the weights that no call compares whole, by name, without those whose memory cannot be read."""
     return {weight.name: weight.memory for weight in frozen if weight.memory is not None and not weight.is_small}

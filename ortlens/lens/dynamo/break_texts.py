@@ -74,11 +74,11 @@ class BreakText:
     context: str = ""
 
     def source(self) -> str | None:
-        """Text of the user line, if the file can be read."""
+        """Read the user line, if the file can be read."""
         return line_text(self.file, self.line)
 
     def statement(self) -> str | None:
-        """Text of the user line; of an `if` with the first line of its body, which shows whether it only raises an error."""
+        """Read the user line; of an `if` with the first line of its body, which shows whether it only raises an error."""
         head = line_text(self.file, self.line)
         if self.line is None or head is None or not _IF.match(head):
             return head
@@ -86,7 +86,7 @@ class BreakText:
         return f"{head}\n    {body}"
 
     def following(self) -> str:
-        """The lines of the function behind the user line, as far as they can be read; lines outside of the function end them."""
+        """Read the lines behind the user line, as far as they can be read; lines outside of the function end them."""
         if self.file is None or self.line is None:
             return ""
         lines: list[str] = []
@@ -105,15 +105,7 @@ def _lines(file: str) -> list[str]:
 
 
 def line_text(file: str | None, line: int | None) -> str | None:
-    """Read a line of a program.
-
-    Args:
-        file: Its file.
-        line: Its number.
-
-    Returns:
-        The line without the space around it; None if it is empty or cannot be read.
-    """
+    """Read a line of a program, without the space around it; None if it is empty or cannot be read."""
     if file is None or line is None:
         return None
     try:
@@ -123,26 +115,12 @@ def line_text(file: str | None, line: int | None) -> str | None:
 
 
 def is_break(text: str) -> bool:
-    """Whether a text reports a graph break, and not an exception that leads to one.
-
-    Args:
-        text: Payload of a `dynamo_graph_break_reason` artifact.
-
-    Returns:
-        True for texts that say so or contain an explanation.
-    """
+    """Tell whether a `dynamo_graph_break_reason` artifact reports a graph break, and not an exception that leads to one."""
     return "raph break" in text or "WON'T CONVERT" in text or _EXPLANATION.search(text) is not None
 
 
 def break_from_text(text: str) -> BreakText:
-    """Parse Dynamo's message about a graph break.
-
-    Args:
-        text: Payload of a `dynamo_graph_break_reason` artifact.
-
-    Returns:
-        Its parts.
-    """
+    """Parse Dynamo's message about a graph break, the payload of a `dynamo_graph_break_reason` artifact."""
     message, _, trace = text.partition(_PYTHON_TRACEBACK)
     frames = _user_frames(message)
     found = trace if _EXPLANATION.search(trace) and not _EXPLANATION.search(message) else message
@@ -178,7 +156,7 @@ def _place(message: str, frames: list[Frame]) -> tuple[str | None, int | None]:
 
 
 def _reason(text: str, explanation: re.Match[str] | None) -> str:
-    """The line above the explanation, which names the kind of break; else the first informative line."""
+    """Find the line above the explanation, which names the kind of break; else the first informative line."""
     if explanation:
         above = text[: explanation.start()].rstrip().splitlines()
         if above:
@@ -191,12 +169,12 @@ def _reason(text: str, explanation: re.Match[str] | None) -> str:
 
 
 def _said(line: str) -> str:
-    """A line without the prefixes of Dynamo and Python."""
+    """Strip a line of the prefixes of Dynamo and Python."""
     return line.rsplit("Unsupported: ", 1)[-1].removeprefix("Graph Break Reason: ").strip()
 
 
 def _raised(trace: str) -> str:
-    """The exception at the end of a traceback: if a whole frame is skipped, torch 2.9 reports nothing else."""
+    """Return the exception at the end of a traceback: if a whole frame is skipped, torch 2.9 reports nothing else."""
     raised = [line for line in trace.splitlines() if _EXCEPTION.match(line)]
     return _said(raised[-1]) if raised else "Dynamo gave no reason"
 
@@ -245,17 +223,10 @@ class Look(Protocol):
 
 
 def recompile_from_text(text: str, ours: Collection[str] | None = None, look: Look | None = None) -> RecompileText | None:
-    """Parse Dynamo's reasons for a recompile.
+    """Parse a `recompile_reasons` artifact: one text, or a JSON list, newest first; None if no guard of `ours` (None: all) failed.
 
-    Dynamo compares with every earlier compilation of the same code, including those by other backends.
-
-    Args:
-        text: Payload of a `recompile_reasons` artifact: one text, or a JSON list with the newest compilation first.
-        ours: Ids of the compilations to consider; None: all.
-        look: Looks up actual values, which the text often omits.
-
-    Returns:
-        Its parts; None if no guard of these compilations failed.
+    Dynamo compares with every earlier compilation of the same code, including those by other backends. `look` finds actual values, which
+    the text often omits.
     """
     failed = [(_COMPILE_ID.match(reason), reason) for reason in _reasons(text) if "BACKEND_MATCH" not in reason]
     failed = [(match, reason) for match, reason in failed if ours is None or match is None or match["id"] in ours]
@@ -272,7 +243,7 @@ def recompile_from_text(text: str, ours: Collection[str] | None = None, look: Lo
 
 
 def _values(lines: list[str], look: Look | None) -> tuple[str, ...]:
-    """What this guard expected in each compilation, oldest first, then the actual value; unknown values are omitted."""
+    """List what this guard expected in each compilation, oldest first, then the actual value; unknown values are omitted."""
     newest = guard_from_line(lines[0])
     alike = [guard for guard in map(guard_from_line, lines) if guard.subject == newest.subject]
     actual = newest.actual
@@ -286,14 +257,7 @@ def _values(lines: list[str], look: Look | None) -> tuple[str, ...]:
 
 
 def guard_from_line(line: str) -> Guard:
-    """Parse one failed guard.
-
-    Args:
-        line: One line of Dynamo's text, without the compile id.
-
-    Returns:
-        Its parts; if its form is unknown, the whole guard as the subject.
-    """
+    """Parse one failed guard, without its compile id; if its form is unknown, the whole guard is the subject."""
     tensor = _TENSOR.match(line)
     if tensor:
         return Guard(subject=tensor["subject"], **_both(tensor["expected"], tensor["actual"]))
@@ -311,7 +275,7 @@ def guard_from_line(line: str) -> Guard:
 
 
 def _both(expected: str, actual: str | None) -> dict[str, str | None]:
-    """The two sides. For `requires_grad` the text contains one; the other is its opposite."""
+    """Return both sides. For `requires_grad` the text contains one; the other is its opposite."""
     flag = _REQUIRES_GRAD.fullmatch(expected)
     if flag:
         wanted = flag["flag"] not in ("0", "False")

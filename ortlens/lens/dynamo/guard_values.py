@@ -23,14 +23,10 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
 def value_text(expression: str, scope: Mapping[str, Any]) -> str | None:
-    """Look up the value of an expression of a guard.
+    """Look up the value of a guard's expression, such as `self._modules['drop'].training`; None if it cannot be looked up.
 
-    Args:
-        expression: As in Dynamo's text, such as `self._modules['drop'].training`.
-        scope: Locals of the frame, and its globals under `G`.
-
-    Returns:
-        The value in at most 60 characters, or the class of an object that is not a plain value; None if it cannot be looked up.
+    Return at most 60 characters, or the class of an object that is not a plain value. `scope` holds the frame's locals, and its globals
+    under `G`.
     """
     try:
         value = _look_up(ast.parse(expression.strip(), mode="eval").body, scope)
@@ -41,15 +37,7 @@ def value_text(expression: str, scope: Mapping[str, Any]) -> str | None:
 
 
 def type_text(expression: str, scope: Mapping[str, Any]) -> str | None:
-    """Look up the class of the value of an expression of a guard.
-
-    Args:
-        expression: As for `value_text`.
-        scope: Likewise.
-
-    Returns:
-        Its name; None if it cannot be looked up.
-    """
+    """Look up the name of the class of a guard's expression, as `value_text` does; None if it cannot be looked up."""
     try:
         return _class_text(type(_look_up(ast.parse(expression.strip(), mode="eval").body, scope)))
     except (SyntaxError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
@@ -73,7 +61,7 @@ def _look_up(node: ast.expr, scope: Mapping[str, Any]) -> Any:
 
 
 def _stored(owner: Any, name: str) -> Any:
-    """A stored attribute, read without running code of the object."""
+    """Read a stored attribute without running code of the object."""
     held = inspect.getattr_static(owner, name)
     if isinstance(held, (types.MemberDescriptorType, types.GetSetDescriptorType)):
         return held.__get__(owner)  # a slot, or a field of a builtin such as `__code__`
@@ -89,7 +77,7 @@ def _item(owner: Any, key: Any) -> Any:
 
 
 def _called(node: ast.Call, scope: Mapping[str, Any]) -> Any:
-    """The calls in guards: `len(...)`, `x.size()`, and the keys of a dict."""
+    """Evaluate the calls in guards: `len(...)`, `x.size()`, and the keys of a dict."""
     function = node.func
     if isinstance(function, ast.Name) and function.id in ("len", "list") and len(node.args) == 1:
         held = _look_up(node.args[0], scope)

@@ -41,11 +41,9 @@ class DynamoWatch:
     """Receives for one lens what Dynamo does for its backend."""
 
     def __init__(self, recorder: Recorder, claims: Callable[[object], bool]) -> None:
-        """Start listening; it ends when this object is freed.
+        """Start listening, until this object is freed.
 
-        Args:
-            recorder: Where records go.
-            claims: Whether a backend object, as passed to `torch.compile`, belongs to this lens.
+        `claims` tells whether a backend object, as passed to `torch.compile`, belongs to this lens.
         """
         self.recorder = recorder
         self.claims = claims
@@ -66,23 +64,14 @@ class DynamoWatch:
         weakref.finalize(self, _LISTENER.leave_when_alone)
 
     def heard_start(self, compile_id: str) -> None:
-        """Note that a compilation is for this lens, and the failures that Dynamo does not log before it, to find those during it.
-
-        Args:
-            compile_id: The compilation that starts.
-        """
+        """Note that a compilation is for this lens, and the failures that Dynamo does not log before it, to find those during it."""
         self.started.append(compile_id)
         if compile_id.endswith("/0"):  # numbers start again after a reset
             self._fixed.pop(_frame(compile_id), None)
         self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
     def heard_break(self, compile_id: str, text: str) -> None:
-        """Record a graph break.
-
-        Args:
-            compile_id: The compilation that hit it.
-            text: Dynamo's message.
-        """
+        """Record a graph break."""
         if not is_break(text):  # the exception that causes a break is logged too, right before it
             return
         self._drop_announced(compile_id)
@@ -137,32 +126,16 @@ class DynamoWatch:
         return made
 
     def break_ahead(self, compile_id: str | None) -> str | None:
-        """The break right before a graph.
-
-        Args:
-            compile_id: The graph's.
-
-        Returns:
-            Its id; None for the first graph of a function.
-        """
+        """Return the id of the break right before a graph; None for the first graph of a function."""
         return self._ahead.get(_frame(compile_id))
 
     def last_breaks(self) -> tuple[str, ...]:
-        """The breaks that no graph follows.
-
-        Returns:
-            Their ids; empty if every break separates two graphs.
-        """
+        """Return the ids of the breaks that no graph follows; empty if every break separates two graphs."""
         behind = set(self._ahead.values())
         return tuple(known.break_id for known in self._breaks.values() if known.break_id not in behind)
 
     def heard_recompile(self, compile_id: str, text: str) -> None:
-        """Record a recompile.
-
-        Args:
-            compile_id: The new compilation.
-            text: Dynamo's reasons.
-        """
+        """Record a recompile."""
         said = recompile_from_text(text, ours=self.started, look=_looker(_torch.recompiled_scope()))
         if said is None:
             return
@@ -182,12 +155,7 @@ class DynamoWatch:
         )
 
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
-        """Fill in what Dynamo reports at the end of a compilation.
-
-        Args:
-            compile_id: The compilation.
-            metrics: The fields of `torch._dynamo.utils.CompilationMetrics` that this uses.
-        """
+        """Fill in what Dynamo reports at the end of a compilation: fields of `torch._dynamo.utils.CompilationMetrics`."""
         self._heard_skip(compile_id, metrics)
         self._heard_nothing(compile_id, metrics)
         name, file, line = _torch.display_code(*_compiled_code(metrics))
@@ -247,11 +215,7 @@ class DynamoWatch:
 
     @contextlib.contextmanager
     def backend_at_work(self) -> Iterator[str | None]:
-        """Wrap the work of a backend on one Dynamo graph.
-
-        Yields:
-            The compile id.
-        """
+        """Wrap the work of a backend on one Dynamo graph; yield the compile id."""
         compile_id = _torch.current_compile_id()
         self._count_boundary(compile_id)
         self._note_fixed_sizes(compile_id)
@@ -280,7 +244,7 @@ class DynamoWatch:
         return advice_for_recompile(record, fixed, is_dynamic=_torch.varies_from_the_start(), in_library=in_library)
 
     def _count_boundary(self, compile_id: str | None) -> None:
-        """Every graph of a callable except the first follows a break: the last one logged before its compilation."""
+        """Note the break before a graph, the last one logged before its compilation; count it unless the graph is its callable's first."""
         if compile_id is None or compile_id in self._recompiles:
             return
         entry = _torch.dynamo_entry()
@@ -392,7 +356,7 @@ _LISTENER = _TraceListener()
 
 
 def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
-    """Name, file and first line of the compiled code; for the decorator of a library those of the function in it."""
+    """Return name, file and first line of the compiled code; for the decorator of a library, those of the function in it."""
     name, file, line = str(metrics.get("co_name") or ""), str(metrics.get("co_filename") or ""), metrics.get("co_firstlineno")
     if is_wrapper(Frame(file, line or 0, plain_function(name))) and (code := _torch.code_wrapped_by_compiled()) is not None:
         return code.co_name, code.co_filename, code.co_firstlineno
@@ -400,7 +364,7 @@ def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
 
 
 def _code_of_the_model() -> CodeType | None:
-    """The code being compiled; for the decorator of a library the function in it."""
+    """Return the code being compiled; for the decorator of a library, that of the function in it."""
     code = _torch.code_being_compiled()
     if code is not None and is_wrapper(Frame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))):
         return _torch.code_wrapped_by_compiled() or code
@@ -421,13 +385,13 @@ def _placed(said: BreakText, code: CodeType | None) -> BreakText:
 
 
 def _compiled_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames without those around the compiled one, which run already: they are the callers of this function."""
+    """Drop the frames around the compiled one, which run already: they are the callers of this function."""
     running = {(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)}
     around = next((place for place, frame in enumerate(frames) if (frame.file, frame.line) not in running), len(frames))
     return frames[around:]
 
 
 def _stack_of_the_user(frames: tuple[Frame, ...]) -> tuple[str, ...]:
-    """The frames that belong neither to torch nor to ortlens, as text; all frames if there are no others."""
+    """Return the frames that belong neither to torch nor to ortlens, as text; all frames if there are no others."""
     own = [frame for frame in frames if not is_of_torch_or_ortlens(frame.file)] or frames
     return tuple(f"{frame.file}:{frame.line} {frame.function}" for frame in own)

@@ -78,13 +78,9 @@ class AgainstTorch:
     _thread: int = field(default_factory=threading.get_ident)
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Call the target once, then time what it ran.
+        """Call the target once, then time what it ran; return the result of the call.
 
-        Args:
-            call: Calls the target, which was compiled and called before.
-
-        Returns:
-            The result of the call. Exceptions of the target are raised; a failure of the measurement becomes a finding.
+        Exceptions of the target are raised; a failure of the measurement becomes a finding.
         """
         seen: dict[object, Seen] = {}
         spent: dict[object, int] = {}
@@ -130,7 +126,7 @@ class AgainstTorch:
         return None if original is None else _compiled_against(original, item, budget_ns)
 
     def _original(self, item: _Entered) -> torch.fx.GraphModule | None:
-        """Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
+        """Find Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
         lowered, found = item.graph.lowered, self.originals.get(item.graph.lowered.compile_id)
         sure = all(len(runner.sessions) <= 1 for runner in item.graph.runners)  # of one per size, it is not known which one runs
         if found is None or lowered.phase != "inference" or not item.graph.runners or not sure or _torch.holds_transforms(found):
@@ -169,14 +165,14 @@ class AgainstTorch:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Without gradients, and with torch's random numbers left as they were."""
+    """Disable gradients, and leave torch's random numbers as they were."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         yield
 
 
 def _alone(part: Seen, budget_ns: int) -> Comparison | None:
-    """A partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
+    """Time a partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
     runner, values = part.runner, part.runner.with_copies(part.values)
     nodes = timed(runner.partition.module, values)
     try:
@@ -187,13 +183,13 @@ def _alone(part: Seen, budget_ns: int) -> Comparison | None:
 
 
 def _updating(runner: PartitionRunner) -> Callable[..., tuple[Any, ...]]:
-    """A partition as it runs, with updates in place, but uncounted."""
+    """Return a function that runs a partition as usual, with updates in place, but uncounted."""
     session = runner.sessions[-1].session
     return uncounted(runner, session, outputs=runner.outputs_in_place(session))
 
 
 def _compiled_against(original: torch.fx.GraphModule, item: _Entered, budget_ns: int) -> Comparison:
-    """A graph as compiled against Dynamo's graph. Both work on copies of the inputs that they write to."""
+    """Time a compiled graph against Dynamo's graph. Both work on copies of the inputs that they write to."""
     graph, mutated = item.graph, item.graph.lowered.mutated
     args = list(item.args)
     for place in mutated:

@@ -50,11 +50,7 @@ class CallTrials:
     call: Callable[[], Any]
 
     def threads(self) -> Iterator[Trial]:
-        """Other numbers of threads, and threads that sleep instead of spinning.
-
-        Yields:
-            The trials that apply to the present threads.
-        """
+        """Yield trials of other numbers of threads, and of threads that sleep instead of spinning, as they apply to the present threads."""
         cores = usable_cores()
         several = [seen for seen in self.seen if seen.choice.count != 1]
         spinning = [seen for seen in several if seen.choice.spinning]
@@ -84,14 +80,7 @@ class CallTrials:
             )
 
     def left_to_torch(self, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
-        """Partitions that PyTorch may run faster.
-
-        Args:
-            fired: Rule and subject of the present findings.
-
-        Yields:
-            One trial per graph that the rules `small_partitions` and `tiny_graph` name.
-        """
+        """Yield one trial of running partitions in PyTorch per graph that the rule `small_partitions` or `tiny_graph` names in `fired`."""
         by_graph: dict[str, list[Seen]] = defaultdict(list)
         for seen in self.seen:
             by_graph[seen.identity.graph_id].append(seen)
@@ -102,14 +91,9 @@ class CallTrials:
                     yield self._without(rule, graph_id, chosen)
 
     def guards(self, *, several: bool) -> Iterator[Trial]:
-        """Calls that skip the guards of Dynamo.
+        """Yield a trial of calls that skip Dynamo's guards.
 
-        Args:
-            several: Whether a call enters several graphs, so that fewer guards can be had without a risk: by merging them. Otherwise
-                what they cost is information, unless it is half of a call.
-
-        Yields:
-            The trial.
+        If a call enters `several` graphs, merging them saves guards without risk; otherwise their cost is information below half a call.
         """
 
         def pair() -> Pair:

@@ -69,14 +69,7 @@ class LedgerPass:
         graphs: Callable[[], tuple[CompiledGraph, ...]],
         steps: list[StepReading] | None = None,
     ) -> None:
-        """Prepare to measure.
-
-        Args:
-            recorder: Holds the records and logs; the ledger goes there.
-            watch: Knows which break lies ahead of which graph.
-            graphs: Returns the present graphs of our backend.
-            steps: Where the calls of a model inside `generate` are noted, if the target is such a method.
-        """
+        """Prepare to measure; `steps` takes the calls of a model inside `generate`, if the target is such a method."""
         self._recorder = recorder
         self._watch = watch
         self._graphs = graphs
@@ -103,7 +96,7 @@ class LedgerPass:
         """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
 
     def work(self) -> Work:
-        """What was compiled and created so far."""
+        """Count what was compiled and created so far."""
         return work_so_far(self._recorder, self._watch, self._graphs())
 
     def measure(
@@ -114,16 +107,10 @@ class LedgerPass:
         budget_ns: int | None = MEASURE_NS,
         uncompiled: Callable[[], Any] | None = None,
     ) -> Any:
-        """Call the target several times, and record where the time went.
+        """Call the target several times, and record where the time went; return the result of the last call.
 
-        Args:
-            call: Calls the target, which was compiled and called before.
-            max_calls: How often to call; at least 1.
-            budget_ns: When to start no further call; None: make all calls.
-            uncompiled: Calls the target without torch.compile, to compare with; its calls are made in turns with the others.
-
-        Returns:
-            The result of the last call. Exceptions of the target are raised; a failure of the measurement becomes a finding.
+        The target was compiled and called before. Calls of `uncompiled` are made in turns with the others, to compare with. Exceptions of
+        the target are raised; a failure of the measurement becomes a finding.
         """
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
         cores = CoreWatch()
@@ -160,7 +147,7 @@ class LedgerPass:
         return result
 
     def _fewest(self, fewest: int) -> int:
-        """Calls to make however long they take: a few more where sessions were created in each so far, which soon ends."""
+        """Return the number of calls to make however long they take: a few more if each so far created sessions, which soon ends."""
         return fewest if self._calls or self.compiling else fewest + _MORE
 
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
@@ -202,19 +189,14 @@ class LedgerPass:
         return result
 
     def note_work(self, done: Work, before: Work) -> None:
-        """Count a call that does not count for the ledger.
-
-        Args:
-            done: The work after it.
-            before: The work before it; one that did nothing is not counted here.
-        """
+        """Count a call that is not in the ledger, unless it compiled and created nothing."""
         if done.compiled_since(before):
             self.compiling += 1
         elif done != before:
             self.creating += 1
 
     def _clock(self, graph_id: str) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
-        """A function around the calls of a graph that reads the clock before and after."""
+        """Return a wrapper of the calls of a graph that reads the clock before and after."""
         clock, ident, own, note = time.perf_counter_ns, threading.get_ident, self._thread, self._stays.append
 
         def through(inner: Callable[[list[Any]], list[Any]], args: list[Any]) -> list[Any]:
@@ -229,7 +211,7 @@ class LedgerPass:
         return through
 
     def _eager_ns(self) -> dict[tuple[str, str], int]:
-        """Time so far of the nodes that PyTorch runs, by graph id and node."""
+        """Return the time so far of the nodes that PyTorch runs, by graph id and node."""
         logs = self._recorder.logs()[1]
         return {(graph_id, node): ns for graph_id, log in logs.items() for node, ns in zip(log.nodes, log.total_ns, strict=True)}
 
@@ -295,7 +277,7 @@ class LedgerPass:
         )
 
     def _ahead_of_backward(self) -> dict[str, str | None]:
-        """The break that ended a forward at `backward()`, by the graph of the backward that runs right after it."""
+        """Find the break that ended a forward at `backward()`, by the graph of the backward that runs right after it."""
         graphs = {graph.graph_id: graph for graph in self._recorder.records(r.Graph)}
         ended: dict[str | None, str] = {
             compile_id: known.break_id for known in self._recorder.records(r.Break) for compile_id in known.compile_ids
@@ -309,7 +291,7 @@ class LedgerPass:
         return found
 
     def _unclocked(self) -> frozenset[str]:
-        """Graphs in which PyTorch runs nodes that are not timed: with a partition that failed, or left to PyTorch as a whole."""
+        """Find the graphs in which PyTorch runs untimed nodes: of a partition that failed, or that is left to PyTorch as a whole."""
         slots = {graph_id: set(log.nodes) for graph_id, log in self._recorder.logs()[1].items()}
         return frozenset(row.graph_id for row in self._recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ()))
 
@@ -336,7 +318,7 @@ class _Call:
             self.stays.append((graph_id, start, done))
 
     def trace(self) -> CallTrace:
-        """The readings in the form that `analysis.ledger` takes."""
+        """Put the readings into the form that `analysis.ledger` takes."""
         stays = sorted(self.stays, key=lambda stay: stay[1])
         eager: defaultdict[str, int] = defaultdict(int)
         for (graph_id, _), ns in self.eager_ns.items():

@@ -64,15 +64,9 @@ class Measurement:
     facts: dict[str, str]
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
-        """Measure a call, and return its result.
+        """Measure a call, and return its last result; `made` counts the calls made before, to prepare it.
 
-        Args:
-            call: Calls what was compiled.
-            made: Calls made before, to prepare it.
-            **limits: As for `LedgerPass.measure`.
-
-        Returns:
-            What the last call returned. Exceptions of the target are raised; a failure of the measurement becomes a finding.
+        Exceptions of the target are raised; a failure of the measurement becomes a finding. Limits are those of `LedgerPass.measure`.
         """
         calls = _Calls(call)
         try:
@@ -115,7 +109,7 @@ class Measurement:
         self.facts["ledger_creating"] = str(ledger.creating + (0 if by_dynamo else before))
 
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
-        """Where sessions have more threads than there are cores, measure what that costs."""
+        """Measure what fewer threads would bring, where sessions have more threads than there are cores."""
         from ortlens.backend.runtime.cores import usable_cores
         from ortlens.lens.measuring.probes import Probe
 
@@ -123,7 +117,7 @@ class Measurement:
             Probe(self.recorder, self.graphs(), call, self.captured).threads_alone(MEASURE_NS)
 
     def _try_without_guards(self, call: Callable[[], Any]) -> None:
-        """Where entering graphs takes much of a call, measure how much of that is guards."""
+        """Measure how much of a call is guards, where entering graphs takes much of it."""
         from ortlens.lens.measuring.call_trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
         from ortlens.lens.measuring.probes import guards_trial
 

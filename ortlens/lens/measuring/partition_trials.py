@@ -18,14 +18,7 @@ _WORTH_FREEZING = 1 << 16
 
 
 def frozen(seen: Seen) -> Iterator[Trial]:
-    """Weights as constants of the session.
-
-    Args:
-        seen: The partition.
-
-    Yields:
-        The trial, if the graph is for inference and most of its weights are inputs now.
-    """
+    """Yield a trial of weights as constants, if the graph is for inference and most of its weights are inputs now."""
     weights = [seen.values[place] for place, node in enumerate(seen.runner.partition.inputs) if node in seen.runner.weight_nodes()]
     size = sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor))
     held = sum(weight.contiguous.nbytes for weight in seen.runner.sessions[-1].frozen)
@@ -48,15 +41,7 @@ def frozen(seen: Seen) -> Iterator[Trial]:
 
 
 def dense(seen: Seen, copied: Container[str | None]) -> Iterator[Trial]:
-    """Contiguous inputs, for inputs that each call copies.
-
-    Args:
-        seen: The partition.
-        copied: Subjects of the findings `layout_copy`.
-
-    Yields:
-        One trial per copied input.
-    """
+    """Yield a trial per copied input that passes it contiguous; `copied` has the subjects of the findings `layout_copy`."""
     for place, node in enumerate(seen.runner.partition.inputs):
         value, subject = seen.values[place], f"{seen.identity.partition_id}:{node.name}"
         if subject in copied and isinstance(value, torch.Tensor):
@@ -72,15 +57,7 @@ def dense(seen: Seen, copied: Container[str | None]) -> Iterator[Trial]:
 
 
 def preallocated(seen: Seen, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
-    """Outputs that PyTorch allocates.
-
-    Args:
-        seen: The partition.
-        fired: Rule and subject of the present findings.
-
-    Yields:
-        The trial, if the rule `output_allocations` names the session.
-    """
+    """Yield a trial of outputs that PyTorch allocates, if the rule `output_allocations` names the session in `fired`."""
     session_id = seen.identity.session_id
     if session_id is not None and ("output_allocations", session_id) in fired:
         yield Trial(

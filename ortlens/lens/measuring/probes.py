@@ -75,9 +75,6 @@ class Probe:
         """Measure what fewer threads would bring where sessions have more of them than there are cores, and nothing else.
 
         Only a gain is recorded: on a busy machine, threads that wait for a core hide in the noise.
-
-        Args:
-            budget_ns: Time limit of the trial, and of creating the sessions for it.
         """
         self._observe()
         if sum(seen.runner.sessions[-1].create_ns for seen in self.seen) > budget_ns:
@@ -151,15 +148,9 @@ class Probe:
 
 
 def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r.Finding:
-    """The finding of a trial, which replaces the estimate of a rule.
+    """Make the measured finding of a trial, which replaces the estimate of a rule, `known`.
 
-    Args:
-        trial: The change.
-        compared: How the two sides compare.
-        known: The finding of the same rule about the same subject, if there is one.
-
-    Returns:
-        A measured finding; without a gain it is information and says so.
+    Without a gain it is information and says so.
     """
     evidence = (
         f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
@@ -184,14 +175,7 @@ def _blank(trial: Trial) -> r.Finding:
 
 
 def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int, *, several: bool) -> None:
-    """Measure what skipping the guards would save, and record it if that is worth a warning.
-
-    Args:
-        recorder: The finding goes there.
-        call: Calls the target.
-        budget_ns: Time limit.
-        several: As for `CallTrials.guards`.
-    """
+    """Measure what skipping the guards would save, and record it if that is worth a warning; `several` as for `CallTrials.guards`."""
     (trial,) = CallTrials([], call).guards(several=several)
     try:
         pair = trial.pair()

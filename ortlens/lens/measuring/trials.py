@@ -86,14 +86,7 @@ class Trial:
 
 
 def as_entered(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Keep inputs for later runs, when the program has gone on.
-
-    Args:
-        values: Inputs of a graph or partition.
-
-    Returns:
-        The same, but copies of small tensors of integers: positions in a cache, which programs advance in place, beyond its end at last.
-    """
+    """Keep inputs for later runs; copy small integer tensors: programs advance positions in a cache in place, at last beyond its end."""
     return tuple(value.clone() if _is_small_index(value) else value for value in values)
 
 
@@ -102,54 +95,24 @@ def _is_small_index(value: Any) -> bool:
 
 
 def present(seen: Seen) -> Run:
-    """The present setting: the session in use, uncounted.
-
-    Args:
-        seen: The partition.
-
-    Returns:
-        A function of the partition's inputs.
-    """
+    """Return the present setting: the session in use, uncounted."""
     return uncounted(seen.runner, seen.runner.sessions[-1].session)
 
 
 def prepared(variant: PartitionRunner, seen: Seen) -> Run:
-    """A variant of a partition with its session.
-
-    Args:
-        variant: The variant's runner.
-        seen: The partition, whose weights the session gets.
-
-    Returns:
-        A function of the partition's inputs.
-    """
+    """Give a variant of a partition its session, with the weights of `seen`, and return a function of its inputs."""
     variant.prepare(seen.values)
     return variant.run
 
 
 def timed(run: Run, values: tuple[Any, ...]) -> Callable[[], int]:
-    """Time a run on the same inputs.
-
-    Args:
-        run: Runs a partition.
-        values: Inputs of the partition.
-
-    Returns:
-        A function that runs once and returns the time in ns.
-    """
+    """Return a function that makes a run on the same inputs and returns its time in ns."""
     return clocked(lambda: run(*values))
 
 
 @contextlib.contextmanager
 def uncounted_eager(recorder: Recorder) -> Iterator[None]:
-    """Restore the counts of nodes that PyTorch runs: calls of a probe count neither there nor in sessions.
-
-    Args:
-        recorder: Holds the counts.
-
-    Yields:
-        Nothing.
-    """
+    """Restore the counts of nodes that PyTorch runs: calls of a probe count neither there nor in sessions."""
     logs = recorder.logs()[1]
     before = {graph_id: (log.calls[:], log.total_ns[:]) for graph_id, log in logs.items()}
     try:

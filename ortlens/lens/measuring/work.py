@@ -32,28 +32,12 @@ class Work:
     trial_ns: int = 0
 
     def compiled_since(self, before: Work) -> bool:
-        """Whether something was compiled meanwhile.
-
-        Args:
-            before: The work of an earlier moment.
-
-        Returns:
-            True if there are other compilations than then.
-        """
+        """Tell whether anything was compiled since `before`."""
         return self.compiled != before.compiled
 
 
 def work_so_far(recorder: Recorder, watch: DynamoWatch, graphs: Iterable[CompiledGraph]) -> Work:
-    """Read the counts; nothing is counted in a call itself, except where a session is created.
-
-    Args:
-        recorder: Gives sessions their ids.
-        watch: Knows what Dynamo compiled.
-        graphs: The present graphs of our backend.
-
-    Returns:
-        The work so far.
-    """
+    """Read the counts; nothing is counted in a call itself, except where a session is created."""
     graphs = tuple(graphs)
     trials = {id(graph.context.trials): graph.context.trials for graph in graphs if graph.context.trials is not None}
     return Work(

@@ -51,18 +51,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
 ) -> None:
     """Fill the table of compared values.
 
-    Args:
-        session: Of the model.
-        reference: The module or function.
-        inputs: Of the model.
-        feed: Values by input.
-        recorder: Where the rows and the finding go.
-        atol: Absolute tolerance, as for `OnnxLens.verify`.
-        rtol: Relative tolerance, likewise.
-
-    Raises:
-        UsageError: The reference cannot be called, raises, or returns another number of tensors than the model.
-        SessionError: ONNX Runtime cannot run the model.
+    Raises UsageError if the reference fails or returns another number of tensors, SessionError if ONNX Runtime cannot run the model.
     """
     if not callable(reference):
         raise UsageError(f"verify() takes the PyTorch module or function that the model was made from, not {type(reference).__name__}")
@@ -107,7 +96,7 @@ def _tensor(of: Input, value: Any) -> Any:
 
 
 def _outputs(session: onnxruntime.InferenceSession, values: Mapping[str, Any]) -> dict[str, torch.Tensor | Missing]:
-    """Tensors by output; those of a sequence one by one, none of an optional output without a value."""
+    """Collect tensors by output; those of a sequence one by one, none of an optional output without a value."""
     found: dict[str, torch.Tensor | Missing] = {}
     for each in session.get_outputs():
         value, element = values[each.name], Input(name=each.name, type=each.type, shape=None).element
@@ -130,7 +119,7 @@ def _as_tensor(value: Any, element: str) -> torch.Tensor | Missing:
 
 
 def _paired(outputs: Mapping[str, Any], eager: Sequence[Any], reference: object) -> list[str]:
-    """The outputs that the tensors of the reference are compared with: all, or all that PyTorch has tensors of."""
+    """Choose the outputs that the tensors of the reference are compared with: all, or all that PyTorch has tensors of."""
     tensors = [name for name, value in outputs.items() if not isinstance(value, Missing)]
     pairs = next((names for names in (list(outputs), tensors) if len(names) == len(eager)), None)
     if pairs is None:
@@ -144,7 +133,7 @@ def _paired(outputs: Mapping[str, Any], eager: Sequence[Any], reference: object)
 def _eager(
     reference: Callable[..., Any], values: list[Any], state: CallState, tolerances: Tolerances
 ) -> tuple[list[Any], list[Any], set[int]]:
-    """What the reference returns, the same in double precision, and which of it differs when other random numbers are drawn."""
+    """Call the reference for its results, the same in double precision, and the places of those that vary with the random numbers drawn."""
     first, unsteady = _called(reference, values), set[int]()
     for _ in range(_CALLS_WITH_RANDOM_NUMBERS if state.drew() else 1):
         state.restore(random=False)
@@ -180,7 +169,7 @@ def _cloned(values: list[Any]) -> list[Any]:
 
 
 def _in_double(reference: Callable[..., Any], values: list[Any], count: int) -> list[Any]:
-    """The outputs of a copy of the module in double precision; where it does not run so, the reason for each."""
+    """Run a copy of the module in double precision; where it does not run so, return the reason for each output."""
     if not isinstance(reference, torch.nn.Module):
         return [Missing("the reference is a function, of which there is no copy in double precision")] * count
     try:

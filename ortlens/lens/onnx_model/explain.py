@@ -40,21 +40,7 @@ def explain_model(
     calls: int | None = None,
     name: str | None = None,
 ) -> Callable[..., OnnxLens]:
-    """Explain an ONNX model; `ortlens.explain` calls this.
-
-    Args:
-        model: As for `ortlens.explain`, and so are the others.
-        options: Likewise.
-        dry_run: Likewise.
-        calls: Likewise.
-        name: Likewise.
-
-    Returns:
-        A callable of the model's inputs that returns the lens.
-
-    Raises:
-        UsageError: There is no such file, it is no ONNX model, or an option is wrong.
-    """
+    """Explain an ONNX model; `ortlens.explain` calls this."""
     choice = choice_from(options)
     source = source_of(model)
 
@@ -162,7 +148,7 @@ def _logged(log: RunLog, started: int) -> None:
 def _repeated(
     session: onnxruntime.InferenceSession, inputs: tuple[Input, ...], feed: Feed, log: RunLog, calls: int | None
 ) -> dict[str, Any] | None:
-    """Call again on the same inputs, for stable figures; the outputs of the last call."""
+    """Call again on the same inputs, for stable figures; return the outputs of the last call, None if there was none."""
     call, outputs = runner_of(session, inputs, feed), None
     deadline = time.perf_counter_ns() + _STABLE_NS
     for _ in range((calls or _MAX_CALLS) - 1):

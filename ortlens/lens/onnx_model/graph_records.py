@@ -30,23 +30,16 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)[^\n]*
 
 
 def attached_name() -> str:
-    """Name of the model's structure among the attachments of a capture."""
+    """Return the name of the model's structure among the attachments of a capture."""
     return _MODEL_FILE
 
 
 def records_of(
     source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto | None, sizes: Mapping[str, tuple[int, ...]]
 ) -> list[r.Record]:
-    """The records of a model.
+    """Make the records of a model: graph, nodes, partition and model.
 
-    Args:
-        source: The model.
-        inputs: Its inputs.
-        named: Its structure, where every node has a name of its own; None where it is not known.
-        sizes: Shapes of the inputs of a call, which stand for symbolic ones in FLOPs and bytes; empty without a call.
-
-    Returns:
-        Graph, nodes, partition and model. Without a structure, there are no nodes, and their counts are 0.
+    Without a structure, `named`, there are no nodes, and their counts are 0. Sizes of a call stand for symbolic ones in FLOPs and bytes.
     """
     if named is None:
         return _unknown(source, inputs)
@@ -164,7 +157,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Values that a node reads, also those of the outer graph that its bodies read."""
+    """Collect the values that a node reads, also those of the outer graph that its bodies read."""
     yield from (name for name in node.input if name)
     for _, body in subgraphs_of(node):
         inside = {value for inner in body.node for value in inner.output}
@@ -177,7 +170,7 @@ def _bytes(value: Value | None) -> int | None:
 
 
 def _sum(parts: Any) -> int | None:
-    """The sum; None as soon as one part is unknown, or where it does not fit a record."""
+    """Add up parts; None as soon as one is unknown, or where the sum does not fit a record."""
     known = list(parts)
     return None if any(part is None for part in known) or sum(known) >= _MOST else sum(known)
 
@@ -187,7 +180,7 @@ def _metadata(node: onnx.NodeProto, key: str) -> str:
 
 
 def _module(node: onnx.NodeProto) -> str | None:
-    """Path of the nn.Module: the exporter of PyTorch writes it into the node's metadata, its predecessor into the name."""
+    """Find the path of the nn.Module: PyTorch's exporter writes it into the node's metadata, its predecessor into the name."""
     if scopes := _listed(_metadata(node, "pkg.torch.onnx.name_scopes")):
         return next((scope for scope in reversed(scopes[:-1]) if scope), None)
     parts = [part for part in node.name.split("/")[:-1] if part] if node.name.startswith("/") else []
@@ -214,7 +207,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _user_line(node: onnx.NodeProto) -> tuple[str | None, int | None, str | None]:
-    """The innermost line of the user's that PyTorch's exporter noted."""
+    """Find the innermost line of the user's that PyTorch's exporter noted."""
     frames = list(_FRAME.finditer(_metadata(node, "pkg.torch.onnx.stack_trace")))
     users = [frame for frame in frames if "site-packages" not in frame["file"]] or frames
     if not users:

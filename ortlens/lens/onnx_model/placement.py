@@ -24,22 +24,12 @@ _ORT_NAMES = {"float32": "float", "float64": "double"}
 
 
 def ask(options: onnxruntime.SessionOptions) -> None:
-    """Have a session record where it places each node.
-
-    Args:
-        options: Its options, changed in place; not the user's own, since the entry cannot be removed again.
-    """
+    """Have a session record where it places each node. The options are changed for good, so they must not be the user's own."""
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
 
 def record(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
-    """Record the execution provider of each node, as far as the session tells.
-
-    Args:
-        recorder: Has the nodes.
-        session: The session.
-        structure: The model, where every node has a name of its own.
-    """
+    """Record the execution provider of each node, as far as the session tells."""
     providers = session.get_providers()
     if structure is None or not providers:
         return
@@ -51,13 +41,7 @@ def record(recorder: Recorder, session: onnxruntime.InferenceSession, structure:
 
 
 def from_kernels(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
-    """Fill in the providers of nodes that ONNX Runtime fused, from the kernels that compute them.
-
-    Args:
-        recorder: Has nodes and kernels.
-        session: The session.
-        structure: The model.
-    """
+    """Fill in the providers of nodes that ONNX Runtime fused, from the kernels that compute them."""
     if structure is None or len(session.get_providers()) == 1:
         return
     unknown = {node.node for node in recorder.records(r.Node) if node.provider is None}
@@ -66,14 +50,7 @@ def from_kernels(recorder: Recorder, session: onnxruntime.InferenceSession, stru
 
 
 def amend(recorder: Recorder, assigned: Mapping[str, str], preferred: str, structure: onnx.ModelProto) -> None:
-    """Record the provider of nodes, and why those elsewhere are not on the preferred one.
-
-    Args:
-        recorder: Has the nodes.
-        assigned: Provider by node.
-        preferred: The first provider of the session.
-        structure: The model.
-    """
+    """Record the provider of nodes, and why those elsewhere are not on the preferred one."""
     strayed = any(provider != preferred for provider in assigned.values())
     values = values_of(structure).by_name if strayed else {}
     by_name = {node.name: node for node in iter_nodes(structure.graph)}

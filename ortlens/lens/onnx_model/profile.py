@@ -46,21 +46,9 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     repeats: Repeats,
     words: str,
 ) -> None:
-    """Fill the table of kernels.
+    """Fill the table of kernels, from a second session of the model.
 
-    Args:
-        session: The session in use.
-        source: Its model.
-        structure: The model without weights, where every node has a name of its own; None where it is not known.
-        choice: How the session was made.
-        recorder: Where the kernels go.
-        feed: Inputs of a call.
-        repeats: How often to run with the profiler, and as often without, and the time for it.
-        words: What the progress says.
-
-    Raises:
-        UsageError: Neither file nor bytes of the model are known.
-        SessionError: ONNX Runtime cannot make a second session, or run it.
+    Raises UsageError if neither file nor bytes of the model are known, SessionError if ONNX Runtime cannot make or run the session.
     """
     if source.loadable is None:
         raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
@@ -154,7 +142,7 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
 def _origins(
     structure: onnx.ModelProto | None, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]
 ) -> dict[str, kernel_origins.Origin]:
-    """Kernels back to nodes. The nodes of the model are their own origins, where a converted one has FX nodes."""
+    """Trace kernels back to nodes. The nodes of the model are their own origins, where a converted one has FX nodes."""
     if structure is None:
         return {}
     before = type(structure)()

@@ -24,15 +24,9 @@ _WITHOUT_ARRAY = frozenset(
 
 
 def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:
-    """A function that runs a session on given values.
+    """Return a function that runs a session on given values.
 
-    Args:
-        session: The session.
-        inputs: Of the model.
-        feed: Values by input.
-
-    Returns:
-        A function without arguments that returns the outputs, in order. What can be done once is done here: it is what is timed.
+    Only that function is timed, so what can be done once is done here.
     """
     outputs = session.get_outputs()
     if not any(each.element in _BITS_ONLY for each in inputs) and not any(value.type in _WITHOUT_ARRAY for value in outputs):
@@ -44,20 +38,7 @@ def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], fe
 
 
 def run(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed, what: str) -> dict[str, Any]:
-    """Run a session.
-
-    Args:
-        session: The session.
-        inputs: Of the model.
-        feed: Values by input.
-        what: Text for the message: what is run.
-
-    Returns:
-        Values by output.
-
-    Raises:
-        SessionError: ONNX Runtime cannot run it on these values.
-    """
+    """Run a session and return its values by output; `what` names it in the message of a SessionError."""
     try:
         outputs = runner_of(session, inputs, feed)()
     except Exception as error:

@@ -44,7 +44,7 @@ class SessionChoice:
     options: onnxruntime.SessionOptions | None = None
 
     def made_options(self) -> onnxruntime.SessionOptions:
-        """The options to make a session with: the user's object, or new ones."""
+        """Return the options to make a session with: the user's object, or new ones."""
         if self.options is not None:
             return self.options
         options = onnxruntime.SessionOptions()
@@ -55,14 +55,7 @@ class SessionChoice:
 def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> SessionChoice:
     """Read the options of `explain` that concern a session.
 
-    Args:
-        options: As given.
-
-    Returns:
-        The choice: the named providers, else CUDA if the installed ONNX Runtime has it; the CPU last.
-
-    Raises:
-        UsageError: An option is unknown or wrong, has no effect on an ONNX model, or names a provider that is not available.
+    Providers are those named, else CUDA if available; the CPU last. Options without effect on an ONNX model are refused.
     """
     given = OrtBackendOptions.from_any(options)
     for entry in dataclasses.fields(given):
@@ -84,19 +77,7 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> Sessio
 
 
 def new_session(source: ModelSource, choice: SessionChoice, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """Make a session.
-
-    Args:
-        source: The model.
-        choice: Its execution providers.
-        options: Options of the session.
-
-    Returns:
-        The session.
-
-    Raises:
-        SessionError: ONNX Runtime refuses the model; the message says why, and what to do.
-    """
+    """Make a session; the SessionError for a refused model says why, and what to do."""
     try:
         return onnxruntime.InferenceSession(
             source.loadable, options, providers=[(name, dict(settings)) for name, settings in choice.providers], enable_fallback=0
@@ -106,7 +87,7 @@ def new_session(source: ModelSource, choice: SessionChoice, options: onnxruntime
 
 
 def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason each
-    """The reason in words, with what to do; ONNX Runtime's own text where nothing better is known."""
+    """Say why ONNX Runtime refuses a model and what to do; in its own text where nothing better is known."""
     said = " ".join(text.split())[:_LIMIT]
     if match := _IR.search(text):
         return (
@@ -150,15 +131,7 @@ def _names_one(text: str, operators: Sequence[str]) -> bool:
 
 
 def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int, bool, str]:
-    """Threads of a session.
-
-    Args:
-        options: Its options.
-        given: Whether the user gave them.
-
-    Returns:
-        Threads that work on one operator (0: ONNX Runtime chooses), whether they spin, and why.
-    """
+    """Return the threads that work on one operator (0: ONNX Runtime chooses), whether they spin, and why."""
     try:
         spinning = options.get_session_config_entry("session.intra_op.allow_spinning") != "0"
     except RuntimeError:  # no such entry: ONNX Runtime spins

@@ -44,14 +44,7 @@ class Value:
 
 
 def elements(shape: Shape | None) -> int | None:
-    """How many elements a shape has.
-
-    Args:
-        shape: As in `Value`.
-
-    Returns:
-        Their number; None if a size is not known, or if no machine holds so many.
-    """
+    """Count the elements of a shape; None if a size is not known, or if no machine holds so many."""
     if shape is None:
         return None
     sizes = [size for size in shape if isinstance(size, int)]
@@ -73,14 +66,9 @@ class Values:
 
 
 def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | None = None) -> Values:
-    """Infer types and shapes.
+    """Infer types and shapes, with the sizes of a call in place of symbolic ones.
 
-    Args:
-        structure: The model, with or without its weights.
-        sizes: Sizes of inputs in a call, in place of symbolic ones.
-
-    Returns:
-        The values. Operators that ONNX does not define, such as those of ONNX Runtime's own domain, have none.
+    Operators that ONNX does not define, such as those of ONNX Runtime's own domain, have none.
     """
     given = structure if sizes is None else _with_sizes(structure, sizes)
     problem = ""
@@ -100,7 +88,7 @@ def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | N
 
 
 def _with_sizes(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """A copy with the sizes of a call in its inputs, and without the shapes that it declares: they may be symbolic."""
+    """Copy a model with the sizes of a call in its inputs, and without the shapes that it declares: they may be symbolic."""
     made = onnx.ModelProto()
     made.CopyFrom(structure)
     del made.graph.value_info[:]
@@ -141,14 +129,9 @@ def _value(element_type: int, shape: Shape | None) -> Value:
 
 
 def flops_of(node: onnx.NodeProto, values: Mapping[str, Value]) -> int:
-    """Floating-point operations of a node: twice the products of matrix products and convolutions, as PyTorch counts them.
+    """Count the floating-point operations of a node as PyTorch does; 0 for what is not counted, and where a size is unknown.
 
-    Args:
-        node: A node.
-        values: The values of its model, with the sizes of a call.
-
-    Returns:
-        Operations; 0 for what is not counted, and where a size is unknown.
+    Matrix products and convolutions count two per product.
     """
     count = _COUNTED.get(node.op_type)
     try:
@@ -170,7 +153,7 @@ def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 
 def _product(left: int) -> Callable[[onnx.NodeProto, list[Any], Any], int]:
-    """Of a product whose left side is an input: elements of the result times the length of the sums."""
+    """Return a counter for products whose left side is an input: elements of the result times the length of the sums."""
 
     def count(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
         rows = _sizes(inputs[left])

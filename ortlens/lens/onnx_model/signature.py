@@ -78,14 +78,7 @@ class Input:
         return _NUMPY.get(self.element)
 
     def text(self, sizes: Sequence[object] | None = None) -> str:
-        """The input in short, as on the command line.
-
-        Args:
-            sizes: Sizes to write in place of its own.
-
-        Returns:
-            `f32[1,3,224,224]`.
-        """
+        """Write the input in short, as on the command line: `f32[1,3,224,224]`."""
         shown = self.shape if sizes is None else sizes
         inner = "..." if shown is None else ",".join("?" if size is None else str(size) for size in shown)
         text = f"{_SHORT.get(self.element, self.element or self.type)}[{inner}]"
@@ -93,14 +86,7 @@ class Input:
 
 
 def inputs_of(structure: onnx.ModelProto) -> tuple[Input, ...]:
-    """The inputs of a model.
-
-    Args:
-        structure: A model.
-
-    Returns:
-        In order, without initializers, which models up to IR version 3 list as inputs too.
-    """
+    """List the inputs of a model, without initializers, which models up to IR version 3 list as inputs too."""
     constants = {tensor.name for tensor in structure.graph.initializer}
     return tuple(
         Input(name=value.name, type=type_text(value.type), shape=_shape(value.type))
@@ -110,14 +96,7 @@ def inputs_of(structure: onnx.ModelProto) -> tuple[Input, ...]:
 
 
 def type_text(kind: onnx.TypeProto) -> str:
-    """A type as ONNX Runtime writes it.
-
-    Args:
-        kind: The type of a value.
-
-    Returns:
-        Such as `tensor(float)`.
-    """
+    """Write a type as ONNX Runtime does, such as `tensor(float)`."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         name = _element_text(getattr(kind, which).elem_type)
@@ -150,14 +129,7 @@ def _shape(kind: onnx.TypeProto) -> tuple[int | str | None, ...] | None:
 
 
 def inputs_from_session(session: Any) -> tuple[Input, ...]:
-    """The inputs as a session reports them.
-
-    Args:
-        session: An `onnxruntime.InferenceSession`.
-
-    Returns:
-        In order. A shape of no sizes may be that of a number, or unknown.
-    """
+    """List the inputs as a session reports them. A shape of no sizes may be that of a number, or unknown."""
     return tuple(
         Input(name=value.name, type=value.type, shape=tuple(size if size != "" else None for size in value.shape))
         for value in session.get_inputs()
@@ -165,19 +137,7 @@ def inputs_from_session(session: Any) -> tuple[Input, ...]:
 
 
 def feed_from(inputs: Sequence[Input], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Feed:
-    """Put what the user gave into the form that ONNX Runtime takes.
-
-    Args:
-        inputs: Of the model.
-        args: Values in the order of the inputs, or one mapping of names to values.
-        kwargs: Values by name.
-
-    Returns:
-        Values by input.
-
-    Raises:
-        UsageError: An input is missing, unknown, given twice, or of another element type.
-    """
+    """Put what the user gave into the form that ONNX Runtime takes; `args` are values in order, or one mapping of names to values."""
     first = args[0] if len(args) == 1 and not kwargs else None
     if isinstance(first, Mapping) and not (inputs and inputs[0].type.startswith("map")):
         args, kwargs = (), first
@@ -260,17 +220,7 @@ class Generated:
 def generated(inputs: Sequence[Input], *, size: int | None = None, zeros: bool = False, seed: int = 0) -> Generated:
     """Make inputs: standard normal floats, 0 or 1 for integers and truth values, which are safe as indices and masks.
 
-    Args:
-        inputs: Of the model.
-        size: Of every symbolic dimension; None: by the name and place of each.
-        zeros: Integers are 0.
-        seed: Of the random numbers.
-
-    Returns:
-        The inputs, and which sizes were chosen.
-
-    Raises:
-        UsageError: An input is of a type that cannot be made up, as a map, or of sizes that nobody can mean.
+    A symbolic dimension gets `size`, or a size by its name and place. Raises UsageError for types and sizes that cannot be made up.
     """
     rng = np.random.default_rng(seed)
     sizes: dict[str, int] = {}
@@ -332,15 +282,7 @@ def _random(of: Input, shape: tuple[int, ...], rng: np.random.Generator, *, zero
 
 
 def described(inputs: Sequence[Input], feed: Mapping[str, Any]) -> str:
-    """The inputs of a call in short.
-
-    Args:
-        inputs: Of the model.
-        feed: Values by input.
-
-    Returns:
-        `x=f32[1,3,224,224] ids=i64[1,16]`.
-    """
+    """Write the inputs of a call in short: `x=f32[1,3,224,224] ids=i64[1,16]`."""
     return " ".join(f"{each.name}={_text_of(each, feed.get(each.name))}" for each in inputs)
 
 

@@ -67,14 +67,7 @@ class ModelSource:
 def source_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelSource:
     """Read a model. External data stays where it is, and weights are dropped as soon as their sizes are known.
 
-    Args:
-        model: The path of a file, the bytes of one, or a model in memory, which is not changed.
-
-    Returns:
-        The model.
-
-    Raises:
-        UsageError: There is no such file, or it is no ONNX model.
+    A model in memory is not changed.
     """
     if isinstance(model, (str, os.PathLike)):
         return _from_file(Path(model).expanduser())
@@ -109,7 +102,7 @@ def _parsed(data: bytes, what: str, path: Path | None) -> onnx.ModelProto:
 
 
 def _refuse_unsafe(model: onnx.ModelProto, data: bytes, what: str, path: Path | None) -> None:
-    """Without a path, the folder of the model is the working directory, as for ONNX Runtime."""
+    """Refuse a damaged or hostile model. Without a path, its folder is the working directory, as for ONNX Runtime."""
     try:
         refuse_unsafe(read_model(data), path if path is not None else Path.cwd() / "model.onnx")
     except (ValueError, OSError, RecursionError) as error:
@@ -160,7 +153,7 @@ def _from_proto(model: onnx.ModelProto) -> ModelSource:
 
 
 def _without_large(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model without the data of its large constants: weights are never copied."""
+    """Copy a model without the data of its large constants: weights are never copied."""
     made = onnx.ModelProto()
     for descriptor, value in model.ListFields():
         if descriptor.name == "graph":
@@ -193,7 +186,7 @@ def _copied_tensor(tensor: onnx.TensorProto, made: onnx.TensorProto) -> None:
 
 
 def _stripped(model: onnx.ModelProto, folder: Path | None) -> tuple[int, int]:
-    """Leave the data of large constants out, read small external ones; the bytes of all constants, and of the external ones."""
+    """Leave out the data of large constants and read small external ones; return the bytes of all constants, and of external ones."""
     total = external = 0
     for tensor in _constants(model):
         size = size_of(tensor)
@@ -211,7 +204,7 @@ def _stripped(model: onnx.ModelProto, folder: Path | None) -> tuple[int, int]:
 
 
 def _is_readable(message: Any) -> bool:
-    """Whether all texts are UTF-8: protobuf returns bytes for those that are not."""
+    """Tell whether all texts are UTF-8: protobuf returns bytes for those that are not."""
     for descriptor, value in message.ListFields():
         items = value if descriptor.is_repeated else (value,)
         if descriptor.type == descriptor.TYPE_STRING and any(isinstance(text, bytes) for text in items):
@@ -233,14 +226,7 @@ def _constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def size_of(tensor: onnx.TensorProto) -> int:
-    """The bytes of a constant, by its type and dimensions.
-
-    Args:
-        tensor: With or without its data.
-
-    Returns:
-        Bytes; of text, those of its characters.
-    """
+    """Compute the bytes of a constant from its type and dimensions, with or without its data; of text, those of its characters."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return sum(len(text) for text in tensor.string_data)
     count: int = math.prod(tensor.dims)
@@ -248,14 +234,7 @@ def size_of(tensor: onnx.TensorProto) -> int:
 
 
 def bits_of(element_type: int) -> int:
-    """Bits of one element.
-
-    Args:
-        element_type: A number of `onnx.TensorProto.DataType`.
-
-    Returns:
-        Bits; 0 for text and unknown types.
-    """
+    """Return the bits of one element; 0 for text and unknown types."""
     name = onnx.TensorProto.DataType.Name(element_type) if element_type in onnx.TensorProto.DataType.values() else ""
     return {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}.get(
         name, _numpy_bits(element_type)
@@ -279,13 +258,9 @@ def _leave_out(tensor: onnx.TensorProto) -> None:
 
 
 def with_names(structure: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every node has a name of its own, the one that ONNX Runtime's profiler gives it where it has none.
+    """Copy a model so that every node has a name of its own.
 
-    Args:
-        structure: As in `ModelSource`.
-
-    Returns:
-        The copy. A nameless node becomes `Add_3`: operator and place among the nodes that are no `Constant`, as in a profile.
+    A nameless node becomes `Add_3` as in a profile: operator and place among the nodes that are no `Constant`.
     """
     made = onnx.ModelProto()
     made.CopyFrom(structure)
@@ -312,21 +287,10 @@ def _name_all(graph: onnx.GraphProto, taken: set[str], given: set[str]) -> None:
 
 
 def opset_of(structure: onnx.ModelProto) -> int | None:
-    """Version of the default operator set of a model; None if it names none.
-
-    Args:
-        structure: A model.
-    """
+    """Return the version of the default operator set of a model; None if it names none."""
     return next((entry.version for entry in structure.opset_import if entry.domain in ("", "ai.onnx")), None)
 
 
 def operator(node: Any) -> str:
-    """An operator with its domain, unless that is ONNX's own.
-
-    Args:
-        node: A node.
-
-    Returns:
-        `Conv`, or `com.microsoft::FusedConv`.
-    """
+    """Name an operator with its domain, unless that is ONNX's own: `Conv`, or `com.microsoft::FusedConv`."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"

@@ -70,7 +70,7 @@ def watch(
 
 
 def _source(session: onnxruntime.InferenceSession) -> tuple[ModelSource, onnx.ModelProto | None]:
-    """The model of a session, as far as it can be read, and as far as it is still the same."""
+    """Find the model of a session, as far as it can be read and is still the same."""
     path, data = _ort.model_of(session)
     unknown = ModelSource(name=session.get_modelmeta().graph_name or "session")
     given = data if data is not None else path
@@ -158,7 +158,7 @@ def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[s
 
 
 def _timed(method: Callable[..., Any], log: RunLog, shapes: dict[str, tuple[int, ...]], recording: list[bool]) -> Callable[..., Any]:
-    """A method that records until `recording` is empty; `shapes` takes those of the inputs of the first call, unless it has some."""
+    """Wrap a method to record until `recording` is empty; empty `shapes` get those of the inputs of the first call."""
     clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
 
     def timed(self: Any, *args: Any, **kwargs: Any) -> Any:

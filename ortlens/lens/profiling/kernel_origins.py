@@ -59,16 +59,10 @@ class Origin:
 
 
 def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
-    """Trace kernels back through the optimised model.
+    """Trace kernels back through the model as optimised by ONNX Runtime, `after`; return origins by kernel name.
 
-    Args:
-        before: The model that the session was made from, labelled by `node_provenance.assign_provenance`.
-        after: The model as optimised by ONNX Runtime, written to `optimized_model_filepath`.
-        kernels: Kernel name -> operator, as in a profile, in the order of their first runs.
-        compute: Names of the FX nodes of the partition, in order; provenance that names none of them, such as an input, is no origin.
-
-    Returns:
-        Kernel name -> origin.
+    The model `before` has the labels of `node_provenance.assign_provenance`. `kernels` maps names to operators in the order of their first
+    runs. `compute` names the FX nodes of the partition in order; provenance that names none of them, such as an input, is no origin.
     """
     places = {name: place for place, name in enumerate(compute)}
     after, found_by_order = _with_names(after, kernels)
@@ -102,7 +96,7 @@ def _with_names(after: onnx.ModelProto, kernels: Mapping[str, str]) -> tuple[onn
 
 
 def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
-    """The origin of a kernel. If several are possible, as for nameless nodes, what they have in common."""
+    """Return the origin of a kernel; if several are possible, as for nameless nodes, what they have in common."""
     if len(found) == 1:
         return replace(found[0], kernel=name)
     nodes = {origin.node: None for origin in found}
@@ -113,16 +107,7 @@ def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
 
 
 def origins_by_name(before: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
-    """Trace kernels back by name only, for providers whose optimised model cannot be written.
-
-    Args:
-        before: As for `origins`.
-        kernels: Kernel name -> operator, as in a profile.
-        compute: As for `origins`.
-
-    Returns:
-        Kernel name -> origin.
-    """
+    """Trace kernels back by name only, for providers whose optimised model cannot be written."""
     named = _named(before.graph)
     return {
         name: _origin_by_name(name, op_type, named, {name: place for place, name in enumerate(compute)})
@@ -153,7 +138,7 @@ def _named(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 
 def _known_name(name: str, known: Collection[str]) -> str | None:
-    """The longest known name that a generated one begins with: `node_Gemm_39` for `fused node_Gemm_39/GemmActivationFusion/`."""
+    """Find the longest known name that a generated one begins with: `node_Gemm_39` for `fused node_Gemm_39/GemmActivationFusion/`."""
     for start in _NAME_STARTS:
         name = name.removeprefix(start)
     while name:
@@ -242,14 +227,14 @@ class _Graphs:
         return [] if known is None or node.op_type in _COPIES else [self.everywhere[known]]
 
     def _match_inputs(self, node: onnx.NodeProto, anchors: list[onnx.NodeProto]) -> None:
-        """The inputs of an unchanged node stand for its old inputs, position by position."""
+        """Note that the inputs of an unchanged node stand for its old inputs, position by position."""
         if len(anchors) == 1 and anchors[0].op_type == node.op_type:
             for now, then in zip(node.input, anchors[0].input, strict=False):
                 if now and now not in self.makers and then in self.makers:
                     self.stands_for.setdefault(now, then)
 
     def _taken(self, anchors: list[onnx.NodeProto], kept: Collection[str], claimed: Collection[str]) -> list[onnx.NodeProto]:
-        """The anchors, and every node before them whose values no longer exist and that no other node computes."""
+        """Collect the anchors and every node before them whose values no longer exist and that no other node computes."""
         found = {node.name: node for node in anchors}
         waiting = list(anchors)
         while waiting:
@@ -279,7 +264,7 @@ class _Graphs:
         )
 
     def _inserted(self, node: onnx.NodeProto, known: Mapping[str, Origin]) -> Origin:
-        """Origin of an inserted node: its producer's, else its first consumer's."""
+        """Return the origin of an inserted node: its producer's, else its first consumer's."""
         neighbours = (*self._along(node, known, backwards=True), *self._along(node, known, backwards=False))
         served = next((origin for origin in neighbours if origin.node), None)
         if served is None:
@@ -287,7 +272,7 @@ class _Graphs:
         return Origin(kernel=node.name, op_type=node.op_type, node=served.node, nodes=(str(served.node),), confidence="inferred")
 
     def _along(self, node: onnx.NodeProto, known: Mapping[str, Origin], *, backwards: bool) -> Iterator[Origin]:
-        """The nearest origins before or after a node, skipping other inserted nodes."""
+        """Yield the nearest origins before or after a node, skipping other inserted nodes."""
         waiting, seen = [node], {node.name}
         while waiting:
             for other in self._next_to(waiting.pop(0), backwards=backwards):
@@ -313,7 +298,7 @@ class _Graphs:
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Values that a node reads, including those read inside its bodies."""
+    """Collect the values that a node reads, including those read inside its bodies."""
     yield from node.input
     for _, body in node_provenance.subgraphs_of(node):
         for inner in body.node:

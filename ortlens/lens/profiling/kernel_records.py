@@ -25,38 +25,18 @@ _LARGE = 1024
 
 
 def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | None]) -> float | None:
-    """How much longer a run takes under the profiler.
-
-    The shortest runs decide: other work on the machine lengthens runs of either side, and would make the profiled ones the faster. Where
-    the kernels take milliseconds, the profiler adds less than two sessions of one model differ by.
-
-    Args:
-        plain_ns: Time of each run without the profiler.
-        profiled_ns: Time of each run with it.
-        groups: For each run, the number of the call that it repeats; None for a run that does not count.
-
-    Returns:
-        The ratio, 1 at least, since the profiler only adds work; None without a plain run that took time.
-    """
+    """Compute how much longer a run takes under the profiler, at least 1; None without a plain run that took time."""
     plain, profiled = (sum(min(times) for times in _by_group(runs, groups)) for runs in (plain_ns, profiled_ns))
     return max(profiled / plain, 1.0) if plain else None
 
 
 def settled(runs_ns: list[int], groups: list[int | None]) -> float:
-    """Time of all counted runs, estimated from the faster half of the runs of each call.
-
-    Args:
-        runs_ns: Time of each run.
-        groups: As for `distortion`.
-
-    Returns:
-        The time, in ns.
-    """
+    """Estimate the time of all counted runs, in ns, from the faster half of the runs of each call."""
     return sum(profiles.quiet_mean(times) * len(times) for times in _by_group(runs_ns, groups))
 
 
 def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
-    """The counted runs, call by call."""
+    """Group the counted runs by call."""
     found: dict[int, list[int]] = {}
     for group, time in zip(groups, runs_ns, strict=True):
         if group is not None:
@@ -65,14 +45,7 @@ def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
 
 
 def without_weights(path: Path) -> onnx.ModelProto | None:
-    """The model as optimised by ONNX Runtime, without its weights.
-
-    Args:
-        path: The file that the session wrote.
-
-    Returns:
-        The model; None if the provider cannot write it.
-    """
+    """Read the model as optimised by ONNX Runtime, without its weights; None if the provider cannot write it."""
     import onnx
 
     if not path.is_file():
@@ -91,14 +64,7 @@ def without_weights(path: Path) -> onnx.ModelProto | None:
 
 
 def bodies_of(model: onnx.ModelProto) -> dict[str, str]:
-    """Map each kernel in a body of control flow to the kernel that runs the body.
-
-    Args:
-        model: The model whose nodes ran.
-
-    Returns:
-        Name of the inner kernel -> name of the outer one.
-    """
+    """Map each kernel in a body of control flow to the kernel that runs the body."""
     return {
         inner.name: outer.name
         for outer in node_provenance.iter_nodes(model.graph)
@@ -118,20 +84,9 @@ def kernel_rows(  # noqa: PLR0913 - what is known about the kernels of a session
     total_ns: int,
     cost_ns: float,
 ) -> list[r.Kernel]:
-    """The records of the kernels of a session.
+    """Make the records of the kernels of a session, in the order of the profile.
 
-    Args:
-        session_id: The session.
-        kernels: As read from its profile.
-        optimized: The model as optimised by ONNX Runtime; None where it is not known.
-        origins: Where kernels come from, by name.
-        nodes: The nodes of their graph, by name.
-        assigned: Execution providers by node name, for profiles that do not name them.
-        total_ns: Time of as many runs without the profiler, which is divided among them.
-        cost_ns: What the profiler adds to a call of a kernel.
-
-    Returns:
-        A record per kernel, in the order of the profile.
+    `total_ns`, of as many runs without the profiler, is divided among them; `cost_ns` is what the profiler adds to a call of a kernel.
     """
     times = divided([kernel.total_ns for kernel in kernels], [kernel.calls for kernel in kernels], total_ns, cost_ns)
     return [
@@ -201,24 +156,21 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
 
 
 def _scaled(profiled_ns: float | None, kernel: profiles.KernelTime, own_ns: int) -> int | None:
-    """Of a call, by the same factor as its mean."""
+    """Scale a time of one call by the same factor as its mean."""
     if profiled_ns is None or kernel.total_ns <= 0:
         return None
     return round(profiled_ns * (own_ns / kernel.total_ns) / kernel.calls)
 
 
 def _charged(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> kernel_origins.Origin:
-    """A kernel's time goes to the node with the most operations, such as the product of a product with its activation.
-
-    Of nodes with as many, to the last; where none are counted, to the node that makes the output.
-    """
+    """Charge a kernel's time to its node with the most operations, the last of equals; to the output's node where none are counted."""
     flops = [(nodes[name].flops or 0, name) for name in origin.nodes if name in nodes]
     most = max((count for count, _ in flops), default=0)
     return replace(origin, node=[name for count, name in flops if count == most][-1]) if most else origin
 
 
 def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
-    """The node whose source line a kernel gets: the one that is charged with its time, else another one with a known line.
+    """Find the node whose source line a kernel gets: the one charged with its time, else another one with a known line.
 
     If only candidates are known, the line and module that all of them share.
     """

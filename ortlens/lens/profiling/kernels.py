@@ -89,7 +89,7 @@ class _Sitting:
         step(repeats.most + 1 - number)
 
     def _affordable(self, repeat: int) -> int:
-        """Fewer repeats if the profile would grow too large; at least one."""
+        """Return the repeats, fewer if the profile would grow too large; at least one."""
         affordable = MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.groups) - 1
         return max(min(repeat, affordable), 1)
 
@@ -155,19 +155,9 @@ def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, 
 def profile(  # noqa: PLR0913, PLR0917 - one call site
     targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats, words: str
 ) -> None:
-    """Fill the table of kernels.
+    """Fill the table of kernels by calling the first target.
 
-    Args:
-        targets: What was compiled; the first target is called.
-        recorder: Where the kernels go.
-        args: Positional arguments of the target.
-        kwargs: Keyword arguments of the target.
-        repeats: How often each run of a session is repeated with the profiler, and as often without, and the time for it; partitions that
-            are left when that is over become a finding.
-        words: What the progress says.
-
-    Raises:
-        UsageError: There is nothing to profile.
+    Partitions that are left when the time of `repeats` is over become a finding. Raises UsageError if there is nothing to profile.
     """
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
@@ -191,7 +181,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
 
 
 def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Call the target once. Returns whether the call created sessions, which are not profiled yet."""
+    """Call the target once; tell whether the call created sessions, which are not profiled yet."""
     with contextlib.ExitStack() as stack:
         for graph in targets.graphs():
             for runner in graph.runners:
@@ -256,7 +246,7 @@ def _partition_id(graph: CompiledGraph | None, runner: PartitionRunner) -> str |
 
 
 def _note_left(recorder: Recorder, left: Sequence[str | None], count: int, budget: TimeBudget) -> None:
-    """A finding about partitions that the time was not enough for; that of an earlier profile goes."""
+    """Record a finding about partitions that the time was not enough for; that of an earlier profile goes."""
     findings = [finding for finding in recorder.records(r.Finding) if finding.rule != "profile_cut_short"]
     if left:
         findings.append(

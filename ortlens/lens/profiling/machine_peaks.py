@@ -39,21 +39,14 @@ _LOCK = threading.Lock()
 
 
 def measured() -> Mapping[str, str]:
-    """The peaks measured so far in this process.
-
-    Returns:
-        Entries for the environment of a capture: `peak_flops_float32_threads_2` in operations, `peak_bytes_threads_2` in bytes
-        per second; empty before the first measurement.
-    """
+    """Return the peaks so far as environment entries: `peak_flops_float32_threads_2`, `peak_bytes_threads_2`; both per second."""
     return dict(_MEASURED)
 
 
 def measure(dtypes: set[str], threads: int) -> None:
     """Measure the peaks of the CPU that are not known yet, half a second each.
 
-    Args:
-        dtypes: Element types; only `float32` and `float64` are measured: ONNX Runtime computes the others in these.
-        threads: Threads that work on one operator.
+    Only `float32` and `float64` are measured: ONNX Runtime computes the others in these. `threads` work on one operator.
     """
     with _LOCK:
         for dtype in sorted(dtypes & {"float32", "float64"}):
@@ -69,9 +62,6 @@ def measure_peaks(recorder: Recorder) -> None:
     """Measure the peaks that the kernels of a profile are compared with; nothing if all kernels are short.
 
     The figures go into the environment of every later capture. A failure becomes a finding.
-
-    Args:
-        recorder: Holds the kernels, and their sessions and nodes.
     """
     kernels = kernels_by_session(recorder.records(r.Kernel))
     sessions = [session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()))]
@@ -85,7 +75,7 @@ def measure_peaks(recorder: Recorder) -> None:
 
 
 def _flops(dtype: str, threads: int) -> float:
-    """Operations per second of a square product whose right side is a constant, as a layer's weights are."""
+    """Measure operations per second of a square product whose right side is a constant, as a layer's weights are."""
     import onnx
 
     rng = np.random.default_rng(0)
@@ -96,7 +86,7 @@ def _flops(dtype: str, threads: int) -> float:
 
 
 def _bytes(threads: int) -> float:
-    """Bytes per second, the better of ONNX Runtime (reading and writing every element once) and a plain copy by torch."""
+    """Measure bytes per second, the better of ONNX Runtime (reading and writing every element once) and a plain copy by torch."""
     import onnx
     import torch
 
@@ -123,7 +113,7 @@ def _session(node: Any, example: np.ndarray[Any, Any], constants: Mapping[str, n
 
 
 def _fastest(session: Any, example: np.ndarray[Any, Any]) -> int:
-    """The shortest run, with input and output in memory of their own, so that nothing is allocated or copied in it."""
+    """Time the shortest run, with input and output in memory of their own, so that nothing is allocated or copied in it."""
     binding = session.io_binding()
     output = onnxruntime.OrtValue.ortvalue_from_numpy(np.empty_like(example))
     binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(example))

@@ -90,19 +90,9 @@ class ProfileIncomplete(Exception):  # noqa: N818 - describes a file
 
 
 def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, str], nested_ns: float = 0.0) -> Profile:
-    """Read the profile of a session.
+    """Read the kernels of a session with their own times; raises ProfileIncomplete if the profile has fewer runs than were made.
 
-    Args:
-        path: As returned by `end_profiling`.
-        groups: For each run of the session, the number of the call that it repeats; None for a run that does not count.
-        bodies: Kernel in a body of control flow -> kernel that runs the body.
-        nested_ns: Overhead of the profiler after each event, which the event of the kernel that runs the body includes.
-
-    Returns:
-        The kernels with their own times.
-
-    Raises:
-        ProfileIncomplete: The profile has fewer runs than were made.
+    A run with the group None does not count. The event of a kernel that runs a body includes `nested_ns` of overhead per inner event.
     """
     starts = sorted(int(event["ts"]) for event in _events(path, "model_run") if event.get("name") == "model_run")
     if len(starts) != len(groups):
@@ -115,7 +105,7 @@ def read_profile(path: Path, groups: Sequence[int | None], bodies: Mapping[str, 
 
 
 def _events(path: Path, marker: str) -> Iterator[Mapping[str, Any]]:
-    """The events on lines that contain a text. ONNX Runtime writes one line per event, so large files are read line by line."""
+    """Yield the events on lines that contain a text, line by line: ONNX Runtime writes one per line, and files may be large."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if marker in line:
@@ -188,7 +178,7 @@ class _Reader:
         )
 
     def _band(self, micros: Mapping[int, float]) -> tuple[float, float] | None:
-        """The sum by each of a few stretches of the repeats: what lies between them is no difference between two profiles.
+        """Bound the sum by those of a few stretches of the repeats: what lies between is no difference between two profiles.
 
         A microsecond per run, which is what the profiler counts in, belongs to the band.
         """
@@ -206,14 +196,7 @@ class _Reader:
 
 
 def quiet_mean(values: Sequence[float]) -> float:
-    """The mean of the faster half: other load on the machine can only make a run longer.
-
-    Args:
-        values: At least one.
-
-    Returns:
-        The mean of the lower half, the middle one included.
-    """
+    """Average the faster half, the middle included: other load can only make a run longer."""
     faster = sorted(values)[: (len(values) + 1) // 2]
     return sum(faster) / len(faster)
 
@@ -229,7 +212,7 @@ def _touched(args: Mapping[str, Any]) -> int | None:
 
 
 def _first_input(args: Mapping[str, Any]) -> int:
-    """Bytes of the first input; 0 for an element type that the profile names otherwise than PyTorch and numpy."""
+    """Return the bytes of the first input; 0 for an element type that the profile names otherwise than PyTorch and numpy."""
     ((name, shape),) = next(iter(args.get("input_type_shape") or [{"": []}])).items()
     size: int = math.prod(shape) * _ITEM_BYTES.get(name, 0)
     return min(size, int(args["activation_size"]) + int(args["parameter_size"]))

@@ -31,14 +31,9 @@ class Repeats:
     """
 
     def __init__(self, asked: int | None, budget_s: float | None = None) -> None:
-        """Begin.
+        """Begin; when the time is over, one repeat is enough.
 
-        Args:
-            asked: How often the user wants it; None: 20 times, and 5 times once all runs have taken 3 s.
-            budget_s: Seconds for all of the work; when they are over, one repeat is enough. None: 60, and no limit if `asked` is given.
-
-        Raises:
-            UsageError: `asked` is not a positive number, or `budget_s` no time.
+        `asked` None: 20 repeats, or 5 once all runs have taken 3 s. `budget_s` None: 60 s, or no limit if `asked` is given.
         """
         if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
             raise UsageError(f"repeat must be a whole number from 1, not {asked!r}")
@@ -52,24 +47,10 @@ class Repeats:
         self._deadline = time.perf_counter() + STABLE_S
 
     def expected_s(self, capture: Capture) -> float:
-        """What a profile will take.
-
-        Args:
-            capture: What is known so far.
-
-        Returns:
-            Seconds; 0 if nothing ran.
-        """
+        """Estimate the seconds that a profile will take; 0 if nothing ran."""
         return profile_s(capture, self.most, FEWEST if self._is_limited else self.most, STABLE_S)
 
     def are_enough(self, done: int) -> bool:
-        """Whether a run has been repeated often enough.
-
-        Args:
-            done: Its repeats so far.
-
-        Returns:
-            True at `most`, from five on after 3 s, and from one on when the time is over.
-        """
+        """Tell whether a run has `most` repeats, five or more after 3 s, or any when the time is over."""
         stable = self._is_limited and done >= FEWEST and time.perf_counter() > self._deadline
         return done >= self.most or stable or (done >= 1 and self.budget.is_over())

@@ -82,20 +82,10 @@ class Case:
 
 
 def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, weights: bool, source: bool) -> Case:
-    """Build the case of a subject.
+    """Build the case of a subject; `seen` has the values of its inputs in a call, None without a call.
 
-    Args:
-        subject: The subject.
-        seen: Values of its inputs in a call; None without a call.
-        real_inputs: Keep these values, except those of weights.
-        weights: Keep the weights and constants.
-        source: Name in the program the user's line that each operator comes from.
-
-    Returns:
-        The case.
-
-    Raises:
-        UsageError: It cannot be written as plain torch code.
+    `real_inputs` keeps these, except those of weights; `weights` keeps weights and constants; `source` names the user's line of each
+    operator in the program. Raises UsageError if the case cannot be written as plain torch code.
     """
     module, hidden = _with_open_constants(subject.part, keep=weights)
     inputs = _inputs(subject, module, seen, hidden)
@@ -136,7 +126,7 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
 
 
 def _with_open_constants(part: Partition, *, keep: bool) -> tuple[torch.fx.GraphModule, dict[str, torch.Tensor]]:
-    """The program with its constants as arguments, and those of them that must stay private.
+    """Rewrite the program with its constants as arguments; return it and those constants that must stay private.
 
     A constant of more than one floating-point number may be learned; then the model is made again without it.
     """
@@ -167,7 +157,7 @@ _CONSTANT = "ortlens_constant"
 def _inputs(
     subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: Mapping[str, torch.Tensor]
 ) -> list[tuple[dict[str, Any], Any]]:
-    """The entry in `spec.json` of each argument of the program, and its value where it is known."""
+    """Describe each argument of the program: its entry in `spec.json`, and its value where it is known."""
     known = subject.graph.weight_inputs()
     outer = iter(zip(subject.part.inputs, seen if seen is not None else [None] * len(subject.part.inputs), strict=True))
     found: list[tuple[dict[str, Any], Any]] = []
@@ -225,7 +215,7 @@ class _Model:
         ]
 
     def _freeze(self, subject: Subject, hidden: Mapping[str, torch.Tensor]) -> None:
-        """Weights that were constants of the session are constants here, with values that are passed in memory."""
+        """Make constants of the weights that were constants of the session, with values that are passed in memory."""
         graph, runner = subject.graph, subject.runner
         if runner is not None and runner.sessions:
             names = {weight.name for weight in runner.sessions[-1].frozen}
@@ -236,7 +226,7 @@ class _Model:
 
 
 def _with_inputs_for(module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> torch.fx.GraphModule:
-    """The program with public constants back in place; private ones stay arguments."""
+    """Put public constants of the program back in place; private ones stay arguments."""
     graph, mapping, owner = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), torch.nn.Module()
     for node in module.graph.nodes:
         if node.op == "placeholder" and _CONSTANT in node.meta and node.name not in hidden:
@@ -251,7 +241,7 @@ def _with_inputs_for(module: torch.fx.GraphModule, hidden: Mapping[str, torch.Te
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without metadata that refers to the user's code."""
+    """Copy a model without metadata that refers to the user's code."""
     import onnx
 
     made = onnx.ModelProto()
@@ -269,7 +259,7 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_outside_values(model: Any, names: set[str]) -> tuple[onnx.ModelProto, list[str]]:
-    """The model with some inputs as constants whose bytes are passed separately, and the names of these."""
+    """Turn some inputs of a model, in place, into constants whose bytes are passed separately; return it and the names of these."""
     import onnx
 
     kept, frozen = [], []
@@ -307,7 +297,7 @@ def _program(module: torch.fx.GraphModule, *, source: bool) -> str:
 
 
 def _import_of(name: str, value: Any) -> str:
-    """The import of a global of FX's code; only torch and the standard library can be imported."""
+    """Write the import of a global of FX's code; only torch and the standard library can be imported."""
     home = str(getattr(value, "__module__", None) or getattr(value, "__name__", ""))
     top = home.partition(".")[0]
     if top not in ("torch", "math", "operator", "_operator", "builtins"):

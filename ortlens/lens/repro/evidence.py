@@ -51,24 +51,7 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     weights: bool,
     source: bool,
 ) -> pathlib.Path:
-    """Write a reproduction; see `Lens.repro`.
-
-    Args:
-        targets: What was compiled.
-        subject_id: What to reproduce.
-        folder: The folder to write.
-        args: Positional arguments of the target; None: no call is made.
-        kwargs: Keyword arguments of the target.
-        real_inputs: Keep the values of the inputs.
-        weights: Keep the weights.
-        source: Quote the user's lines.
-
-    Returns:
-        The folder, as an absolute path.
-
-    Raises:
-        UsageError: See `Lens.repro`.
-    """
+    """Write a reproduction and return its absolute path; see `Lens.repro`. Without `args`, no call is made."""
     target = pathlib.Path(folder).absolute()
     _check_free(target)
     if real_inputs and args is None:
@@ -97,17 +80,10 @@ def _check_free(target: pathlib.Path) -> None:
 
 
 def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Subject]:
-    """Find what an id or a row of a frame names.
+    """Find the partitions, or the one node, that an id or a row of a frame names.
 
-    Args:
-        graphs: Those of a lens.
-        subject_id: An id of a partition, session or graph; a name of a node; `(graph_id, node)`; or a row that has them.
-
-    Returns:
-        The partitions, or one node.
-
-    Raises:
-        UsageError: Nothing has that name, or several nodes have; the message lists what there is.
+    `subject_id` is an id of a partition, session or graph, the name of a node, `(graph_id, node)`, or a row that has them. Raises
+    UsageError with a list of what there is if nothing has that name, or several nodes have.
     """
     reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.context.reporter) is not None}
     if not reported:
@@ -146,7 +122,7 @@ def _all_of(graph: CompiledGraph, graph_id: str) -> list[Subject]:
 
 
 def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapping[str, CompiledGraph]) -> tuple[str | None, str]:
-    """The graph, if it is given, and the node."""
+    """Return the graph, if it is given, and the node."""
     if isinstance(subject_id, str):
         return None, subject_id
     if isinstance(subject_id, tuple) and not hasattr(subject_id, "node") and len(subject_id) == 2:  # noqa: PLR2004 - graph and node
@@ -178,7 +154,7 @@ def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
 def _values_seen(
     targets: CompiledTargets, subjects: list[Subject], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
-    """The inputs of the subjects in one call of the target."""
+    """Collect the inputs of the subjects in one call of the target."""
     seen: dict[str, list[Any]] = {}
     graph, thread = subjects[0].graph, threading.get_ident()
     with contextlib.ExitStack() as stack:
@@ -221,14 +197,14 @@ def _noting_node(subject: Subject, seen: dict[str, list[Any]], thread: int) -> C
 
 
 def _kept(value: Any) -> Any:
-    """A copy of a value, because the run may write into it."""
+    """Copy a value, because the run may write into it."""
     if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
         return value
     return value.detach().clone()
 
 
 def _gradients_for(targets: CompiledTargets, graph: CompiledGraph) -> contextlib.AbstractContextManager[object]:
-    """Gradients on or off as when the graph was compiled; otherwise Dynamo would compile another graph."""
+    """Switch gradients on or off as when the graph was compiled; otherwise Dynamo would compile another graph."""
     if graph.lowered.phase != "inference":
         return torch.enable_grad()
     trained = any(isinstance(value, torch.Tensor) and value.requires_grad for _, value in graph.weight_inputs().values())

@@ -17,16 +17,9 @@ _CHUNK = 1 << 20
 
 
 def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
-    """Describe one input.
+    """Describe one input as plain data, for JSON; `kind` is `input`, `weight`, `constant`, or `number`.
 
-    Args:
-        name: Its name in the program and in the model.
-        meta: A fake tensor or a number, as found in `meta["val"]`.
-        value: Its value; None if it was not seen.
-        kind: `input`, `weight`, `constant`, or `number`.
-
-    Returns:
-        Plain data, for JSON.
+    `meta` is a fake tensor or a number, as found in `meta["val"]`; `value` is None if it was not seen.
     """
     seen = value if value is not None and not (isinstance(value, torch.Tensor) and _torch.is_fake(value)) else None
     like = meta if seen is None else seen
@@ -44,15 +37,7 @@ def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
 
 
 def as_literal(name: str, value: torch.Tensor) -> dict[str, Any]:
-    """Describe a constant by its elements.
-
-    Args:
-        name: Its name in the program.
-        value: Real, on any device.
-
-    Returns:
-        Plain data, for JSON.
-    """
+    """Describe a constant by its elements, as plain data for JSON."""
     shown = value.detach().cpu()
     return {
         "name": name,
@@ -73,14 +58,9 @@ def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
 
 
 def statistics_of(tensor: torch.Tensor) -> dict[str, Any]:
-    """The statistics that random values are drawn from.
+    """Compute the statistics that random values are drawn from, over the finite elements; zeros where there are none.
 
-    Args:
-        tensor: Real values, of any dtype that ONNX Runtime takes.
-
-    Returns:
-        `min`, `max`, `mean`; for floating-point numbers also `std` and the shares of NaN and of either infinity, all of it over the
-        finite elements, to three digits, so that no figure is an element. Zeros where there are none.
+    Three digits, so that no figure is an element: `min`, `max`, `mean`; for floats also `std` and the shares of NaN and either infinity.
     """
     if not tensor.dtype.is_floating_point:
         if not tensor.numel():

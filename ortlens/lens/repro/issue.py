@@ -19,11 +19,7 @@ Outcome: TypeAlias = list[dict[str, Any]] | str
 
 
 def versions() -> dict[str, str]:
-    """Versions that the result depends on.
-
-    Returns:
-        Name -> version.
-    """
+    """Return the versions that the result depends on, by name."""
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for package in ("torch", "onnxruntime", "onnx", "onnxscript"):
         # The module's own version includes the build, such as `2.13.0+cpu`.
@@ -34,29 +30,13 @@ def versions() -> dict[str, str]:
 
 
 def without_paths(text: str) -> str:
-    """Remove folders from a text.
-
-    Args:
-        text: Such as the message of an exception.
-
-    Returns:
-        The text, with bare file names and without colours.
-    """
+    """Remove folders and colours from a text, such as the message of an exception; bare file names stay."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return re.sub(r"(?:[A-Za-z]:)?(?:[/\\][\w.@~+-]+)+[/\\](?=[\w.@~+-])", "", text)
 
 
 def issue_of(cases: Sequence[Case], outcomes: Sequence[Outcome], *, source: bool) -> str:
-    """Write an issue in Markdown.
-
-    Args:
-        cases: The cases in the folder.
-        outcomes: The outcome of comparing each.
-        source: Whether the user's lines are in the folder.
-
-    Returns:
-        The text; it ends in a newline.
-    """
+    """Write an issue in Markdown."""
     lines = [f"# {cases[0].facts['title']}" + (f", and {len(cases) - 1} more" if len(cases) > 1 else ""), "", "## Versions", ""]
     lines += [f"- {name} {version}" for name, version in versions().items()]
     lines += ["", "## To reproduce", "", "With the attached folder:", "", "```", "python repro.py", "```", ""]

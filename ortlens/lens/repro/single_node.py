@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 
 
 def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Partition, Verdict] | None:
-    """Cut out one node, with the items that are read of its result.
+    """Cut out one node, with the items that are read of its result, and tell whether ONNX Runtime runs it.
 
-    Args:
-        graph: The graph.
-        name: Name of a node.
-
-    Returns:
-        A partition of that node, and whether ONNX Runtime runs the node; None when there is no such node, or it computes nothing.
+    None when there is no such node, or it computes nothing.
     """
     plan = graph.plan
     node = next((node for node in plan.verdicts if node.name == name), None)
@@ -37,13 +32,7 @@ def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Parti
 def input_values(graph: CompiledGraph, part: extraction.Partition, args: list[Any]) -> list[Any]:
     """Compute the inputs of a partition in PyTorch.
 
-    Args:
-        graph: The graph.
-        part: A partition of it.
-        args: The inputs of the graph. Nothing is written to them: operators that would are skipped.
-
-    Returns:
-        A value per input of the partition.
+    Nothing is written to `args`, the inputs of the graph: operators that would are skipped.
     """
     wanted = set(part.inputs)
     env: dict[torch.fx.Node, Any] = dict(zip(graph.placeholders(), args, strict=True))

@@ -17,19 +17,9 @@ if TYPE_CHECKING:
 
 
 def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
-    """Convert a partition again.
+    """Convert a partition again, and return a runner with a session that records nothing.
 
-    Args:
-        runner: The partition's.
-        context: How its graph was compiled.
-        args: The partition's inputs.
-        optimized: Apply our own rewrites, but not the user's transforms.
-
-    Returns:
-        A runner of that model, with a session; it records nothing.
-
-    Raises:
-        ModelRefused: ONNX Runtime rejects the model. Exceptions of the conversion pass through.
+    `optimized` applies our own rewrites, but not the user's transforms. Exceptions of the conversion pass through.
     """
     name, upcast = f"partition_{runner.partition.index}", context.options.upcast
     converted = converter.onnx_from_partition(runner.partition.module, context.registry, name, upcast=upcast)

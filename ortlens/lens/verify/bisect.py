@@ -74,27 +74,13 @@ class Bisection:
     """Looks for the cause of one wrong value or output of a partition, within the call that showed it."""
 
     def __init__(self, check: PartitionCheck, context: CompileContext, ops: SingleOps) -> None:
-        """Prepare to look for causes.
-
-        Args:
-            check: The partition, the inputs, and the verdicts on its values.
-            context: How its graph was compiled.
-            ops: Converts single operators.
-        """
+        """Prepare to look for causes."""
         self._check = check
         self._context = context
         self._ops = ops
 
     def cause(self, suspect: Verdict, reference: Reference) -> Cause:
-        """Find the cause of a wrong value.
-
-        Args:
-            suspect: Its verdict.
-            reference: The right value.
-
-        Returns:
-            The cause; of kind `unknown` if the value stays wrong with each suspect disabled.
-        """
+        """Find the cause of a wrong value; of kind `unknown` if the value stays wrong with each suspect disabled."""
 
         def is_right(runner: PartitionRunner, **settings: Any) -> bool:
             return self._is_right(suspect, reference, runner, **settings)
@@ -110,7 +96,7 @@ class Bisection:
         return self._earlier(suspect.node, is_right)
 
     def _is_right(self, suspect: Verdict, reference: Reference, runner: PartitionRunner, **settings: Any) -> bool:
-        """Whether the value is right with other settings; False if ONNX Runtime cannot run them."""
+        """Tell whether the value is right with other settings; False if ONNX Runtime cannot run them."""
         try:
             made = self._made(suspect, runner, **settings)
         except Exception:  # noqa: BLE001 - a setting that does not run explains nothing
@@ -134,7 +120,7 @@ class Bisection:
         return names.index(list(graph.nodes)[suspect.place].name)
 
     def _wrong_alone(self, suspect: Verdict) -> Cause | None:
-        """The operator that is wrong when converted by itself: that of the value, or one before it whose value the model does not hold."""
+        """Find the operator that is wrong when converted alone: that of the value, or one before it whose value the model does not hold."""
         candidates = self._unseen_before(suspect)
         nodes = list(self._check.runner.partition.module.graph.nodes)
         makers = {nodes.index(verdict.line_of): verdict for verdict in candidates if verdict.line_of is not None}
@@ -150,7 +136,7 @@ class Bisection:
         return None
 
     def _unseen_before(self, suspect: Verdict) -> list[Verdict]:
-        """The suspect and the values before it that were not compared, back to those that were."""
+        """Collect the suspect and the values before it that were not compared, back to those that were."""
         before = [verdict for verdict in self._check.verdicts if verdict.scope == "value" and verdict.place < suspect.place]
         seen = {verdict.node for verdict in before if verdict.ok is not None}
         by_node = {verdict.node: verdict for verdict in before}
@@ -167,7 +153,7 @@ class Bisection:
         return found
 
     def _blamed(self, verdict: Verdict, alone: Verdict, step: Step) -> Cause:
-        """The cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
+        """Name the cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
         target = "" if verdict.line_of is None else str(verdict.line_of.target)
         if verdict.ok is None:
             verdict.ok, verdict.comparison, verdict.tolerance, verdict.note = False, alone.comparison, alone.tolerance, ""
@@ -203,7 +189,7 @@ class Bisection:
         return not is_right(without=[name for name in OPTIMIZERS if name not in names])
 
     def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
-        """Suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
+        """Try suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
         if self._context.options.pre_ort_model_transforms and self._is_right_anew(is_right, optimized=True):
             return Cause(kind="transform", node=node, text="pre_ort_model_transforms causes it: the model is right without these")
         if self._is_right_anew(is_right, optimized=False):
@@ -229,15 +215,7 @@ def _call_places(nodes: Sequence[Any]) -> list[int]:
 
 
 def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -> tuple[str, ...] | None:
-    """The fewest names that have to be disabled, found by halving; several if neither half suffices.
-
-    Args:
-        names: All suspects.
-        is_right: Whether the value is right with these disabled.
-
-    Returns:
-        The names; None if the value is wrong even with all of them disabled.
-    """
+    """Find the fewest names to disable by halving, several if neither half suffices; None if even disabling all leaves the value wrong."""
     if not is_right(names):
         return None
     left = list(names)

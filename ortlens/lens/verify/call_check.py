@@ -55,12 +55,7 @@ class CallCheck:
     _accumulates: bool = False
 
     def run(self, compiled: Outcome, again: Outcome) -> None:
-        """Compare.
-
-        Args:
-            compiled: What the call of the compiled function gave.
-            again: What its second call gave.
-        """
+        """Compare the outcome of a call of the compiled function, and that of its second call, with PyTorch's."""
         self._expected = self._called(self.eager)
         if self._expected.gradient_error is not None:
             self._accumulates = True
@@ -85,16 +80,13 @@ class CallCheck:
         return self._expected.error
 
     def wrong(self) -> list[Verdict]:
-        """The parts that differ."""
+        """List the parts that differ."""
         return [verdict for verdict in self.verdicts if verdict.ok is False]
 
     def trace(self, call: Callable[[], object], boundary: AbstractContextManager[object], lowered: AbstractContextManager[object]) -> None:
         """Find out where a difference comes from; sets `cause`.
 
-        Args:
-            call: Calls the compiled function.
-            boundary: While it lasts, ONNX Runtime's outputs hold PyTorch's numbers.
-            lowered: While it lasts, PyTorch runs the lowered graphs.
+        During `boundary`, ONNX Runtime's outputs hold PyTorch's numbers; during `lowered`, PyTorch runs the lowered graphs.
         """
         if self._same(call, boundary):
             self.cause = "inside"
@@ -102,7 +94,7 @@ class CallCheck:
             self.cause = "boundary" if self._same(call, lowered) else "lowering"
 
     def _same(self, call: Callable[[], object], substitute: AbstractContextManager[object]) -> bool:
-        """Whether another way to run the compiled function gives the parts that differ as PyTorch gives them."""
+        """Tell whether another way to run the compiled function gives the parts that differ as PyTorch gives them."""
         names = {verdict.node for verdict in self.wrong()}
         with substitute:  # the backward, which comes after the call, is substituted as well
             found = self._compared(self._called(call), {})
@@ -164,7 +156,10 @@ class CallCheck:
         return verdict
 
     def _writes_before_raising(self, compiled: Outcome, expected: Outcome) -> Iterator[Verdict]:
-        """What only the compiled function wrote although PyTorch raises. It may have written less: any compiled code writes at its end."""
+        """Yield what only the compiled function wrote although PyTorch raises.
+
+        It may have written less: any compiled code writes at its end.
+        """
         for place, (name, ours) in enumerate(compiled.parts.items() if expected.error is not None else ()):
             theirs = expected.parts.get(name)
             if ours.kind != "written" or (theirs is not None and ours.value.shape == theirs.value.shape and ours.value.equal(theirs.value)):
@@ -175,7 +170,7 @@ class CallCheck:
 
 
 def _is_caught_alike(ours: Exception | None, theirs: Exception) -> bool:
-    """Whether what catches PyTorch's error catches ours; what Dynamo raises while it compiles, it raises under any backend."""
+    """Tell whether what catches PyTorch's error catches ours; what Dynamo raises while it compiles, it raises under any backend."""
     return isinstance(ours, type(theirs)) or _torch.is_of_dynamo(ours) or _torch.is_of_dynamo(theirs)
 
 
@@ -184,7 +179,7 @@ def _said(error: Exception | None) -> str:
 
 
 def _one_sided(verdict: Verdict, ours: Part | None, theirs: Part | None) -> None:
-    """Something that only one of the calls gave; a tensor that was written to on one side only is compared as it is."""
+    """Note what only one of the calls gave; a tensor that was written to on one side only is compared as it is."""
     part = theirs if ours is None else ours
     kind = _GIVEN.get("result" if part is None else part.kind, "written")
     verdict.ok = False
@@ -224,7 +219,7 @@ def _judge_plain(verdict: Verdict, ours: Any, theirs: Any, tolerances: Tolerance
 
 
 def _other_differences(ours: Part, theirs: Part) -> Iterator[str]:
-    """What differs besides the numbers: shared memory, the strides of views, differentiability."""
+    """Yield what differs besides the numbers: shared memory, the strides of views, differentiability."""
     if ours.kind != "result" or ours.value.shape != theirs.value.shape:
         return
     if missing := sorted(theirs.shares - ours.shares):
@@ -240,7 +235,7 @@ def _other_differences(ours: Part, theirs: Part) -> Iterator[str]:
 
 
 def _is_same_memory(ours: torch.Tensor | None, theirs: torch.Tensor) -> bool:
-    """Whether memory holds the same values up to rounding, in elements that are read on neither side as results."""
+    """Tell whether memory holds the same values up to rounding, in elements that are read on neither side as results."""
     if ours is None or ours.shape != theirs.shape:
         return False
     found = compare(ours, theirs, None, Tolerances().of(theirs.dtype))
@@ -248,7 +243,7 @@ def _is_same_memory(ours: torch.Tensor | None, theirs: torch.Tensor) -> bool:
 
 
 def _strides(part: Part) -> list[int]:
-    """The strides that mean something: not those of dimensions with one element."""
+    """Return the strides that mean something: not those of dimensions with one element."""
     return [stride for size, stride in zip(part.value.shape, part.strides, strict=True) if size > 1] if part.value.numel() else []
 
 
@@ -257,16 +252,7 @@ def _dtype(part: Part) -> str:
 
 
 def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], object] | None:
-    """A call of the function itself, in which nothing is compiled.
-
-    Args:
-        target: The function, module or exported program.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-
-    Returns:
-        A function without arguments; None if the target cannot be called.
-    """
+    """Return a call of the function itself, in which nothing is compiled; None if the target cannot be called."""
     if isinstance(target, torch.export.ExportedProgram):
         return _call_of_program(target, args, kwargs)
     if not callable(target):

@@ -57,15 +57,9 @@ class Outcome:
 
 
 def outcome_of(call: Callable[[], object], state: CallState, *, accumulates: bool = False) -> Outcome:
-    """Call, differentiate, and look at what changed.
+    """Call, differentiate a weighted sum of the results with weights that are always the same, and look at what changed.
 
-    Args:
-        call: Calls the target.
-        state: The state that the call starts from.
-        accumulates: Whether gradients are taken as `backward()` leaves them, which is all that reentrant checkpoints allow.
-
-    Returns:
-        What the call gave. The gradients are those of a weighted sum of the results, with weights that are always the same.
+    With `accumulates`, gradients are taken as `backward()` leaves them, which is all that reentrant checkpoints allow.
     """
     try:
         result = call()
@@ -98,7 +92,7 @@ def _part(kind: str, tensor: torch.Tensor, shares: frozenset[str] = frozenset())
 
 
 def _span(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A copy of the memory from the first to the last element; None where there are no gaps, which `as_strided` would show."""
+    """Copy the memory from the first to the last element; None where there are no gaps, which `as_strided` would show."""
     length = block_of(tensor)[1] // tensor.element_size()
     if length <= tensor.numel():
         return None
@@ -150,7 +144,7 @@ def _accumulated(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 
 
 def _weights_like(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """Always the same random numbers: with ones, the gradient of a softmax or a normalisation would be zero whatever it does."""
+    """Draw always the same random numbers: with ones, the gradient of a softmax or a normalisation would be zero whatever it does."""
     dtype = torch.complex64 if tensor.is_complex() else torch.float32
     made = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     return made.to(device=tensor.device, dtype=tensor.dtype)

@@ -60,13 +60,7 @@ class CallState:
     """
 
     def __init__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Copy the state.
-
-        Args:
-            target: The function or module.
-            args: Positional arguments of the call.
-            kwargs: Keyword arguments.
-        """
+        """Copy the state."""
         self._roots: list[Named] = [*argument_roots(target, args, kwargs), *_target_roots(target)]
         found = Reachable(self._roots)
         self.tensors = found.tensors
@@ -93,10 +87,9 @@ class CallState:
             self._copies[key] = storage, storage.clone()
 
     def restore(self, *, random: bool = True) -> None:
-        """Put everything back as it was. Version counters stay, so that nothing that ran before looks changed.
+        """Put everything back as it was, except version counters, so that nothing that ran before looks changed.
 
-        Args:
-            random: Random generators too; without them, the next call draws other numbers.
+        Without `random`, random generators go on, and the next call draws other numbers.
         """
         for restorer in self._containers:
             restorer()
@@ -115,15 +108,11 @@ class CallState:
                 generator.put_back(generator.state)
 
     def drew(self) -> bool:
-        """Whether random numbers were drawn since, from any generator that is put back."""
+        """Tell whether random numbers were drawn since, from any generator that is put back."""
         return not all(_is_same_state(generator.read(), generator.state) for generator in self._generators)
 
     def written(self) -> dict[str, torch.Tensor]:
-        """The tensors that are not as they were, or were not there.
-
-        Returns:
-            The tensors, by name; gradients that appeared among them.
-        """
+        """Collect the tensors that are not as they were, or were not there, by name, including gradients that appeared."""
         before = {id(noted.tensor): noted for noted in self._tensors}
         changed = {key for key, (storage, copy) in self._copies.items() if not _equal_bytes(storage, copy)}
         found: dict[str, torch.Tensor] = {}
@@ -135,7 +124,7 @@ class CallState:
         return found
 
     def differentiable(self) -> dict[str, torch.Tensor]:
-        """The tensors whose gradient can be asked for, by name."""
+        """Return the tensors whose gradient can be asked for, by name."""
         return {name: tensor for name, tensor in self.tensors.items() if tensor.requires_grad}
 
 
@@ -161,7 +150,7 @@ def _equal_bytes(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool
 
 
 def _is_same_state(one: Any, other: Any) -> bool:
-    """Whether two states of a generator are equal: plain values, dictionaries, tuples, tensors or arrays."""
+    """Tell whether two states of a generator are equal: plain values, dictionaries, tuples, tensors or arrays."""
     if isinstance(one, dict):
         return all(_is_same_state(value, other[key]) for key, value in one.items())
     if isinstance(one, tuple):
@@ -170,7 +159,7 @@ def _is_same_state(one: Any, other: Any) -> bool:
 
 
 def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    """Functions that read and set the state of a generator of torch, Python or NumPy."""
+    """Return functions that read and set the state of a generator of torch, Python or NumPy."""
     if isinstance(generator, random.Random):
         return generator.getstate, generator.setstate
     if (bits := getattr(generator, "bit_generator", None)) is not None:
@@ -179,7 +168,7 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 def _global_generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """The same for the generators that everything draws from by default."""
+    """Yield functions that read and set the states of the generators that everything draws from by default."""
     yield random.getstate, random.setstate
     yield torch.get_rng_state, torch.set_rng_state
     if torch.accelerator.is_available():

@@ -22,21 +22,11 @@ NOTE = "beyond the tolerance but ok: the terms of this sum cancel, and the diffe
 
 
 def cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any], tolerance: Tolerance | None) -> bool:
-    """Whether two results of a sum are the same within the tolerance, taken of the magnitudes of its terms.
+    """Tell whether two results of a sum or mean are the same within the tolerance, taken of the magnitudes of its terms.
 
-    Adding n numbers in any order is off by a few roundings of what is added. If terms of both signs cancel, that is much of the result,
-    and how much differs between PyTorch, which adds in a tree, and ONNX Runtime. A lost term, or a sum of so many that rounding adds up,
-    is larger.
-
-    Args:
-        node: The operator.
-        ort: ONNX Runtime's result.
-        eager: PyTorch's.
-        read: Returns PyTorch's value of a node that this one reads.
-        tolerance: Of the result's type; one that the user chose is taken as it is.
-
-    Returns:
-        False also for any operator but sums and means.
+    Adding n numbers in any order is off by a few roundings of what is added. If terms of both signs cancel, that is much of the result, and
+    how much differs between PyTorch, which adds in a tree, and ONNX Runtime. A lost term, or a sum of so many that rounding adds up, is
+    larger. A tolerance that the user chose is taken as it is.
     """
     if node.target not in _SUMS or tolerance is None or tolerance.given:
         return False

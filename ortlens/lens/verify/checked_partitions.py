@@ -78,16 +78,10 @@ class CheckedPartitions:
         per_op: bool,
         most: int | None = MAX_CALLS,
     ) -> None:
-        """Begin without results.
+        """Begin without results; `step` is called with 1 after each value.
 
-        Args:
-            recorder: Where a failure of the comparison is recorded.
-            graphs: The present graphs of our backend.
-            tolerances: The tolerances.
-            step: Called with 1 after each value, to show progress.
-            budget: When it is over, nothing more is compared, and no cause is looked for.
-            per_op: Check each operator by itself instead of the values of the partition.
-            most: Calls of one partition that are checked; None: all of them.
+        `most` calls of one partition are checked; None: all. When the budget is over, nothing more is compared, and no cause is looked for.
+        `per_op` checks each operator by itself instead of the values of the partition.
         """
         self._recorder = recorder
         self._graphs = graphs
@@ -115,53 +109,34 @@ class CheckedPartitions:
         self.open_reason, self.in_other_threads, self.cut_short, self._failed = "", False, False, False
 
     def skipped_calls(self) -> bool:
-        """Whether one of the partitions that ran was called more often than it was checked."""
+        """Tell whether one of the partitions that ran was called more often than it was checked."""
         return any(self._most is not None and self.checked[runner].calls > self._most for runner in self.ran)
 
     def saw_everything(self) -> bool:
-        """Whether nothing was left out because it ran in another thread, because the comparison failed, or because the time was over."""
+        """Tell whether nothing was left out for running in another thread, for a failed comparison, or for lack of time."""
         return not (self.in_other_threads or self._failed or self.cut_short)
 
     def wrong(self) -> Iterator[tuple[PartitionRunner, Verdict]]:
-        """What is wrong in the partitions that ran since `begin`.
-
-        Yields:
-            The partition and the verdict, in the order of the graph.
-        """
+        """Yield what is wrong in the partitions that ran since `begin`, in the order of the graph."""
         for runner, known in self.checked.items():
             if runner in self.ran:
                 verdicts = sorted(known.verdicts.values(), key=lambda verdict: verdict.place)
                 yield from ((runner, verdict) for verdict in verdicts if verdict.ok is False)
 
     def adopt(self, other: CheckedPartitions) -> None:
-        """Take over what another check of the same partitions found wrong.
-
-        Args:
-            other: That check.
-        """
+        """Take over what another check of the same partitions found wrong."""
         for runner, verdict in other.wrong():
             self._merge(self.checked.setdefault(runner, Checked(0, {})), [verdict])
         self.findings.update(other.findings)
         self.open_reason = self.open_reason or other.open_reason
 
     def sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
-        """Every partition and the identities of its sessions.
-
-        Returns:
-            These; a partition with new sessions after a call has run in it.
-        """
+        """Map every partition to the identities of its sessions; new ones after a call mean that it ran in that call."""
         return {runner: tuple(id(info) for info in runner.sessions) for graph in self._graphs() for runner in graph.runners}
 
     @contextlib.contextmanager
     def watched(self, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[None]:
-        """Pass every run of a partition through a function.
-
-        Args:
-            treat: Takes the partition, its inputs and its outputs, and returns the outputs.
-
-        Yields:
-            Nothing; it lasts as long as the context.
-        """
+        """Pass every run of a partition through a function of the partition, its inputs and its outputs that returns the outputs."""
         with contextlib.ExitStack() as stack:
             for graph in self._graphs():
                 for runner in graph.runners if graph.is_prepared else ():
@@ -181,16 +156,7 @@ class CheckedPartitions:
         return around
 
     def checking(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Check a run of a partition; to be passed to `watched`.
-
-        Args:
-            runner: The partition's.
-            args: Its inputs.
-            outputs: What its session returned.
-
-        Returns:
-            The outputs.
-        """
+        """Check a run of a partition; to be passed to `watched`."""
         self.ran.add(runner)
         known = self.checked.setdefault(runner, Checked(0, {}))
         known.calls += 1
@@ -210,10 +176,9 @@ class CheckedPartitions:
         return outputs
 
     def report_raised(self, expected: Exception | None) -> None:
-        """Report nodes at which PyTorch raises while ONNX Runtime returns values; if the function itself does not raise, the check failed.
+        """Report nodes at which PyTorch raises while ONNX Runtime returns values.
 
-        Args:
-            expected: What the function itself raises.
+        If the function itself does not raise, `expected` is None, and the check failed.
         """
         for runner, raised in self._raised.items():
             if expected is None:
@@ -231,7 +196,7 @@ class CheckedPartitions:
         self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self._budget.over}"))
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
+        """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
         info = runner.session_for(args)
         if info is not None:
             with contextlib.suppress(Exception):
@@ -285,7 +250,7 @@ class CheckedPartitions:
         self.cut_short = self.cut_short or not whole
 
     def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
-        """A runner of the model as converted, made once per partition, with the weights and sizes of this call."""
+        """Return a runner of the model as converted, made once per partition, with the weights and sizes of this call."""
         if runner not in self._whole:
             self._whole[runner] = None
             with contextlib.suppress(Exception):  # then the values that only it holds are reported as not compared
@@ -318,23 +283,12 @@ class CheckedPartitions:
         self.findings.setdefault(("nonfinite_origin", partition_id, origin.node.name), finding_of_origin(origin, partition_id))
 
     def partition_id(self, runner: PartitionRunner) -> str:
-        """The recorded id of a partition.
-
-        Args:
-            runner: Of a graph that `watched` has seen.
-
-        Returns:
-            The id; empty if the graph is not recorded.
-        """
+        """Return the recorded id of a partition that `watched` has seen; empty if its graph is not recorded."""
         reporter = self._contexts[runner].reporter
         return "" if reporter is None else reporter.identity(runner).partition_id
 
     def not_run(self) -> Iterator[tuple[PartitionRunner, Checked]]:
-        """Partitions of backward graphs whose forward ran in a call, and that themselves did not.
-
-        Yields:
-            The partition, and its outputs without verdicts.
-        """
+        """Yield partitions of backward graphs that did not run though their forward did, and their outputs without verdicts."""
         graphs = self._graphs()
         called = {graph.lowered.compile_id for graph in graphs if any(runner in self.checked for runner in graph.runners)}
         for graph in graphs:
@@ -347,7 +301,7 @@ class CheckedPartitions:
 
 
 def _badness(verdict: Verdict) -> tuple[int, float]:
-    """Order of severity: wrong, then right, then not checked; then by the largest difference."""
+    """Rank by severity: wrong, then right, then not checked; then by the largest difference."""
     rank = {False: 2, True: 1, None: 0}[verdict.ok]
     return rank, 0.0 if verdict.comparison is None else verdict.comparison.max_abs
 

@@ -64,26 +64,11 @@ class Tolerances:
     """The tolerance for each dtype: the default, or the user's."""
 
     def __init__(self, atol: object = None, rtol: object = None) -> None:
-        """Read the user's tolerances.
-
-        Args:
-            atol: A number, a mapping of torch dtypes to numbers, or None for the defaults.
-            rtol: Likewise.
-
-        Raises:
-            UsageError: One is neither, or is negative or NaN.
-        """
+        """Read the user's tolerances: each a number, a mapping of torch dtypes to numbers, or None for the defaults."""
         self._atol, self._rtol = _checked("atol", atol), _checked("rtol", rtol)
 
     def of(self, dtype: torch.dtype) -> Tolerance:
-        """The tolerance for one dtype.
-
-        Args:
-            dtype: Of the values to compare.
-
-        Returns:
-            The tolerance.
-        """
+        """Return the tolerance for values of one dtype."""
         atol, rtol = DEFAULTS.get(_PARTS.get(dtype, dtype), (0.0, 0.0))
         own_atol, own_rtol = _said_of(self._atol, dtype), _said_of(self._rtol, dtype)
         given = own_atol is not None or own_rtol is not None
@@ -163,7 +148,7 @@ class Comparison:
         return self._errors_within(factor, factor)
 
     def _errors_within(self, factor: float, peak: float) -> bool:
-        """Whether ONNX Runtime's errors are at most this many times PyTorch's."""
+        """Tell whether ONNX Runtime's errors are at most this many times PyTorch's."""
         if self.ort_error is None or self.eager_error is None or self.hidden:
             return False
         return self.ort_error <= factor * self.eager_error and self.ort_peak <= peak * self.eager_peak
@@ -178,16 +163,9 @@ class Comparison:
 
 
 def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None, tolerance: Tolerance) -> Comparison:
-    """Compare two values.
+    """Compare two values of the same shape and dtype, and with `double` if there is a run in double precision.
 
-    Args:
-        ort: ONNX Runtime's, any shape.
-        eager: PyTorch's, of the same shape and dtype.
-        double: The value of a run in double precision; None where there is none.
-        tolerance: The tolerance.
-
-    Returns:
-        The comparison. It copies a million elements at a time.
+    A million elements are copied at a time.
     """
     flat_ort, flat_eager = _flat(ort), _flat(eager)
     found = Comparison(elements=flat_eager.numel())
@@ -284,11 +262,7 @@ def _arbitrate(found: Comparison, a: torch.Tensor, b: torch.Tensor, d: torch.Ten
 
 
 def pace() -> tuple[float, float]:
-    """Measure what a comparison takes on this machine now; takes about 10 ms.
-
-    Returns:
-        Seconds for one of a few numbers, and seconds per byte of large ones: means, since other work on the machine counts too.
-    """
+    """Measure the seconds for comparing a few numbers, and per byte of large ones, in about 10 ms; means, as other load counts too."""
     small, large = torch.ones(1), torch.ones(_CHUNK // 16)
     compare(small, small, small.double(), Tolerances().of(torch.float32))  # the first one costs more
     return _mean_s(small, 10), _mean_s(large, 2) / large.nbytes

@@ -41,17 +41,7 @@ _CALL_MITIGATIONS = {
 
 
 def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partition_id: str) -> r.Finding:
-    """The finding about the first wrong value.
-
-    Args:
-        suspect: Its verdict.
-        cause: What makes it wrong.
-        node: The node at fault.
-        partition_id: Its partition.
-
-    Returns:
-        The finding.
-    """
+    """Describe the first wrong value of a partition; `node` is at fault."""
     row = suspect.row(partition_id)
     figures = f"max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}"
     return r.Finding(
@@ -103,7 +93,7 @@ def _distance(verdict: Verdict) -> str:
 
 
 def _up_to(found: Comparison) -> str:
-    """A difference, and what it is measured against."""
+    """Describe a difference, and what it is measured against."""
     return f"by up to {found.max_abs:.3g}" + (f" ({found.max_rel:.2g} of its size)" if found.max_rel else "")
 
 
@@ -130,15 +120,7 @@ def _mitigation(cause: Cause) -> str:
 
 
 def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
-    """The finding about the first NaN or infinity.
-
-    Args:
-        origin: Where it comes from.
-        partition_id: The partition that it is in.
-
-    Returns:
-        The finding.
-    """
+    """Describe the first NaN or infinity."""
     row = Verdict(node=origin.node.name, scope="value", place=0, line_of=origin.node).row(partition_id)
     return r.Finding(
         rule="nonfinite_origin",
@@ -156,16 +138,9 @@ def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
 
 
 def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | None, prefix: str = "") -> r.Finding:
-    """The finding about a call whose results, effects or gradients differ.
+    """Describe a call whose results, effects or gradients differ; `inside` is the first wrong value in a partition, if there is one.
 
-    Args:
-        wrong: The parts that differ.
-        cause: Where it comes from, see `CallCheck.cause`.
-        inside: The first wrong value inside a partition, if there is one.
-        prefix: Name of the function and a colon, if several were compiled.
-
-    Returns:
-        The finding.
+    `cause` is `CallCheck.cause`; `prefix` is the name of the function and a colon, if several were compiled.
     """
     row = wrong[0].row(None)
     others = len(wrong) - 1

@@ -75,29 +75,14 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self.drawn: Line | None = None
 
     def double_of(self, tensor: torch.Tensor) -> torch.Tensor | Missing:
-        """The value of a tensor in double precision.
-
-        Args:
-            tensor: Made in this context, or read by it.
-
-        Returns:
-            The value; a `Missing` where the run has none.
-        """
+        """Return the value in double precision of a tensor made or read in this context; a `Missing` where the run has none."""
         found = self._known(tensor)
         if found is None and _key(tensor) in self._failed:
             return Missing("its operator does not run in double precision")
         return tensor.detach().to(_WIDE.get(tensor.dtype, tensor.dtype)) if found is None else found
 
     def line_of(self, tensor: torch.Tensor, *, read: bool = False) -> Line | None:
-        """The line that made or last wrote a tensor.
-
-        Args:
-            tensor: Any tensor.
-            read: Instead the line that first read its memory.
-
-        Returns:
-            The line; None if it is unknown.
-        """
+        """Find the line that made or last wrote a tensor; with `read`, the one that first read its memory; None if unknown."""
         key = _key(tensor)
         if read:
             return self._read.get(key)
@@ -151,7 +136,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
                 self._read.setdefault(_key(tensor), line)
 
     def _in_double(self, func: Any, args: Any, kwargs: Any, written: list[torch.Tensor]) -> Any:
-        """The operator's result for the double values; None if it has none. What it writes to, it writes to in double as well."""
+        """Compute the operator's result for the double values; None if it has none. What it writes to, it writes to in double too."""
         changed = {id(tensor) for tensor in written}
 
         def wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -217,7 +202,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The arguments that an operator writes to."""
+    """Collect the arguments that an operator writes to."""
     schema, unsaid = func._schema, _WRITES_UNSAID.get(func, ())  # noqa: SLF001 - every overload has one
     if not schema.is_mutable and not unsaid:
         return []
@@ -229,7 +214,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def _user_line() -> Line | None:
-    """The innermost frame outside torch; None inside what the lens itself calls, such as the backward."""
+    """Find the innermost frame outside torch; None inside what the lens itself calls, such as the backward."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the caller's line is wanted
     while frame is not None:
         file = frame.f_code.co_filename

@@ -36,21 +36,14 @@ GROUP_BYTES = 1 << 30
 
 
 def makers(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
-    """The node that computes a value, and which of its outputs it is.
-
-    Args:
-        node: A call of an operator, or the choice of an item of one.
-
-    Returns:
-        The operator's node, and the place of the item; None for an operator with one output.
-    """
+    """Return the node that computes a value, and the place of its output; None for an operator with one output."""
     if node.target is operator.getitem and isinstance(place := node.args[1], int):
         return node.all_input_nodes[0], place
     return node, None
 
 
 def names_of(node: torch.fx.Node) -> tuple[str, ...]:
-    """Possible names of a node's value in the model, the likeliest first; see `conversion.converter`."""
+    """Return possible names of a node's value in the model, the likeliest first; see `conversion.converter`."""
     maker, place = makers(node)
     return (node.name,) if place is None else (f"{maker.name}.{place}", node.name)
 
@@ -65,13 +58,7 @@ class InnerValues:
         *,
         only_beside: Container[torch.fx.Node] = (),
     ) -> None:
-        """Find the values that the model holds.
-
-        Args:
-            runner: The partition's.
-            args: The partition's inputs.
-            only_beside: Nodes whose values are not needed.
-        """
+        """Find the values that the model holds; those of the nodes `only_beside` are not needed."""
         self._runner, self._args = runner, args
         held = {name for node in runner.model.graph.node for name in node.output if name}
         held |= {tensor.name for tensor in runner.model.graph.initializer}
@@ -84,14 +71,7 @@ class InnerValues:
         self.failures: dict[torch.fx.Node, str] = {}
 
     def take(self, node: torch.fx.Node) -> Any:
-        """The value of a node.
-
-        Args:
-            node: A node of the partition's module; request nodes in the order of the graph.
-
-        Returns:
-            The tensor or number; None if the model does not hold it or the run failed (see `failures`).
-        """
+        """Take the value of a node, in the order of the graph; None if the model does not hold it or the run failed (see `failures`)."""
         if node not in self.names or node in self.failures:
             return None
         if node not in self._values:
@@ -141,20 +121,9 @@ def session_with(
     without: Sequence[str] = (),
     model: onnx.ModelProto | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Create a session beside the one that runs.
+    """Create a session beside the one that runs, with its level and model unless others are given.
 
-    Args:
-        runner: The partition's.
-        args: The partition's inputs.
-        level: Optimisation level of ONNX Runtime; None: as in the session that runs.
-        without: Rewrites to disable.
-        model: Another model of the partition; None: the one that runs.
-
-    Returns:
-        The session.
-
-    Raises:
-        LookupError: PyTorch runs the partition.
+    Raises LookupError while PyTorch runs the partition.
     """
     twin = twin_of(runner, args, _at_level(level), model=model, without=without)
     if twin is None:
@@ -163,7 +132,7 @@ def session_with(
 
 
 def _as_in_pytorch(value: Any, node: torch.fx.Node) -> Any:
-    """A value in PyTorch's type: the model may compute it in a wider one."""
+    """Convert a value to PyTorch's type: the model may compute it in a wider one."""
     return value.to(node.meta["val"].dtype) if isinstance(value, torch.Tensor) else value
 
 
@@ -183,7 +152,7 @@ def _at_level(
 
 
 def is_single(value: object) -> bool:
-    """Whether a fake value is one tensor or number, not a tuple."""
+    """Tell whether a fake value is one tensor or number, not a tuple."""
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymBool, bool, int))
 
 
@@ -202,7 +171,7 @@ def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
 
 
 def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """A copy of a model with exactly these outputs, in this order; ONNX Runtime infers their types."""
+    """Copy a model with exactly these outputs, in this order; ONNX Runtime infers their types."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     typed = {value.name: value for value in model.graph.output}

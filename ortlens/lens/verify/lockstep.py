@@ -50,7 +50,7 @@ class NodeRaised(Exception):  # noqa: N818 - the error is what the node raised
     """
 
     def __init__(self, node: torch.fx.Node, error: Exception) -> None:
-        """Note both."""
+        """Keep the node and the error."""
         super().__init__(f"{node.name} raises {type(error).__name__}: {error}"[:300])
         self.node, self.error = node, error
 
@@ -78,19 +78,10 @@ class Step(NamedTuple):
 def steps(
     module: torch.fx.GraphModule, args: Sequence[Any], supply: Callable[[torch.fx.Node], Any] | None = None, *, double: bool = True
 ) -> Iterator[Step]:
-    """Run a partition node by node.
+    """Run a partition node by node, and yield each call of an operator; `args` are not written to.
 
-    Args:
-        module: The partition.
-        args: Values of its inputs; they are not written to.
-        supply: Returns ONNX Runtime's value of a node, or None if unknown; without it there are no such values.
-        double: Whether to run in double precision as well.
-
-    Yields:
-        Each call of an operator, in the order of the graph; its inputs can be read until the next one is requested.
-
-    Raises:
-        NodeRaised: PyTorch raises at a node.
+    The inputs of a step can be read until the next one is requested. `supply` returns ONNX Runtime's value of a node, None if unknown.
+    Raises NodeRaised where PyTorch raises.
     """
     run = _Run(module)
     given = iter(args)
@@ -128,7 +119,7 @@ class _Run:
         return missing if missing is not None else call_in_double(node, self.read_double)
 
     def read_double(self, node: torch.fx.Node) -> Any:
-        """The value of an input: the result of an operator, or a converted weight or input of the partition."""
+        """Read an input in double: the result of an operator, or a converted weight or input of the partition."""
         return self.double[node] if node in self.double else widened(self.eager[node])
 
     def from_ort(self, node: torch.fx.Node, known: Any) -> Any:
@@ -147,12 +138,7 @@ def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
 def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
     """Run one node on ONNX Runtime's values, on which PyTorch may fail, for example with an index out of range.
 
-    Args:
-        node: A `call_function` node.
-        read: Returns the value of a node that it reads.
-
-    Returns:
-        The operator's result, or a `Missing`: always on a GPU, which a wrong index would make unusable for the process.
+    Returns a `Missing` then, and always on a GPU, which a wrong index would make unusable for the process.
     """
     values = [read(source) for source in node.all_input_nodes]
     missing = next((value for value in values if isinstance(value, Missing)), None)
@@ -173,33 +159,15 @@ def _attribute(owner: Any, path: str) -> Any:
 
 
 def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any], args: tuple[Any, ...] | None = None) -> Any:
-    """Run one node.
-
-    Args:
-        node: A `call_function` node.
-        read: Returns the value of a node that it reads.
-        args: Its positional arguments; None: its own.
-
-    Returns:
-        The operator's result.
-    """
+    """Run one node on the values that `read` returns, with its own arguments unless others are given."""
     target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
     return target(*torch.fx.map_arg(node.args if args is None else args, read), **torch.fx.map_arg(node.kwargs, read))
 
 
 def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
-    """Find a Python number that ONNX Runtime rounds to 16 bits beside 16-bit tensors. PyTorch keeps it in float32.
+    """Find a Python number that ONNX Runtime rounds to 16 bits beside 16-bit tensors, where PyTorch keeps float32; else None.
 
     Such a result is within the tolerance of these dtypes, and yet no rounding: it is compared with that for the rounded numbers.
-
-    Args:
-        node: A `call_function` node.
-        ort: ONNX Runtime's result.
-        right: PyTorch's result for the same inputs.
-        read: Returns these inputs.
-
-    Returns:
-        The number; None if there is none.
     """
     if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
         return None
@@ -216,15 +184,7 @@ def _count_differing(one: torch.Tensor, other: torch.Tensor) -> int:
 
 
 def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
-    """Run one node in double precision.
-
-    Args:
-        node: A `call_function` node.
-        read: Returns the value of a node that it reads, floats in double precision.
-
-    Returns:
-        The operator's result; a `Missing` if it cannot run in double precision.
-    """
+    """Run one node in double precision; a `Missing` if it cannot run so."""
     if node.target is _aten.view.dtype:
         return Missing("the bits of a float mean something else in double precision")
     args: Any = torch.fx.map_arg(list(node.args), read)
@@ -236,16 +196,7 @@ def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) ->
 
 
 def run_in_double(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run one operator in double precision.
-
-    Args:
-        overload: The operator.
-        args: Its arguments, floats in double precision.
-        kwargs: Its named arguments, likewise.
-
-    Returns:
-        The result. Whatever the operator raises is raised.
-    """
+    """Run one operator on arguments in double precision. Whatever the operator raises is raised."""
     target: Any = _COPIES_IF_NEEDED.get(overload, overload)
     wide_args, wide_kwargs = wide_dtypes(list(args)), wide_dtypes(dict(kwargs))
     if target in _WIDENS_ITSELF:
@@ -254,14 +205,7 @@ def run_in_double(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def widened(value: Any) -> Any:
-    """Convert the floats of a value to double precision.
-
-    Args:
-        value: A tensor, a number or anything else.
-
-    Returns:
-        A tensor of doubles for a tensor of narrower floats; else the value itself.
-    """
+    """Convert narrower floats to double precision; any other value is returned as it is."""
     if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
         return value.detach().to(torch.float64)
     return value
@@ -272,14 +216,7 @@ def _all_widened(made: Any) -> Any:
 
 
 def wide_dtypes(given: Any) -> Any:
-    """Replace the narrower float dtypes among the arguments of an operator by double.
-
-    Args:
-        given: The arguments, or one of them.
-
-    Returns:
-        The same structure.
-    """
+    """Replace the narrower float dtypes among the arguments of an operator by double, in the same structure."""
     if isinstance(given, torch.dtype):
         return torch.float64 if given.is_floating_point else given
     if isinstance(given, dict):

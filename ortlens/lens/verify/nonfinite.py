@@ -39,18 +39,10 @@ class Origin(NamedTuple):
 
 
 def origin_of(step: Step, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]) -> Origin | None:
-    """Check whether a node is the origin of NaN or infinities.
+    """Check whether a node is the origin of NaN or infinities; `maker` is the operator behind it if it selects an output.
 
-    Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN
-    that results from infinities counts, unless these have an origin themselves.
-
-    Args:
-        step: The node and access to its inputs: an operator, or the selection of one of its outputs.
-        maker: The operator behind it.
-        earlier: Origins found before.
-
-    Returns:
-        The origin, or None.
+    Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN that
+    results from infinities counts, unless these have an origin themselves.
     """
     kinds = {side: _made_here(step.node, value, read, earlier) for side, value, read in _sides(step)}
     found = {side: kind for side, kind in kinds.items() if kind is not None}
@@ -91,16 +83,10 @@ def _words(step: Step, sides: str, kind: str, *, finite: bool) -> str:
 
 
 def is_excused(ort: Any, eager: Any, double: Any) -> bool:
-    """Whether two values are infinite or NaN in different places only where PyTorch's range ends.
+    """Tell whether two values are infinite or NaN in different places only where PyTorch's range ends.
 
-    Args:
-        ort: ONNX Runtime's value.
-        eager: PyTorch's.
-        double: That of the run in double precision, or a `Missing`.
-
-    Returns:
-        True if each such element is at the end of the range of the dtype on one side, is not finite on both sides, or overflowed in
-        PyTorch while ONNX Runtime is close to the run in double precision. True also without such a run, since nothing is known then.
+    Such an element is at the end of the dtype's range on one side, not finite on both, or overflowed in PyTorch while ONNX Runtime is close
+    to the run in double precision. True also without such a run, since nothing is known then.
     """
     if not (isinstance(ort, torch.Tensor) and isinstance(eager, torch.Tensor)) or ort.shape != eager.shape:
         return False

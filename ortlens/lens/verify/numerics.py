@@ -59,16 +59,9 @@ class Verification:
         expected_s: float,
         per_op: bool,
     ) -> None:
-        """Prepare a verification.
+        """Prepare a verification; `facts` gets the expected and the actual time.
 
-        Args:
-            recorder: Holds the records; the rows and findings go there.
-            targets: What was compiled, and the present graphs of our backend.
-            tolerances: The tolerances.
-            budget: The time for it. The call as a whole is compared even if that takes longer.
-            facts: What the capture says of its surroundings; the expected time and the time taken go there.
-            expected_s: Seconds that it is expected to take.
-            per_op: Check each operator by itself instead of the values of the partition.
+        The call as a whole is compared even if that takes longer than the budget.
         """
         self._recorder = recorder
         self._targets = targets
@@ -91,12 +84,9 @@ class Verification:
         self._step(values)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Call the targets that take these arguments and check; the rows and findings replace those of an earlier run.
+        """Call the targets that take these arguments and check; rows and findings replace those of an earlier run.
 
-        Args:
-            args: Positional arguments. If there is one target for them, what it raises is raised, unless the function itself does not
-                raise it.
-            kwargs: Keyword arguments.
+        If there is one target for them, what it raises is raised, unless the function itself does not raise it.
         """
         targets, others = self._targets.taking(args, kwargs)
         several = len(targets) + len(others) > 1
@@ -140,7 +130,7 @@ class Verification:
         self._calls += verdicts
 
     def _compiled(self, call: Callable[[], object], state: CallState) -> Outcome:
-        """What the compiled function gives, while its partitions are checked."""
+        """Call the compiled function, while its partitions are checked."""
         for attempt in range(_MAX_ATTEMPTS):
             before = self._partitions.sessions()
             with self._partitions.watched(self._partitions.checking):
@@ -153,7 +143,7 @@ class Verification:
         return compiled
 
     def _compiled_again(self, call: Callable[[], object], state: CallState) -> Outcome:
-        """The same, with nothing checked inside; not recorded either."""
+        """Call the compiled function again, neither checked inside nor recorded."""
         with self._partitions.watched(lambda _runner, _args, outputs: outputs):
             again = outcome_of(call, state)
         state.restore()
@@ -191,7 +181,7 @@ class Verification:
         return check.verdicts
 
     def _look_inside(self, check: CallCheck, call: Callable[[], object], state: CallState) -> None:
-        """If the fault is inside and was not found: compare calls that were skipped, and values together that were right alone."""
+        """Compare skipped calls, and together the values that were right alone, if the fault is inside and was not found."""
         if check.cause != "inside" or any(self._partitions.wrong()) or not (self._per_op or self._partitions.skipped_calls()):
             return
         closer = self._checks(per_op=False, most=None)
@@ -201,7 +191,7 @@ class Verification:
         self._partitions.adopt(closer)
 
     def _conclude(self, check: CallCheck, prefix: str) -> None:
-        """Where the numbers inside have no verdict, because each is right for its inputs, the call has none either."""
+        """Give the call no verdict where the numbers inside have none, because each is right for its inputs."""
         first = next(self._partitions.wrong(), None)
         if check.cause == "inside" and first is None and self._partitions.saw_everything():
             reason = self._partitions.open_reason or "the function amplifies rounding differences"
@@ -229,7 +219,7 @@ class Verification:
         self._recorder.replace_all(r.Finding, [*others, *sorted(found, key=lambda finding: RULES.index(finding.rule))])
 
     def _calls_left(self, known: Checked) -> str:
-        """Which calls of a partition were not compared, if others were."""
+        """Say which calls of a partition were not compared, if others were."""
         if known.is_cut_short:
             others = f"{known.calls - known.compared} of {known.calls} calls of this partition were not compared: {self._budget.over}"
             return others if known.compared else ""
@@ -243,7 +233,7 @@ class Verification:
                 log.calls[place], log.total_ns[place] = calls[place], total_ns[place]
 
     def _forget_calls(self, known: Container[RunLog]) -> None:
-        """Calls of sessions that were made meanwhile are ours, not the user's."""
+        """Forget the calls of sessions that were made meanwhile: they are ours, not the user's."""
         for log in self._recorder.logs()[0]:
             if log not in known:
                 log.forget()
@@ -258,7 +248,7 @@ def _left_out(size: int) -> str:
 
 
 def _first_line(target: Any) -> tuple[str | None, int | None]:
-    """File and first line of a function; of a module, those of its `forward`."""
+    """Find the file and first line of a function; of a module, those of its `forward`."""
     function = getattr(target, "__self__", target)
     function = function.forward if isinstance(function, torch.nn.Module) else target
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)

@@ -23,29 +23,14 @@ _ORDERS = (_aten.topk.default, _aten.sort.default, _aten.sort.stable)
 
 
 def is_uninitialised(node: torch.fx.Node) -> bool:
-    """Whether an operator returns uninitialised memory.
-
-    Args:
-        node: A call of an operator.
-
-    Returns:
-        True for those of the `empty` family.
-    """
+    """Tell whether an operator is of the `empty` family and returns uninitialised memory."""
     return node.target in _UNINITIALISED
 
 
 def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: Any, source: Any) -> bool:
-    """Whether two results of sorting differ only in the order of equal values, or of all values if no order was requested.
+    """Tell whether two results of sorting differ only in the order of equal values, or of all if no order was requested.
 
-    Args:
-        node: The operator.
-        item: Which of its outputs was compared.
-        first: One result.
-        second: The other.
-        source: The sorted values.
-
-    Returns:
-        False also if the operator defines the order, or if a position is out of range.
+    False also if the operator defines the order, or if a position is out of range.
     """
     if node.target not in _ORDERS or item is None or _argument(node, "stable") is True:
         return False
@@ -62,7 +47,7 @@ def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: An
 
 
 def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor | None:
-    """The values at these positions; None if a position is out of range or repeated, which is always an error."""
+    """Read the values at these positions; None if a position is out of range or repeated, which is always an error."""
     if places.numel() and (int(places.min()) < 0 or int(places.max()) >= source.shape[dim]):
         return None
     distinct = bool((places.sort(dim).values.diff(dim=dim) != 0).all())
@@ -70,7 +55,7 @@ def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Te
 
 
 def _argument(node: torch.fx.Node, name: str) -> Any:
-    """An argument of an operator, or its default."""
+    """Return an argument of an operator, or its default."""
     for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # noqa: SLF001 - an overload has one
         if argument.name == name:
             return node.args[place] if place < len(node.args) else node.kwargs.get(name, argument.default_value)

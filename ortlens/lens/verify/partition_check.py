@@ -72,12 +72,7 @@ class PartitionCheck:
     _kept: dict[str, tuple[Reference, Any]] = field(default_factory=dict)
 
     def run(self, outputs: Sequence[Any], step_done: Callable[[int], None]) -> None:
-        """Check the values, then the outputs.
-
-        Args:
-            outputs: Outputs of the session that really runs.
-            step_done: Called with 1 after each value, to show progress.
-        """
+        """Check the values, then `outputs`, those of the session that really runs."""
         inner = _Sources(self)
         returned = {node.name for node in self.runner.partition.outputs}
         places = {node: place for place, node in enumerate(self.runner.partition.module.graph.nodes)}
@@ -137,7 +132,7 @@ class PartitionCheck:
         return verdict
 
     def _follows_origin(self, verdict: Verdict, ort: Any, reference: Reference) -> bool:
-        """Whether a value differs only in elements that are NaN or infinite, and these follow from PyTorch's own.
+        """Tell whether a value differs only in elements that are NaN or infinite, and these follow from PyTorch's own.
 
         The other elements have been compared. Then there is nothing to compare with.
         """
@@ -237,7 +232,7 @@ class PartitionCheck:
         return self._open
 
     def spoilt_outputs(self) -> bool:
-        """Whether NaN, or an infinity that the run in double precision does not have, reaches an output of the partition."""
+        """Tell whether NaN, or an infinity that the run in double precision does not have, reaches an output of the partition."""
         for (eager, double), inside in self._kept.values():
             if has_nan(eager) or has_nan(inside):
                 return True
@@ -274,7 +269,7 @@ class _Sources:
 
 
 def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:
-    """Whether two values differ by a single rounding at most."""
+    """Tell whether two values differ by a single rounding at most."""
     if isinstance(ort, Missing) or isinstance(other, Missing) or not isinstance(ort, torch.Tensor):
         return type(ort) is type(other) and not isinstance(ort, Missing) and bool(ort == other)
     if not isinstance(other, torch.Tensor) or ort.shape != other.shape or ort.dtype is not other.dtype:

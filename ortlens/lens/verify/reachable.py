@@ -43,12 +43,7 @@ class Reachable:
     """
 
     def __init__(self, roots: Iterable[Named], *, with_plain: bool = False) -> None:
-        """Look around.
-
-        Args:
-            roots: Names and objects to start from.
-            with_plain: Collect numbers, strings and None as well.
-        """
+        """Look around from named objects; `with_plain` collects numbers, strings and None as well."""
         self.tensors: dict[str, torch.Tensor] = {}
         self.plain: dict[str, Any] = {}
         self.generators: list[Any] = []
@@ -153,16 +148,7 @@ class Reachable:
 
 
 def argument_roots(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Named]:
-    """The arguments of a call, named like the function's parameters.
-
-    Args:
-        target: The function.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-
-    Returns:
-        Names and values; `args[0]` where the function has no signature.
-    """
+    """Name the arguments of a call like the function's parameters; `args[0]` without a signature."""
     names = _parameter_names(target)
     placed = [(names[place] if place < len(names) else f"args[{place}]", value) for place, value in enumerate(args)]
     return [*placed, *kwargs.items()]
@@ -187,12 +173,12 @@ def _joined(name: str, part: str) -> str:
 
 
 def _key_text(key: Any, place: int) -> str:
-    """How a key is written; one that is no name or number by its place."""
+    """Write a key; one that is no name or number by its place."""
     return repr(key) if isinstance(key, (str, int)) else f"#{place}"
 
 
 def _is_opaque(value: Any) -> bool:
-    """Objects whose insides are no state of a model: those of libraries, classes, modules of Python."""
+    """Tell whether an object's inside is no state of a model, as for those of libraries, classes and modules."""
     if isinstance(value, (type, types.ModuleType)):
         return True
     return not isinstance(value, _OPEN) and (type(value).__module__ or "").partition(".")[0] in _OPAQUE
@@ -208,7 +194,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _content(cell: Any) -> Any:
-    """What a cell holds; the cell itself while it is empty."""
+    """Return what a cell holds; the cell itself while it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -222,14 +208,7 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def restorer_of(container: Any) -> Callable[[], None] | None:
-    """Note what a container holds now.
-
-    Args:
-        container: A dictionary, list, deque, set, array or cell.
-
-    Returns:
-        A function that puts this back if it changed; None for a container of a type that may do more than hold.
-    """
+    """Note what a container holds, and return a function that puts it back; None for a type that may do more than hold."""
     if type(container) in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
         return functools.partial(_put_back_items, container, dict(container))
     if type(container) in (list, collections.deque):

@@ -36,26 +36,15 @@ class SingleOps:
     """Converts and runs operators one by one."""
 
     def __init__(self, registry: Any, options: OrtBackendOptions) -> None:
-        """Prepare to convert operators like the partitions.
-
-        Args:
-            registry: ATen-to-ONNX functions.
-            options: The user's.
-        """
+        """Prepare to convert operators like the partitions."""
         self._registry = registry
         self._options = dataclasses.replace(options, on_error="raise")
         self._made: dict[Hashable, PartitionRunner | Missing] = {}
 
     def verdicts(self, step: Step, place: int, tolerances: Tolerances) -> Iterator[Verdict]:
-        """Check the operator of one node.
+        """Check the operator of one node: one verdict per output that is read.
 
-        Args:
-            step: The node and access to its inputs.
-            place: Its place in the graph.
-            tolerances: The tolerances.
-
-        Yields:
-            One verdict per output that is read; none for a selection of an output, which belongs to its operator.
+        A selection of an output has none: it belongs to its operator.
         """
         node = step.node
         if node.target is operator.getitem and node.all_input_nodes[0].op == "call_function":
@@ -80,15 +69,9 @@ class SingleOps:
             yield verdict
 
     def is_right_on_copies(self, step: Step, place: int, tolerances: Tolerances) -> bool:
-        """Whether a node that is wrong by itself is right if its inputs are plain dense memory.
+        """Tell whether a node that is wrong by itself is right on plain dense copies of its inputs.
 
-        Args:
-            step: The node and access to its inputs.
-            place: Its place in the graph.
-            tolerances: The tolerances.
-
-        Returns:
-            True if the memory of an input makes the difference: a negative bit, strides, an offset.
+        Then the memory of an input makes the difference: a negative bit, strides, an offset.
         """
         read = step.read
         if all(_is_plain(read(node)) for node in step.node.all_input_nodes):
@@ -102,13 +85,9 @@ class SingleOps:
         return all(verdict.ok for verdict in self.verdicts(step._replace(read=copied), place, tolerances))
 
     def rounds_only(self, step: Step) -> bool:
-        """Whether the ONNX function of a node is right in double precision, so that what it gets wrong is only rounding.
+        """Tell whether the ONNX function of a node is right in double precision, so that what it gets wrong is only rounding.
 
-        Args:
-            step: A node that is wrong when converted by itself, and access to its inputs.
-
-        Returns:
-            False also if it cannot be told, because the function or its kernels do not run in double precision.
+        False also if it cannot be told, because the function or its kernels do not run in double precision.
         """
         node = step.node
         values = {source: widened(step.read(source)) for source in node.all_input_nodes}
@@ -175,7 +154,7 @@ def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _items(node: torch.fx.Node) -> Sequence[int | None]:
-    """The outputs of an operator that are read; None for an operator with one."""
+    """List the outputs of an operator that are read; None for an operator with one."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return [None]
     return sorted({int(user.args[1]) for user in node.users if user.target is operator.getitem})  # type: ignore[arg-type]  # an int there
@@ -186,7 +165,7 @@ def _item(value: Any, item: int | None) -> Any:
 
 
 def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Partition:
-    """A partition of one operator."""
+    """Make a partition of one operator."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:
@@ -202,7 +181,7 @@ def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Partition:
 
 
 def _part_in_double(node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any], expected: Any) -> Partition:
-    """A partition of one operator for these values, constants among them, and the results that they give."""
+    """Make a partition of one operator for these values, constants among them, and the results that they give."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for source, value in values.items():
@@ -219,7 +198,7 @@ def _part_in_double(node: torch.fx.Node, items: Sequence[int | None], values: Ma
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is dense memory from its beginning on, read as it is; or no tensor."""
+    """Tell whether a value is dense memory from its beginning on, read as it is; or no tensor."""
     if not isinstance(value, torch.Tensor):
         return True
     return value.is_contiguous() and value.storage_offset() == 0 and not value.is_conj() and not value.is_neg()
@@ -232,7 +211,7 @@ def _chosen(graph: torch.fx.Graph, made: torch.fx.Node, item: int) -> torch.fx.N
 
 
 def _key(node: torch.fx.Node, items: Sequence[int | None]) -> Hashable:
-    """Key of an operator's model: nodes with the same key share it."""
+    """Return the key of an operator's model: nodes with the same key share it."""
 
     def described(source: torch.fx.Node) -> str:
         value = source.meta.get("val")

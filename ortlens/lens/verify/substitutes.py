@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 
 
 def with_pytorchs_numbers(runner: PartitionRunner, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of a partition as ONNX Runtime returned them, with PyTorch's values in their memory.
-
-    Args:
-        runner: The partition's.
-        args: Its inputs.
-        outputs: What its session returned.
-
-    Returns:
-        The outputs. What PyTorch raises is raised.
-    """
+    """Put PyTorch's values into the memory of the outputs that ONNX Runtime returned; what PyTorch raises is raised."""
     wanted = {node.name: place for place, node in enumerate(runner.partition.outputs)}
     made = list(outputs)
     try:
@@ -53,14 +44,7 @@ def _overwritten(output: Any, value: Any) -> Any:
 
 @contextlib.contextmanager
 def lowered_by_pytorch(graphs: Iterable[CompiledGraph]) -> Iterator[None]:
-    """Let PyTorch run whole graphs as they were lowered.
-
-    Args:
-        graphs: The graphs; those that have not run yet stay as they are.
-
-    Yields:
-        Nothing; it lasts as long as the context.
-    """
+    """Let PyTorch run whole graphs as they were lowered; those that have not run yet stay as they are."""
     with contextlib.ExitStack() as stack:
         for graph in graphs:
             if graph.is_prepared:

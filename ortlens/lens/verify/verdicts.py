@@ -62,14 +62,7 @@ class Verdict:
         self.add("equal values in another order, which PyTorch does not define")
 
     def row(self, partition_id: str | None) -> r.Numeric:
-        """The record.
-
-        Args:
-            partition_id: The partition's id; None for a part of the whole call.
-
-        Returns:
-            The row, not marked as the first divergence.
-        """
+        """Make the record, not marked as the first divergence; `partition_id` is None for a part of the whole call."""
         found, passed = self.comparison, self.tolerance
         file, line = self.place_in_code if self.line_of is None else provenance.user_line(self.line_of)[:2]
         return r.Numeric(
@@ -95,15 +88,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
-    """Compare two values and decide whether ONNX Runtime's is right.
-
-    Args:
-        verdict: Filled in.
-        ort: ONNX Runtime's value.
-        eager: PyTorch's.
-        double: That of the run in double precision, or a `Missing`.
-        tolerances: The tolerances.
-    """
+    """Compare two values and decide whether ONNX Runtime's is right; fills in `verdict`."""
     ort, eager = _as_tensor(ort), _as_tensor(eager)
     if isinstance(ort, Missing) or isinstance(eager, Missing):
         verdict.note = next(value.reason for value in (ort, eager) if isinstance(value, Missing))
@@ -152,29 +137,22 @@ def _short(value: torch.Tensor) -> str:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value holds neither NaN nor infinities.
-
-    Args:
-        value: A tensor, a number, or a tuple of them.
-
-    Returns:
-        True also for values without floats.
-    """
+    """Tell whether a value holds neither NaN nor infinities; True also for values without floats."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in _floats(value))
 
 
 def has_nan(value: Any) -> bool:
-    """Whether a value holds NaN; likewise."""
+    """Tell whether a value holds NaN; False for values without floats."""
     return any(bool(torch.isnan(tensor).any()) for tensor in _floats(value))
 
 
 def has_infinite(value: Any) -> bool:
-    """Whether a value holds an infinity; likewise."""
+    """Tell whether a value holds an infinity; False for values without floats."""
     return any(bool(torch.isinf(tensor).any()) for tensor in _floats(value))
 
 
 def at_limit(value: Any) -> bool:
-    """Whether a value, or a number among arguments, holds an infinity or the largest number of its dtype, as masks do."""
+    """Tell whether a value, or a number among arguments, holds an infinity or the largest number of its dtype, as masks do."""
     if isinstance(value, float):
         return math.isinf(value) or abs(value) >= _LIMIT * torch.finfo(torch.float16).max
     limited = ((tensor, _LIMIT * torch.finfo(tensor.dtype).max) for tensor in _floats(value))

@@ -76,7 +76,7 @@ class NetronView:
         return target
 
     def __repr__(self) -> str:
-        """One line that says what it is and how to see it; never raises."""
+        """Say on one line what it is and how to see it; never raises."""
         where = (
             f".save('{self.name}.html') writes one file for any browser"
             if self.viewer
@@ -85,7 +85,7 @@ class NetronView:
         return f"<ONNX model {self.name} of partition {self.partition_id} in Netron: displayed in a notebook; {where}>"
 
     def _repr_html_(self) -> str:
-        """A frame that may run scripts and nothing else; never raises."""
+        """Return a frame that may run scripts and nothing else; never raises."""
         if self.viewer is None:
             return f"<p>{escape(self._facts())}. {escape(self.trouble)}.{self._link()}</p>"
         title, page = escape(self._facts(), quote=True), escape(self._page(), quote=True)
@@ -119,20 +119,9 @@ class NetronView:
 
 
 def netron_view(capture: Capture, name: object, *, optimized: bool) -> NetronView:
-    """Show the model of a partition.
+    """Show a model, by its id or its partition's; `optimized` takes what ONNX Runtime made of it.
 
-    Args:
-        capture: The capture.
-        name: Id of the partition, or of the model.
-        optimized: The model as ONNX Runtime runs it, in place of the one that it was given.
-
-    Returns:
-        What a notebook draws.
-
-    Raises:
-        UsageError: There is no such partition or model, or it was not profiled.
-        CaptureError: The capture does not hold the model, or holds a damaged one.
-        OptionalDependencyError: Netron is not installed.
+    An optimised model is known only where it was profiled; else this raises `UsageError`.
     """
     model = model_named(capture, name)
     data = attached_model(capture, model, optimized=optimized)

@@ -44,15 +44,9 @@ class Embedding:
 
 
 def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding:
-    """Pack a capture's models for the explorer. Never raises for what a capture or the installed Netron holds.
+    """Pack a capture's models for the explorer; never raises for what a capture or the installed Netron holds.
 
-    Args:
-        capture: The capture.
-        budget_bytes: What frame and models may take together, gzip'd; by default there is no limit. Models with many nodes go
-            first, those that ONNX Runtime rewrote last.
-
-    Returns:
-        Frame, models, and sentences about what was left out.
+    Within `budget_bytes`, gzip'd and frame included, models with many nodes go first, rewritten ones last; sentences say what was left out.
     """
     slim, notes = _slim_models(capture)
     frame, viewer_notes, licence = _frame(slim) if slim else (b"", [], "")
@@ -66,7 +60,7 @@ def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding
 
 
 def _slim_models(capture: Capture) -> tuple[dict[str, SlimModel], list[str]]:
-    """The models that can be drawn, the largest first, the rewritten ones behind."""
+    """Collect the models that can be drawn, the largest first, the rewritten ones behind, and sentences about the others."""
     found: dict[str, SlimModel] = {}
     absent: list[str] = []
     damaged: list[str] = []

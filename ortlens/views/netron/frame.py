@@ -28,8 +28,7 @@ def _own(name: str) -> str:
 def page_policy() -> dict[str, str]:
     """List what a page must allow for the frame to work: a frame without its own URL inherits the page's rules.
 
-    Returns:
-        Sources to add, by directive of a Content-Security-Policy. All of them are made in the frame; nothing is loaded.
+    All these sources are made in the frame; nothing is loaded.
     """
     return {
         "script-src": f"{script_source(_own('frame.js'))} blob:",
@@ -40,15 +39,9 @@ def page_policy() -> dict[str, str]:
 
 
 def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str, bytes] | None = None) -> str:
-    """Make the page that goes into the frame.
+    """Make the page that goes into the frame; it loads nothing, and its own rules forbid it to.
 
-    Args:
-        viewer: The installed Netron.
-        models: Models that the frame may be given, for what it says about their operators.
-        shown: Id and bytes of a model that it opens by itself; without, it waits for the page around to hand one over.
-
-    Returns:
-        The HTML. It loads nothing, and its own rules forbid it to.
+    `models` tell which operators it must know. It opens `shown` by itself; without, it waits for the page around to hand a model over.
     """
     used = {operator for model in models for operator in model.operators}
     opsets = {opset for model in models for opset in model.opsets}

@@ -18,18 +18,7 @@ _LISTED = 12
 
 
 def model_named(capture: Capture, name: object) -> Model:
-    """Find the model of a partition.
-
-    Args:
-        capture: The capture.
-        name: Id of the partition, or of the model.
-
-    Returns:
-        The model's record.
-
-    Raises:
-        UsageError: There is no such partition or model; the message lists what exists.
-    """
+    """Find a model by its id or its partition's; the `UsageError` for an unknown name lists what exists."""
     for model in capture.models:
         if name in (model.partition_id, model.model_id):
             return model
@@ -37,20 +26,7 @@ def model_named(capture: Capture, name: object) -> Model:
 
 
 def attached_model(capture: Capture, model: Model, *, optimized: bool) -> bytes:
-    """Get a model's bytes out of a capture.
-
-    Args:
-        capture: The capture.
-        model: The model's record.
-        optimized: The model as ONNX Runtime runs it, in place of the one that it was given.
-
-    Returns:
-        The serialised model.
-
-    Raises:
-        UsageError: It was never profiled, so that what ONNX Runtime made of it is not known.
-        CaptureError: The capture does not hold the model's bytes.
-    """
+    """Get a model's bytes out of a capture; `optimized` takes what ONNX Runtime made of it, known only where it was profiled."""
     found = capture.attachments.get(attachment_name(model, optimized=optimized))
     if found is not None:
         return found
@@ -67,15 +43,7 @@ def attached_model(capture: Capture, model: Model, *, optimized: bool) -> bytes:
 
 
 def attachment_name(model: Model, *, optimized: bool) -> str:
-    """Name the member of a capture that holds a model's bytes.
-
-    Args:
-        model: The model's record.
-        optimized: As for `attached_model`.
-
-    Returns:
-        As `models/m0.onnx`.
-    """
+    """Name the member of a capture that holds a model's bytes, as `models/m0.onnx`."""
     # Never `model.path`: a loaded capture may name any file of this machine there.
     return f"models/{model.model_id}{OPTIMIZED if optimized else ''}.onnx"
 

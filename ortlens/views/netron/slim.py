@@ -64,17 +64,7 @@ class SlimModel:
 
 
 def slim_model(model: bytes) -> SlimModel:
-    """Take the weights out of a serialised ONNX model.
-
-    Args:
-        model: A ModelProto.
-
-    Returns:
-        The model with a reference in place of each tensor of more than `KEPT_TENSOR_BYTES`.
-
-    Raises:
-        WireError: The bytes are no ONNX model.
-    """
+    """Put a reference in place of each tensor of more than `KEPT_TENSOR_BYTES` in a serialised ONNX model."""
     slimming = _Slimming()
     data = slimming.message(model, "model", 0)
     opsets = tuple(_opset(field) for field in fields(model) if field.number == _OPSET_IMPORT)
@@ -100,7 +90,7 @@ class _Slimming:
         self.left_out = 0
 
     def message(self, message: bytes, kind: str, depth: int) -> bytes:
-        """A message of the model, with the tensors inside it replaced."""
+        """Return a message of the model with the tensors inside it replaced."""
         if depth > _MAX_DEPTH:
             raise WireError(f"graphs are nested deeper than {_MAX_DEPTH} levels")
         if kind == "node":

@@ -80,17 +80,9 @@ class Viewer:
 
 
 def installed_viewer(feature: str) -> Viewer:
-    """Read the installed Netron.
+    """Read the installed Netron, once per process and installation; raise `UnexpectedFilesError` for an unexpected layout.
 
-    Args:
-        feature: What the user asked for, as the subject of a sentence: `"lens.netron()"`.
-
-    Returns:
-        The viewer; read once per process and installation.
-
-    Raises:
-        OptionalDependencyError: Netron is not installed.
-        UnexpectedFilesError: It is laid out otherwise than expected.
+    `feature` is what the user asked for, as the subject of a sentence: `"lens.netron()"`.
     """
     folder = _folder()
     if folder is None:
@@ -100,15 +92,9 @@ def installed_viewer(feature: str) -> Viewer:
 
 
 def operators_for(viewer: Viewer, used: Collection[tuple[str, str]], opsets: Collection[tuple[str, int]]) -> list[dict[str, Any]]:
-    """Select the operator definitions that some models need.
+    """Select the operator definitions that some models need: those in force under their operator sets, without examples.
 
-    Args:
-        viewer: The viewer.
-        used: Domain and type of the operators.
-        opsets: Domain and version of the operator sets that the models import.
-
-    Returns:
-        Per operator the definitions in force under these sets, without examples.
+    `used` has domains and types of operators, `opsets` domains and versions.
     """
     newest: dict[tuple[str, str, int], dict[str, Any]] = {}
     for operator in viewer.operators:
@@ -153,7 +139,7 @@ def _text(path: Path) -> str:
 
 
 def _function_body(name: str, source: str) -> str:
-    """A module as the body of a function: static imports ask `need`, dynamic ones `later`, exports are returned."""
+    """Turn a module into the body of a function: static imports ask `need`, dynamic ones `later`, exports are returned."""
     exported = ", ".join(one or several for one, several in _EXPORT.findall(source))
     missing = sorted({wanted for _, wanted in _IMPORT.findall(source)} - set(_MODULES))
     if missing:
@@ -167,7 +153,7 @@ def _function_body(name: str, source: str) -> str:
 
 
 def _narrow(text: str) -> str:
-    """Without indentation, a tenth of what remains after packing; not where a text of several lines may hold some."""
+    """Drop indentation, a tenth of what remains after packing; not where a text of several lines may hold some."""
     lines = text.splitlines()
     if any(line.count("`") % 2 for line in lines):
         return text

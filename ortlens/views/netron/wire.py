@@ -35,17 +35,7 @@ class Field(NamedTuple):
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """Go through a message, field by field.
-
-    Args:
-        message: The message's bytes.
-
-    Yields:
-        Its fields in order; a field that repeats comes as often.
-
-    Raises:
-        WireError: A field is cut off, or is of a type that nothing writes any more.
-    """
+    """Yield the fields of a message in order; one that is cut off, or of a type that nothing writes any more, raises `WireError`."""
     at = 0
     while at < len(message):
         start = at
@@ -55,15 +45,7 @@ def fields(message: bytes) -> Iterator[Field]:
 
 
 def field_bytes(number: int, value: bytes | int) -> bytes:
-    """Write one field.
-
-    Args:
-        number: Which field.
-        value: Bytes or a message as such; an integer, 0 or more, as a varint.
-
-    Returns:
-        Tag and value.
-    """
+    """Write one field: bytes or a message as such, an integer of 0 or more as a varint."""
     if isinstance(value, int):
         return _varint_bytes(number << 3 | VARINT) + _varint_bytes(value)
     return _varint_bytes(number << 3 | BYTES) + _varint_bytes(len(value)) + value

@@ -15,16 +15,7 @@ if TYPE_CHECKING:
 
 
 def figures_of(capture: Capture, overview: Overview) -> tuple[Figure, ...]:
-    """Every figure for which something was recorded.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        Where the time goes, which lines and operators take it, how fast kernels are for the machine, how even calls are, what compiling
-        takes, where the memory is, and whether the numbers are right; empty for an empty capture.
-    """
+    """Make every figure for which something was recorded."""
     found = (
         ledger_figure(capture, overview),
         lines_figure(capture),

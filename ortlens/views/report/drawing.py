@@ -63,17 +63,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 def svg_from_figure(figure: Figure) -> str:
-    """Draw a figure.
-
-    Args:
-        figure: What it shows.
-
-    Returns:
-        One `svg` element; equal figures give equal text.
-
-    Raises:
-        OptionalDependencyError: matplotlib is not installed.
-    """
+    """Draw a figure as one `svg` element; equal figures give equal text."""
     matplotlib = require("matplotlib", feature="Figures in a report")
     stream = io.StringIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -108,7 +98,7 @@ def _drawn(drawing: Drawing) -> Sheet:
 
 
 def _size(drawing: Drawing) -> tuple[int, float]:
-    """Rows of a drawing, none where its height is always the same, and inches of its legend."""
+    """Return the rows of a drawing, none where its height is always the same, and the inches of its legend."""
     if isinstance(drawing, Bars):
         return len(drawing.bars), 0.17 * (len(drawing.words) // 2 + 1) if len(drawing.words) > 1 else 0.0
     return (len(drawing.ranges), 0.0) if isinstance(drawing, Ranges) else (0, 0.0)
@@ -130,7 +120,7 @@ def _bars(axes: Axes, drawing: Bars) -> None:
 
 
 def _needed(bar: Bar, drawing: Bars) -> float:
-    """How long the scale must be for the text behind a bar to fit; the layout of matplotlib would cut it off."""
+    """Compute how long the scale must be for the text behind a bar to fit; matplotlib's layout would cut it off."""
     width = _WIDTH - _LETTER * min(_LABEL, max(len(other.label) for other in drawing.bars)) - 0.3
     return bar.total / (1 - min(0.75, (_LETTER * len(bar.text) + 0.1) / width))
 

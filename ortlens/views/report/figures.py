@@ -168,15 +168,9 @@ class Figure:
 
 
 def bounded(bars: Iterable[Bar], rest: str, text_of_rest: object = None) -> tuple[Bar, ...]:
-    """The longest bars, and the others as one.
+    """Keep the longest bars, which come first, and add the others up as one: at most `MAX_ROWS` bars.
 
-    Args:
-        bars: Bars of one kind of part each, the longest first.
-        rest: What the others are called; `{}` stands for their number.
-        text_of_rest: A function from their length to the text behind them.
-
-    Returns:
-        At most `MAX_ROWS` bars.
+    The others are called `rest`, where `{}` stands for their number; `text_of_rest` turns their length into the text behind them.
     """
     rows = tuple(bars)
     if len(rows) <= MAX_ROWS:

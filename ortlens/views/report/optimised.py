@@ -31,14 +31,7 @@ _WORDS: Mapping[Change | Literal["shared"] | None, str] = {
 
 
 def optimised_html(capture: Capture) -> str:
-    """Lay the models beside what ran.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A pair of panes for each profiled session of the newest graphs, where ONNX Runtime changed anything; empty elsewhere.
-    """
+    """Lay models beside what ran, per profiled session of the newest graphs; empty where ONNX Runtime changed nothing."""
     current = {kernel.session_id for kernel in current_kernels(capture)}
     partitions = {session.session_id: session.partition_id for session in capture.sessions}
     rows = [row for row in optimised(capture) if row.session_id in current]

@@ -50,16 +50,10 @@ class _Models:
 
 
 def report_page(capture: Capture, *, title: str | None = None, redact: bool = False, models: bool = True) -> str:
-    """Make the page.
+    """Make the page of any capture, even a huge or hostile one; equal captures give equal text.
 
-    Args:
-        capture: Any capture, also an empty or a huge one, or one that holds hostile names.
-        title: Its title; by default the name of the capture.
-        redact: Shorten paths to file names, leave source text, values and ONNX models out.
-        models: Put the ONNX models without their weights into it, as far as they fit.
-
-    Returns:
-        The HTML; equal captures give equal text.
+    `models` puts ONNX models without their weights in, as far as they fit; `redact` leaves them, source text and values out, and shortens
+    paths.
     """
     shown = redacted_capture(capture) if redact else capture
     overview = overview_of(shown)
@@ -82,7 +76,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
 
 
 def _figures(capture: Capture, overview: Overview) -> tuple[tuple[tuple[Figure, str], ...], list[str]]:
-    """Figures with their drawings, which need matplotlib; and what to say where it is missing."""
+    """Draw the figures, which needs matplotlib, or say that it is missing."""
     found = figures_of(capture, overview)
     try:
         return tuple((figure, svg_from_figure(figure)) for figure in found), []
@@ -140,5 +134,5 @@ def _bundle() -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text that cannot end the script around it; inside JavaScript strings it means the same."""
+    """Keep text from ending the script around it; inside JavaScript strings it means the same."""
     return _ENDS.sub(r"<\\\1", text)

@@ -53,15 +53,7 @@ class Contents:
 
 
 def header(parts: Contents, more: tuple[str, ...]) -> str:
-    """Title, verdict, where it was captured, and what is left out.
-
-    Args:
-        parts: The contents of the page.
-        more: Notes about ONNX models.
-
-    Returns:
-        One `header` element.
-    """
+    """Write title, verdict, where it was captured, and what is left out; `more` has notes about ONNX models."""
     known = dict(surroundings_of(parts.capture))
     facts = [f"captured {known['captured']}"] if parts.capture.created else []
     facts += [f"backend {known['backend']}"]
@@ -82,20 +74,13 @@ def _sentence(text: str) -> str:
 
 
 def sections(parts: Contents) -> Iterator[str]:
-    """Everything below the explorer; a section without content is left out.
-
-    Args:
-        parts: The contents of the page.
-
-    Yields:
-        Summary, figures, models before and after optimisation, tables, environment, and how each figure was measured.
-    """
+    """Yield everything below the explorer; a section without content is left out."""
     for section in (_summary, _drawings, _optimised, _tables, _surroundings, _methods):
         yield section(parts)
 
 
 def _part(name: str, title: str, body: str, *, folded: bool) -> str:
-    """A section that can be folded; without JavaScript it is open."""
+    """Write a section that can be folded; without JavaScript it is open."""
     fold = f"<script>{FOLD}</script>" if folded else ""
     return f'<details class="or-part" id="{name}" open>{fold}<summary><h2>{title}</h2></summary>\n{body}\n</details>\n'
 
@@ -186,11 +171,7 @@ def _methods(parts: Contents) -> str:
 
 
 def footer() -> str:
-    """What wrote the page.
-
-    Returns:
-        One paragraph.
-    """
+    """Say what wrote the page."""
     import ortlens
 
     return f'<p class="or-foot">Written by ortlens {safe(ortlens.__version__)}. One self-contained file that loads nothing.</p>'

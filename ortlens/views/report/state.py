@@ -25,14 +25,7 @@ _HOLDERS = (
 
 
 def memory_figure(capture: Capture) -> Figure | None:
-    """Who holds how much memory.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A bar per holder; None where no session recorded its memory.
-    """
+    """Show who holds how much memory; None where no session recorded its memory."""
     rows = [row for row in memory(capture) if row.session_id is not None]
     sums = [(name, column, [value for row in rows if (value := getattr(row, column)) is not None]) for name, column in _HOLDERS]
     # Sessions of one partition read the same weights.
@@ -60,13 +53,9 @@ def memory_figure(capture: Capture) -> Figure | None:
 
 
 def numerics_figure(capture: Capture) -> Figure | None:
-    """How far ONNX Runtime's numbers are from PyTorch's.
+    """Show how far ONNX Runtime's numbers are from PyTorch's; None where nothing was compared.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A point per compared value; of many, all wrong ones and the worst of each few others. None where nothing was compared.
+    Of many values, all wrong ones are shown, and the worst of each few others.
     """
     rows = [(number, row) for number, row in enumerate(capture.numerics) if row.ok is not None or row.max_rel is not None]
     if not rows:
@@ -97,7 +86,7 @@ def numerics_figure(capture: Capture) -> Figure | None:
 
 
 def _error(row: Numeric, *, in_tolerances: bool) -> float:
-    """Of a value, at most how many tolerances it is away; each element is let differ by `atol` and by `rtol` times its size."""
+    """Return at most how many tolerances a value is away; each element may differ by `atol` and by `rtol` times its size."""
     if row.max_rel is None or row.max_abs is None:
         return 0.0 if row.ok else math.inf
     if math.isnan(row.max_rel) or math.isnan(row.max_abs):
@@ -108,7 +97,7 @@ def _error(row: Numeric, *, in_tolerances: bool) -> float:
 
 
 def _worst(rows: Sequence[tuple[int, Numeric]], *, in_tolerances: bool) -> list[tuple[int, Numeric]]:
-    """All wrong ones up to a limit, and of the others the worst of each few in a row."""
+    """Select all wrong ones up to a limit, and of the others the worst of each few in a row."""
     wrong = [item for item in rows if item[1].ok is False][:_MAX_VALUES]
     others = [item for item in rows if item[1].ok is not False]
     size = max(1, -(-len(others) // _MAX_VALUES))

@@ -24,14 +24,7 @@ _MAX_ENTRIES = 100
 
 
 def surroundings_of(capture: Capture) -> tuple[tuple[str, str], ...]:
-    """The environment of a capture as pairs of words.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Name and value; versions first, then the machine, then what was chosen. Bounded, since a saved file may hold anything.
-    """
+    """List the environment as names and values: versions, machine, choices. Bounded, since a saved file may hold anything."""
     return tuple(_pairs(capture))[:_MAX_ENTRIES]
 
 

@@ -21,15 +21,7 @@ ROWS = 60
 
 
 def report_tables(capture: Capture, overview: Overview) -> tuple[StaticTable, ...]:
-    """Every table that has rows.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        The tables, at most `ROWS` rows in each.
-    """
+    """Return every table that has rows, with at most `ROWS` of them."""
     extra = (_ledger(capture), _partitions(capture), _kernels(capture), _numerics(capture), _memory(capture))
     return (*answer_tables(overview, limit=ROWS), *(table for table in extra if table.rows))
 

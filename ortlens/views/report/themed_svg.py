@@ -36,15 +36,9 @@ _SIZE = re.compile(r' (?:width|height)="[^"]*pt"')
 
 
 def themed(svg: str, name: str, label: str) -> str:
-    """Make a drawing part of a page.
+    """Turn what matplotlib wrote into an `svg` element of a page; ids begin with `name`, which is unique there.
 
-    Args:
-        svg: What matplotlib wrote, with the stand-ins of this module as colours.
-        name: Name that is unique in the page; ids begin with it.
-        label: What is drawn, for those who cannot see it.
-
-    Returns:
-        The `svg` element alone.
+    The drawing has the stand-ins of this module as colours; `label` is for those who cannot see it.
     """
     bare = _DROPPED.sub("", svg)
     wanted = set(_REFERENCE.findall("".join(_TAG.findall(bare))))

@@ -28,15 +28,7 @@ _CLOCK = "The clock is time.perf_counter_ns."
 
 
 def ledger_figure(capture: Capture, overview: Overview) -> Figure | None:
-    """Where the wall time of a call goes.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        One bar for the call and one per graph when there are several; None where no time was recorded.
-    """
+    """Show where the wall time of a call goes, and of each graph when there are several; None where no time was recorded."""
     ledger = overview.ledger
     if ledger is None:
         return None
@@ -78,15 +70,7 @@ def _graph_bar(graph_id: str, parts: Sequence[LedgerPart], rows: Sequence[GraphR
 
 
 def sessions_figure(capture: Capture, overview: Overview) -> Figure | None:
-    """How long the calls of each session take.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        Ranges of the sessions that took the most time; None without calls.
-    """
+    """Show how long calls take in the sessions that took the most time; None without calls."""
     timed = [cost.session for cost in overview.sessions if cost.session.calls and cost.session.p50_ns]
     if not timed:
         return None
@@ -116,13 +100,9 @@ def _range(session: Session) -> Range:
 
 
 def course_figure(capture: Capture) -> Figure | None:
-    """How long the calls of the costliest session take, one after the other.
+    """Show how long the calls of the costliest session take, one after the other; None for too few calls.
 
-    Args:
-        capture: Any capture.
-
-    Returns:
-        Their course; of many calls the middle, fastest and slowest of each few. None for fewer calls than make a course.
+    Of many calls, the middle, fastest and slowest of each few are shown.
     """
     by_caller: defaultdict[tuple[str | None, str | None], list[Run]] = defaultdict(list)
     for run in capture.runs:
@@ -163,15 +143,7 @@ def _groups(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
 
 
 def compile_figure(capture: Capture, overview: Overview) -> Figure | None:
-    """What compiling takes.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        A bar per phase; None where no phase was timed.
-    """
+    """Show what each phase of compiling takes; None where no phase was timed."""
     phases = [phase for phase in overview.phases if phase.total_ns > 0]
     if not phases:
         return None

@@ -28,14 +28,7 @@ _PROFILED = (
 
 
 def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
-    """Kernels of graphs that no recompile replaced.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        The kernels; empty where nothing was profiled.
-    """
+    """List the kernels of graphs that no recompile replaced; empty where nothing was profiled."""
     current = {graph.graph_id for graph in current_graphs(capture.graphs)}
     known = {graph.graph_id for graph in capture.graphs}
     graph_of = graph_by_partition(capture)
@@ -44,14 +37,7 @@ def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
 
 
 def operators_figure(capture: Capture) -> Figure | None:
-    """Which operators take the time inside ONNX Runtime.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A bar per type of kernel; None where nothing was profiled.
-    """
+    """Show which operators take the time inside ONNX Runtime; None where nothing was profiled."""
     kernels = current_kernels(capture)
     times: defaultdict[str, list[int]] = defaultdict(list)
     for kernel in kernels:
@@ -73,14 +59,7 @@ def operators_figure(capture: Capture) -> Figure | None:
 
 
 def roofline_figure(capture: Capture) -> Figure | None:
-    """How fast kernels are for this machine.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A point per kernel with counted operations; None where none was held against measured peaks.
-    """
+    """Show how fast kernels with counted operations are for this machine; None where none was held against measured peaks."""
     current = {kernel.session_id for kernel in current_kernels(capture)}
     placed = [row for row in roofs(capture) if row.session_id in current and row.intensity and row.flops_per_s]
     peaks = {
@@ -113,14 +92,7 @@ def roofline_figure(capture: Capture) -> Figure | None:
 
 
 def lines_figure(capture: Capture) -> Figure | None:
-    """Which lines of the program take the time.
-
-    Args:
-        capture: Any capture.
-
-    Returns:
-        A bar per line, split in ONNX Runtime and PyTorch; None where no kernel was led back to a line.
-    """
+    """Show which lines of the program take the time; None where no kernel was led back to a line."""
     kernels = [kernel for kernel in current_kernels(capture) if kernel.file]
     if not kernels:
         return None
@@ -163,7 +135,7 @@ def _line_bar(key: tuple[str, int | None], parts: Mapping[str, float], sources: 
 
 
 def _eager(capture: Capture) -> dict[tuple[str, int | None], float]:
-    """Time per call of the model of what PyTorch runs, by line."""
+    """Sum up by line what PyTorch's operators take per call of the model."""
     prices = fallback_ns(capture)
     found: defaultdict[tuple[str, int | None], float] = defaultdict(float)
     for row in capture.fallbacks:
@@ -173,15 +145,7 @@ def _eager(capture: Capture) -> dict[tuple[str, int | None], float]:
 
 
 def fallbacks_figure(capture: Capture, overview: Overview) -> Figure | None:
-    """What PyTorch's operators take.
-
-    Args:
-        capture: Any capture.
-        overview: Its overview.
-
-    Returns:
-        A bar per operator that stays in PyTorch; None where none was timed.
-    """
+    """Show what the operators that stay in PyTorch take; None where none was timed."""
     timed = [group for group in overview.fallbacks if group.ns_per_call]
     if not timed:
         return None

@@ -18,18 +18,7 @@ _HEAD = 4096  # bytes in which the mark is looked for
 
 
 def write_report(path: str | os.PathLike[str], page: str) -> Path:
-    """Write a page.
-
-    Args:
-        path: The file; replaced when it is a report.
-        page: The page, with `MARK` at its top.
-
-    Returns:
-        The absolute path of the file.
-
-    Raises:
-        UsageError: It cannot be written there, or the file exists and is not a report; it is left untouched.
-    """
+    """Write a page with `MARK` at its top, and return the absolute path; a file that is no report raises `UsageError`."""
     target = checked_target(path)
     try:
         write_file(target, page.encode("utf-8"))
@@ -39,17 +28,7 @@ def write_report(path: str | os.PathLike[str], page: str) -> Path:
 
 
 def checked_target(path: str | os.PathLike[str]) -> Path:
-    """Make sure that a report may be written somewhere, before the work of making it.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its absolute path.
-
-    Raises:
-        UsageError: The folder is missing, or the path is a folder or a file that is not a report.
-    """
+    """Check that a report may be written there, before the work of making it, and return the absolute path."""
     try:
         target = Path(path).expanduser().resolve()
         if target.is_dir():

@@ -67,13 +67,10 @@ _FAMILIES = (
 
 
 def own_functions() -> dict[Any, Callable[..., Any]]:
-    """List the functions for operators that exist in this process.
+    """Map op overloads to our functions, for each compilation anew, since an import can register operators.
 
     `transformers` registers the grouped matrix product of its mixture-of-experts models when their code is imported, and torch a fused
     product and sum, which optimisers decompose to.
-
-    Returns:
-        Op overload -> function. Called for each compilation, since an import can register operators.
     """
     found = {target: function for family in _FAMILIES for target, function in family.FUNCTIONS.items()}
     late = (

@@ -37,7 +37,7 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> Any:
 
 
 def _known_step(x: Any, y: Any, alpha: Any) -> float | None:
-    """What is added to 16-bit floats where both factors are numbers: PyTorch rounds these, and not their product."""
+    """Compute what is added to 16-bit floats where both factors are numbers: PyTorch rounds these, and not their product."""
     if not basics.is_value(x) or not basics.is_half(x) or basics.is_value(y) or basics.is_value(alpha) or alpha == 1:
         return None
     return dtypes.nearest(y, int(x.dtype)) * dtypes.nearest(alpha, int(x.dtype))
@@ -68,7 +68,7 @@ def lerp(x: Any, end: Any, weight: Any) -> Any:
 
 
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
-    """Both operands in one element type."""
+    """Convert both operands to one element type."""
     like = x if basics.is_value(x) else y
     return basics.number(like, x), basics.number(like, y)
 
@@ -104,7 +104,7 @@ def signbit(x: Any) -> Any:
 
 
 def _below_zero(x: Any) -> Any:
-    """Whether the sign bit is set, also for -0.0."""
+    """Tell whether the sign bit is set, also for -0.0."""
     op = basics.opset()
     zero = op.CastLike(op.Constant(value_float=0.0), x)
     one = op.CastLike(op.Constant(value_float=1.0), x)
@@ -152,7 +152,7 @@ def hypot(x: Any, y: Any) -> Any:
 
 
 def _scaled_length(first: Any, second: Any, like: Any) -> Any:
-    """The length of a vector, divided by its longer side before the squares are added."""
+    """Compute the length of a vector, divided by its longer side before the squares are added."""
     op, zero, one = basics.opset(), basics.number(like, 0.0), basics.number(like, 1.0)
     first, second = (basics.typed(side, int(like.dtype), like) for side in (first, second))
     longer, shorter = op.Max(first, second), op.Min(first, second)
@@ -205,7 +205,7 @@ def _is_infinite(*, positive: bool = True, negative: bool = True) -> Callable[..
 
 
 def _rounded(name: str) -> Callable[..., Any]:
-    """A rounding, which leaves whole numbers as they are."""
+    """Make a rounding function that leaves whole numbers as they are."""
 
     def rounded(x: Any) -> Any:
         op = basics.opset()

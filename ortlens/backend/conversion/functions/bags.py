@@ -63,7 +63,7 @@ def embedding_bag_with_padding(*args: Any, padding_idx: int | None = None, **kwa
 
 
 def _bag_of_each(ids: Any, starts: Any) -> Any:
-    """The bag of each row: how many bags have begun, without the first."""
+    """Compute the bag of each row: how many bags have begun, without the first."""
     op = basics.opset()
     size, zero, one = op.Shape(ids), op.Constant(value_int=0), op.Constant(value_int=1)
     nothing = op.Expand(zero, op.Add(size, one))  # one more: the last bags may begin behind the last row, and are empty

@@ -22,75 +22,35 @@ class NotConvertibleError(NotImplementedError):
 
 
 def opset() -> Any:
-    """Return the operator set that the functions use.
-
-    Returns:
-        An `onnxscript.values.Opset`.
-    """
+    """Return the `onnxscript` operator set that the functions use."""
     from onnxscript import opset18
 
     return opset18  # its annotations are about scripts; these functions are traced with symbolic values
 
 
 def registered(target: Any) -> Callable[..., Any]:
-    """Find the function of torch's registry that one of ours replaces.
-
-    Args:
-        target: Op overload.
-
-    Returns:
-        The function, to call with the same arguments.
-    """
+    """Find the function of torch's registry that one of ours replaces."""
     function: Callable[..., Any] = _torch.shared_registry().get_decomps(target)[0].onnx_function
     return function
 
 
 def is_float(x: Any) -> bool:
-    """Whether a value has a floating-point element type, and so may be NaN.
-
-    Args:
-        x: An ONNX value.
-
-    Returns:
-        False also when the type is unknown.
-    """
+    """Tell whether a value is known to have a floating-point element type, and so may be NaN."""
     return x.dtype is not None and int(x.dtype) in FLOATS
 
 
 def is_half(x: Any) -> bool:
-    """Whether a value has 16-bit floats.
-
-    Args:
-        x: An ONNX value.
-
-    Returns:
-        False also when the type is unknown.
-    """
+    """Tell whether a value is known to have 16-bit floats."""
     return x.dtype is not None and int(x.dtype) in (FLOAT16, BFLOAT16)
 
 
 def is_value(x: Any) -> bool:
-    """Whether an argument is computed by the model, as a tensor or a symbolic size, and is not known to the converter.
-
-    Args:
-        x: An argument of an operator.
-
-    Returns:
-        False for Python numbers.
-    """
+    """Tell whether an argument is computed by the model, as a tensor or a symbolic size, and is not known to the converter."""
     return x is not None and not isinstance(x, (bool, int, float, str, list, tuple))
 
 
 def number(like: Any, value: Any) -> Any:
-    """A number in the element type of a tensor, without a detour through float32.
-
-    Args:
-        like: An ONNX value with a known element type.
-        value: A Python number, or a value of the model.
-
-    Returns:
-        A constant without dimensions; a value of the model converted to the type.
-    """
+    """Convert a number to the element type of a tensor, without a detour through float32; a Python number becomes a constant."""
     if is_value(value):
         same = value.dtype is not None and like.dtype is not None and int(value.dtype) == int(like.dtype)
         return value if same else opset().CastLike(value, like)
@@ -99,30 +59,13 @@ def number(like: Any, value: Any) -> Any:
 
 
 def typed(made: Any, dtype: int, like: Any) -> Any:
-    """Set the type and shape of an intermediate value, which the functions read.
-
-    Args:
-        made: A value that a function made.
-        dtype: Its element type.
-        like: A value of the same shape.
-
-    Returns:
-        The value.
-    """
+    """Set the type, and the shape of `like`, on an intermediate value, which the functions read; return it."""
     made.dtype, made.shape = type(like.dtype)(dtype), like.shape
     return made
 
 
 def unless(wrong: Any, value: Any) -> Any:
-    """A value; the run fails if a condition holds, so that PyTorch computes the partition and raises its own error.
-
-    Args:
-        wrong: A boolean, or how many times something is wrong, without dimensions.
-        value: A tensor or a number of the model.
-
-    Returns:
-        The value bit for bit, as element 0 of a list of one.
-    """
+    """Return a value bit for bit; the run fails if `wrong` holds, so that PyTorch computes the partition and raises its own error."""
     made = _item(value, opset().Cast(wrong, to=INT64))
     made.dtype, made.shape = value.dtype, value.shape
     return made
@@ -134,17 +77,7 @@ def _item(value: Any, place: Any) -> Any:
 
 
 def filled(x: Any, value: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
-    """A value in the shape that a reduction has.
-
-    Args:
-        x: What is reduced.
-        value: A number.
-        axes: The dimensions that are reduced; None for all.
-        keepdim: Whether they stay, with size 1.
-
-    Returns:
-        A tensor with the element type of `x`.
-    """
+    """Fill the shape of a reduction of `x` over `axes` (None for all) with a value, in the element type of `x`."""
     op, rank = opset(), len(x.shape)
     reduced = set(range(rank)) if axes is None else {axis % rank for axis in axes}
     kept = [axis for axis in range(rank) if axis not in reduced]
@@ -162,12 +95,7 @@ _WIDE = "ortlens.wide"
 def in_float32(function: Callable[..., Any], *, jumps: bool = False) -> Callable[..., Any]:
     """Let a function compute in float32 for 16-bit floats, as PyTorch's kernels do, so that it rounds once.
 
-    Args:
-        function: Its tensors have one element type, and its result has the same.
-        jumps: Whether the function rounds to whole numbers, so that it has to read rounded values.
-
-    Returns:
-        The function for all float types.
+    Its tensors and its result have one element type. If it `jumps`, rounding to whole numbers, it has to read rounded values.
     """
 
     @functools.wraps(function)
@@ -182,7 +110,7 @@ def in_float32(function: Callable[..., Any], *, jumps: bool = False) -> Callable
 
 
 def _widened(x: Any, *, jumps: bool) -> Any:
-    """A value in float32; where that is what it was converted from, no second conversion, and no rounding unless something jumps."""
+    """Convert to float32, or take the value it was converted from, which saves a conversion and a rounding, unless something `jumps`."""
     wide = None if jumps else x.meta.get(_WIDE)
     return typed(opset().Cast(x, to=FLOAT) if wide is None else wide, FLOAT, x)
 
@@ -194,13 +122,9 @@ def _narrowed(wide: Any, like: Any) -> Any:
 
 
 def stays_wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function that has kernels for float16 go on in float32 where its operand was computed so, which saves two conversions.
+    """Let a function with float16 kernels go on in float32 where its operand was computed so, which saves two conversions.
 
-    Args:
-        function: Its result does not depend on when its first argument, and numbers, are rounded.
-
-    Returns:
-        The function for all element types.
+    Its result must not depend on when its first argument, and numbers, are rounded.
     """
     wide = in_float32(function)
 
@@ -214,12 +138,7 @@ def stays_wide(function: Callable[..., Any]) -> Callable[..., Any]:
 def with_exact_numbers(function: Callable[..., Any], *, jumps: bool = False) -> Callable[..., Any]:
     """Let a function compute in float32 where 16-bit floats meet a number that is none of them: PyTorch keeps that in float32.
 
-    Args:
-        function: Its first argument is a tensor, and its result has the element type of that.
-        jumps: As in `in_float32`.
-
-    Returns:
-        The function for all element types. Numbers that 16 bits hold need no conversion.
+    Its first argument must be a tensor, and its result have the element type of that.
     """
 
     @functools.wraps(function)
@@ -233,33 +152,18 @@ def with_exact_numbers(function: Callable[..., Any], *, jumps: bool = False) -> 
 
 
 def kept_half(x: Any) -> Any:
-    """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `half_rounding`.
-
-    Args:
-        x: What an operator made.
-
-    Returns:
-        The value, behind two operators that have kernels for float16; other types as they are.
-    """
+    """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `half_rounding`."""
     return _item(x, opset().Constant(value_int=0)) if is_half(x) else x
 
 
 def rounded_step(value: Any, like: Any) -> Any:
-    """A step of an operator whose kernel rounds it to 16 bits.
-
-    Args:
-        value: What the step made.
-        like: A value of its element type.
-
-    Returns:
-        The value, as `kept_half` keeps it.
-    """
+    """Round a step as a 16-bit kernel does, with the element type of `like`; see `kept_half`."""
     value.dtype = like.dtype
     return kept_half(value)
 
 
 def _is_wider(x: Any, arg: Any) -> bool:
-    """Whether an argument is a number that the 16-bit element type of a tensor does not hold, or may be one."""
+    """Tell whether an argument is a number that the 16-bit element type of a tensor does not hold, or may be one."""
     if is_value(arg):
         return arg.dtype is None or int(arg.dtype) != int(x.dtype)
     return isinstance(arg, (int, float)) and dtypes.nearest(arg, int(x.dtype)) != arg

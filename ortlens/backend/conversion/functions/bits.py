@@ -15,7 +15,7 @@ _aten = torch.ops.aten
 
 
 def _tensor_and_number(with_number: Any, with_tensors: Any) -> Callable[..., Any]:
-    """The registry's function, or that of two tensors where the number is computed by the model."""
+    """Choose the registry's function, or that of two tensors where the number is computed by the model."""
 
     def function(x: Any, y: Any) -> Any:
         return basics.registered(with_tensors)(x, _alike(y, x)) if basics.is_value(y) else basics.registered(with_number)(x, y)

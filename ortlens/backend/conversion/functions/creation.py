@@ -45,7 +45,7 @@ def _double(number: Any) -> Any:
 
 
 def _multiples(start: Any, end: Any, step: Any) -> Any:
-    """`start + i * step` in float64, for as many `i` as fit."""
+    """Compute `start + i * step` in float64, for as many `i` as fit."""
     op = basics.opset()
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     count = op.Cast(op.Ceil(op.Div(op.Sub(end, start), step)), to=basics.INT64)
@@ -53,7 +53,7 @@ def _multiples(start: Any, end: Any, step: Any) -> Any:
 
 
 def _window_of(make: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """A window as PyTorch makes it: ONNX has other factors for a Hamming window, and no ones for a window of length 1."""
+    """Make a window as PyTorch does: ONNX has other factors for a Hamming window, and no ones for a window of length 1."""
 
     def window(window_length: Any, dtype: Any = None, **_: Any) -> Any:
         if not isinstance(window_length, int):
@@ -90,7 +90,7 @@ def _type_like(tensor: Any, dtype: Any) -> Any:
 
 
 def _number(value: Any, dtype: Any) -> Any:
-    """A number in an element type, without a detour through float32."""
+    """Make a number in an element type, without a detour through float32."""
     import onnx_ir as ir
 
     if basics.is_value(value):

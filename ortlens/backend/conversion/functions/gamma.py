@@ -91,13 +91,13 @@ def _wide(x: Any) -> Any:
 
 
 def _turned(wide: Any) -> Any:
-    """The angle `pi * x` without its whole half turns, so that none of its digits are lost."""
+    """Compute the angle `pi * x` without its whole half turns, so that none of its digits are lost."""
     op = basics.opset()
     return op.Mul(op.Sub(wide, op.Round(wide)), basics.number(wide, math.pi))
 
 
 def _asymptotic(x: Any, like: Any) -> Any:
-    """Digamma of numbers from 7 on."""
+    """Compute digamma of numbers from 7 on."""
     op = basics.opset()
     inverse = op.Div(basics.number(like, 1.0), x)
     square = op.Mul(inverse, inverse)
@@ -106,7 +106,7 @@ def _asymptotic(x: Any, like: Any) -> Any:
 
 
 def _seven_reciprocals(x: Any, like: Any) -> Any:
-    """The sum of `1 / (x + i)` for `i` from 0 to 6, in pairs that have a common numerator."""
+    """Sum `1 / (x + i)` for `i` from 0 to 6, in pairs that have a common numerator."""
     op = basics.opset()
     middle = op.Add(x, basics.number(like, 3.0))
     first = op.Mul(x, op.Add(x, basics.number(like, 6.0)))

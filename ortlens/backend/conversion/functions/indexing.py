@@ -125,7 +125,7 @@ def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool =
 
 
 def _are_rows(self: Any, given: Mapping[int, Any]) -> bool:
-    """Whether one index with one dimension names rows behind other dimensions of known sizes, as a position in a key-value cache does."""
+    """Tell whether one 1-D index names rows behind dimensions of known sizes, as a position in a key-value cache does."""
     if len(given) != 1:
         return False
     ((place, index),) = given.items()
@@ -135,7 +135,7 @@ def _are_rows(self: Any, given: Mapping[int, Any]) -> bool:
 
 
 def _put_rows(self: Any, place: int, index: Any, values: Any) -> Any:
-    """ScatterND with the whole place of each row: with the last index alone it would need the tensor transposed, there and back."""
+    """Apply ScatterND with the whole place of each row: with the last index alone the tensor would be transposed, there and back."""
     import numpy as np
     import onnx_ir as ir
 
@@ -168,7 +168,7 @@ def embedding_dense_backward(grad: Any, indices: Any, num_weights: Any, padding_
 
 
 def _times(source: Any, alpha: Any) -> Any:
-    """A multiple, as PyTorch multiplies: booleans are and-ed, and unsigned numbers wrap around."""
+    """Multiply as PyTorch does: booleans are and-ed, and unsigned numbers wrap around."""
     op, kind = basics.opset(), int(source.dtype)
     if kind == basics.BOOL:
         return basics.typed(op.And(source, basics.number(source, alpha)), kind, source)
@@ -177,7 +177,7 @@ def _times(source: Any, alpha: Any) -> Any:
 
 
 def _running_index(given: Mapping[int, Any], shape: Any) -> Any:
-    """The index into neighbouring dimensions as if they were one. Where a single one is out of range, so is that."""
+    """Compute the index into neighbouring dimensions as if they were one; out of range where a single one is."""
     op = basics.opset()
     wide = {place: op.Cast(index, to=basics.INT64) for place, index in given.items()}
     if len(wide) == 1:
@@ -194,19 +194,19 @@ def _running_index(given: Mapping[int, Any], shape: Any) -> Any:
 
 
 def _for_rows(index: Any, source: Any, dim: int) -> Any:
-    """An index of slices along a dimension, as one of their elements."""
+    """Expand an index of slices along a dimension to one of their elements."""
     return basics.typed(_repeated(index, source, dim, len(source.shape)), basics.INT64, source)
 
 
 def _repeated(index: Any, source: Any, dim: int, rank: int) -> Any:
-    """The same for a source whose type and shape are not known."""
+    """Expand an index as `_for_rows` does, for a source whose type and shape are not known."""
     op = basics.opset()
     sizes = [-1 if place == dim else 1 for place in range(rank)]
     return op.Expand(op.Cast(op.Reshape(index, op.Constant(value_ints=sizes)), to=basics.INT64), op.Shape(source))
 
 
 def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any:
-    """ScatterElements, which wants at least one dimension, and as many updates as indices; PyTorch ignores the others."""
+    """Apply ScatterElements, which wants at least one dimension and as many updates as indices; PyTorch ignores the others."""
     op = basics.opset()
     flat = op.Constant(value_ints=[-1])
     index = not_from_the_end(index)
@@ -226,16 +226,10 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
 
 
 def not_from_the_end(index: Any) -> Any:
-    """An index of which negative ones are out of range for any dimension, the least of all, which NaN is converted to, among them.
+    """Put negative indices out of range for any dimension, among them the least of all, which NaN is converted to.
 
     In 64 bits, one operator does it: without bit 62, all of -1 to -2**62 are far below any dimension. The price is an index from 2**62 on,
     which is taken for the one that is 2**62 less. To compare and choose instead takes 0.9 us more of the 6 us of one row.
-
-    Args:
-        index: Whole numbers.
-
-    Returns:
-        The index; one of an unknown element type as it is.
     """
     if index.dtype is None or int(index.dtype) not in _LARGEST:
         return index
@@ -246,7 +240,7 @@ def not_from_the_end(index: Any) -> Any:
 
 
 def _touched(self: Any, dim: int, index: Any) -> Any:
-    """Where an index points."""
+    """Mark where an index points."""
     op = basics.opset()
     nowhere = basics.typed(op.Expand(op.Constant(value_int=0), op.Shape(self)), basics.INT64, self)
     ones = basics.typed(op.Expand(op.Constant(value_int=1), op.Shape(index)), basics.INT64, index)
@@ -254,7 +248,7 @@ def _touched(self: Any, dim: int, index: Any) -> Any:
 
 
 def _counted(self: Any, dim: int, index: Any, *, include_self: bool) -> Any:
-    """How many values are summed up in each place, at least one."""
+    """Count the values that are summed up in each place, at least one."""
     op = basics.opset()
     start = op.CastLike(op.Constant(value_int=int(include_self)), self)
     ones = basics.typed(op.Expand(op.CastLike(op.Constant(value_int=1), self), op.Shape(index)), int(self.dtype), index)
@@ -273,7 +267,7 @@ def _with_nan(reduced: Any, base: Any, dim: int, index: Any, src: Any) -> Any:
 
 
 def _neutral(self: Any, reduce: str) -> float:
-    """The number that a reduction ignores."""
+    """Return the number that a reduction ignores."""
     if reduce in ("sum", "mean", "prod"):
         return int(reduce == "prod")
     info = None if basics.is_float(self) else torch.iinfo(getattr(torch, str(self.dtype).lower()))

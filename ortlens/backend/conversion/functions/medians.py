@@ -69,7 +69,7 @@ def kthvalue(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:  # no
 
 
 def _smallest(x: Any, count: Any, dim: int) -> tuple[Any, Any]:
-    """The largest of the `count` smallest elements, and its index."""
+    """Find the largest of the `count` smallest elements, and its index."""
     op = basics.opset()
     lower, places = op.TopK(_key(x), count, axis=dim, largest=0, sorted=0)
     found, place = op.TopK(lower, _vector(1), axis=dim, largest=1)
@@ -77,7 +77,7 @@ def _smallest(x: Any, count: Any, dim: int) -> tuple[Any, Any]:
 
 
 def _key(x: Any) -> Any:
-    """A tensor of the same order in a type that TopK takes, with infinity for NaN, whose place is computed apart."""
+    """Convert to a type that TopK takes, in the same order, with infinity for NaN, whose place is computed apart."""
     op, dtype = basics.opset(), int(x.dtype)
     wide = basics.FLOAT if basics.is_half(x) else dtype if dtype in _SORTED else basics.INT64
     key = basics.typed(op.Cast(x, to=wide), wide, x) if wide != dtype else x
@@ -85,13 +85,13 @@ def _key(x: Any) -> Any:
 
 
 def _nans(x: Any, dim: int) -> Any:
-    """How many elements along a dimension are NaN, with that dimension kept."""
+    """Count the elements along a dimension that are NaN, with that dimension kept."""
     op = basics.opset()
     return op.ReduceSum(op.Cast(op.IsNaN(x), to=basics.INT64), _vector(dim), keepdims=1)
 
 
 def _size(x: Any, dim: int) -> Any:
-    """The size of a dimension; nothing has no median."""
+    """Return the size of a dimension; refuse tensors without elements, which have no median."""
     size = x.shape[dim]
     if 0 in list(x.shape):
         raise basics.NotConvertibleError("ONNX Runtime does not sort tensors without elements")

@@ -51,7 +51,7 @@ def _constant(x: float, dtype: int) -> Any:
 
 
 def _int(x: Any) -> Any:
-    """A number as an int of the model; limits of a bool are those of 0 and 1."""
+    """Convert a number to an int of the model; limits of a bool are those of 0 and 1."""
     if not basics.is_value(x):
         return _typed(_constant(int(x), basics.INT64), (int(x), int(x)))
     return _typed(basics.opset().Cast(x, to=basics.INT64), (0, 1)) if _is_bool(x) else x
@@ -80,7 +80,7 @@ def _float_value(made: Any) -> Any:
 
 
 def _whole(made: Any, corners: tuple[int, ...], broken: Callable[[], Any]) -> Any:
-    """An int that a function made, unless it may need more than 64 bits and does."""
+    """Return an int that a function made; where it may need more than 64 bits, the run fails if it does."""
     limits = min(corners), max(corners)
     if limits[0] >= _LEAST and limits[1] <= _LARGEST:
         return _typed(made, limits)
@@ -118,7 +118,7 @@ def mul(x: Any, y: Any) -> Any:
 
 
 def _is_past_64_bits(x: Any) -> Any:
-    """Whether a float is no int of 64 bits, with a margin for its rounding; NaN is none."""
+    """Tell whether a float is no int of 64 bits, with a margin for its rounding; NaN is none."""
     op = basics.opset()
     return op.Not(op.Less(op.Abs(x), _double(float(2**63 - 2**12))))
 
@@ -139,7 +139,7 @@ def absolute(x: Any) -> Any:
 
 
 def _divisor(x: Any, y: Any) -> Any:
-    """A divisor of an int. The processor ends the process where the least int is divided by -1; by 0, ONNX Runtime raises."""
+    """Guard a divisor of an int: dividing the least int by -1 ends the process; by 0, ONNX Runtime raises."""
     op, (least, largest) = basics.opset(), _limits(y)
     if _limits(x)[0] > _LEAST or not least <= -1 <= largest:
         return y
@@ -208,7 +208,7 @@ def negation(x: Any) -> Any:
 
 
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
-    """Two numbers to compare in one element type; an int that a float cannot be makes the model fail."""
+    """Convert two numbers to compare to one element type; an int that a float cannot be makes the model fail."""
     if not (_is_float(x) or _is_float(y)):
         return _int(x), _int(y)
     return _as_exact_double(x), _as_exact_double(y)
@@ -287,7 +287,7 @@ def to_float(x: Any) -> Any:
 
 
 def _rounded(name: str) -> Callable[..., Any]:
-    """An int from a float. NaN, infinities and what needs more than 64 bits make the model fail."""
+    """Make a function from float to int; NaN, infinities and what needs more than 64 bits make the model fail."""
 
     def rounded(x: Any, _digits: None = None) -> Any:
         op = basics.opset()
@@ -300,14 +300,7 @@ def _rounded(name: str) -> Callable[..., Any]:
 
 
 def missing(node: torch.fx.Node) -> str | None:
-    """Say what the functions lack for the arguments of a node.
-
-    Args:
-        node: A node that computes a number.
-
-    Returns:
-        The reason; None where its function computes it.
-    """
+    """Say what the functions lack for the arguments of a node that computes a number; None where its function computes it."""
     values = [item.meta.get("val") if isinstance(item, torch.fx.Node) else item for item in node.args]
     if node.target is operator.pow and not (_is_whole(values[0]) and isinstance(values[1], int) and 0 <= values[1] <= _MOST_SHIFTS):
         return "knows powers of whole numbers with a small constant exponent only"

@@ -21,7 +21,7 @@ _KEYS = {basics.FLOAT: (basics.DOUBLE, 1e39, 1e40), basics.FLOAT16: (basics.FLOA
 
 
 def _key(x: Any) -> Any:
-    """A value that ONNX Runtime orders as PyTorch orders `x`; float64 without NaN is its own key."""
+    """Make a value that ONNX Runtime orders as PyTorch orders `x`; float64 without NaN is its own key."""
     op, dtype = basics.opset(), int(x.dtype)
     if dtype == basics.BOOL:
         return basics.typed(op.Cast(x, to=basics.INT64), basics.INT64, x)

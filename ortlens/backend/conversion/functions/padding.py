@@ -15,7 +15,7 @@ _aten = torch.ops.aten
 
 
 def _pad_of(target: Any) -> Callable[..., Any]:
-    """A padding that removes elements where its amount is negative: after it has padded, because it may repeat what is removed."""
+    """Make a padding that removes elements where its amount is negative: after it has padded, because it may repeat what is removed."""
 
     def pad(x: Any, padding: Sequence[Any]) -> Any:
         known = [amount for amount in padding if isinstance(amount, int)]

@@ -22,19 +22,9 @@ _BLOCK = 16  # channels that ONNX Runtime keeps together, at most
 
 
 def rounds_down(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool | None:
-    """Whether a pool with `ceil_mode` makes as many windows as one without.
+    """Tell whether a pool with `ceil_mode` makes as many windows as one without; None if that is unknown or differs by dimension.
 
-    PyTorch leaves out a last window that would begin in the padding, ONNX Runtime does not.
-
-    Args:
-        sizes: Of the pooled dimensions.
-        kernel: Size of the window; one number, or one per dimension, like the other arguments.
-        stride: Distance of the windows; empty for that of their size.
-        padding: On either side.
-        dilation: Distance of the elements of a window.
-
-    Returns:
-        False when no window begins in the padding. None when that depends on the dimension, or on a size that is not known.
+    PyTorch leaves out a last window that would begin in the padding, ONNX Runtime does not; False if none begins there.
     """
     many = len(sizes)
     windows, pads, gaps = (_each(value, many) for value in (kernel, padding, dilation))
@@ -46,7 +36,7 @@ def rounds_down(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, di
 
 
 def _roundings(size: Any, extent: int, step: int, pad: int) -> set[bool]:
-    """In which ways, down or up, the number of windows of one dimension may be rounded."""
+    """List the ways, down or up, in which the number of windows of one dimension may be rounded."""
     if not isinstance(size, int):
         return {False} if pad == 0 and step <= extent else set()
     room = size + 2 * pad - extent
@@ -56,13 +46,13 @@ def _roundings(size: Any, extent: int, step: int, pad: int) -> set[bool]:
 
 
 def _each(value: Any, many: int) -> list[Any]:
-    """One number per dimension."""
+    """Return one number per dimension."""
     numbers = [value] if isinstance(value, int) else list(value)
     return numbers * many if len(numbers) == 1 else numbers
 
 
 def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
-    """A maximum pool that propagates NaN, which ONNX Runtime's drops at some positions of the window, and minus infinity.
+    """Make a maximum pool that propagates minus infinity, and NaN, which ONNX Runtime's drops at some positions of the window.
 
     ONNX Runtime starts at the lowest finite number.
     """
@@ -87,7 +77,7 @@ def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
 
 
 def _marks(x: Any) -> Any:
-    """1 for NaN, -1 for minus infinity, 0 for the other numbers, in float32."""
+    """Mark NaN with 1, minus infinity with -1 and other numbers with 0, in float32."""
     op = basics.opset()
     nan = op.Cast(op.IsNaN(x), to=basics.FLOAT)
     if _is_rectified(x):
@@ -106,7 +96,7 @@ def _marked(x: Any, pooled: Any, found: Any) -> Any:
 
 
 def _place_of(x: Any, place: Any, registered: Callable[..., Any], window: dict[str, Any]) -> Any:
-    """The index of the largest value: that of the last of several NaN, and of the first of minus infinities alone."""
+    """Find the index of the largest value: that of the last of several NaN, and of the first of minus infinities alone."""
     op = basics.opset()
     dims = len(window["kernel_size"])
     found, _ = registered(_typed_float(op.Mul(_marks(x), _places(x, dims)), x), **window)
@@ -115,13 +105,13 @@ def _place_of(x: Any, place: Any, registered: Callable[..., Any], window: dict[s
 
 
 def _is_rectified(x: Any) -> bool:
-    """Whether a value is known to have no negative elements."""
+    """Tell whether a value is known to have no negative elements."""
     made = x.producer()
     return made is not None and made.op_type == "Relu"
 
 
 def _is_blocked(x: Any, window: dict[str, Any]) -> bool:
-    """Whether ONNX Runtime computes a pool beside convolutions in its blocked memory order, which any other operator would interrupt."""
+    """Tell whether ONNX Runtime computes a pool beside convolutions in its blocked order, which any other operator would interrupt."""
     images = len(window["kernel_size"]) == 2 and len(x.shape) == 4  # noqa: PLR2004 - dimensions
     channels = x.shape[1] if images else None
     return images and _is_rectified(x) and int(x.dtype) == basics.FLOAT and not window["ceil_mode"] and _fills_blocks(channels)
@@ -132,7 +122,10 @@ def _fills_blocks(channels: Any) -> bool:
 
 
 def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
-    """NaN where a window of numbers that are not negative holds one, else 0: the rectified negative sum, as a convolution."""
+    """Mark windows that hold NaN with NaN, others with 0; no number may be negative.
+
+    It is the rectified negative sum, as a convolution.
+    """
     import onnx_ir as ir
 
     op, sizes, channels = basics.opset(), window["kernel_size"], int(x.shape[1])
@@ -150,7 +143,7 @@ def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
 
 
 def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
-    """An average pool whose divisor may be given."""
+    """Make an average pool whose divisor may be given."""
 
     def average_pool(  # noqa: PLR0913, PLR0917 - the schema
         x: Any,
@@ -200,7 +193,7 @@ def adaptive_max_pool(x: Any, output_size: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _unpool_of(dims: int) -> Callable[..., Any]:
-    """The inverse of a maximum pool: each plane by itself, so that an index outside of it fails the run."""
+    """Make the inverse of a maximum pool: each plane by itself, so that an index outside of it fails the run."""
 
     def unpool(x: Any, indices: Any, output_size: Sequence[Any], *_: Any) -> Any:
         op = basics.opset()
@@ -214,7 +207,7 @@ def _unpool_of(dims: int) -> Callable[..., Any]:
 
 
 def _padded(x: Any, window: dict[str, Any]) -> Any:
-    """A tensor with the zeros that its pool counts. ONNX Runtime below 1.29 also counts what lies past them, with `ceil_mode`."""
+    """Add the zeros that a pool counts to its tensor. ONNX Runtime below 1.29 also counts what lies past them, with `ceil_mode`."""
     amounts = [0] * (len(x.shape) - len(window["padding"])) + list(window["padding"])
     if not any(amounts):
         return x
@@ -226,7 +219,7 @@ def _padded(x: Any, window: dict[str, Any]) -> Any:
 
 
 def _window(dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    """The arguments that describe a window, with one number per dimension."""
+    """Describe a window as keyword arguments, with one number per dimension."""
     return {
         "kernel_size": _each(kernel_size, dims),
         "stride": _each(stride, dims) if stride else _each(kernel_size, dims),
@@ -242,7 +235,7 @@ def _typed_float(made: Any, x: Any) -> Any:
 
 
 def _places(x: Any, dims: int) -> Any:
-    """1, 2, 3 ... over the last dimensions, as float32."""
+    """Count 1, 2, 3 ... over the last dimensions, as float32."""
     op = basics.opset()
     plane, one = op.Shape(x, start=-dims), op.Constant(value_int=1)
     end = op.Add(op.ReduceProd(plane, keepdims=0), one)

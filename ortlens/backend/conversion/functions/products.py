@@ -16,15 +16,9 @@ _aten = torch.ops.aten
 
 
 def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
-    """Multiply each group of rows by its own matrix.
+    """Multiply each group of adjacent rows, which ends at `offs`, by its own matrix; rows after the last group are zero.
 
-    Args:
-        tokens: [row, in]; the rows of a group are adjacent.
-        weight: [group, in, out], with a known number of groups.
-        offs: [group], the end of each group.
-
-    Returns:
-        [row, out]; rows after the last group are zero. Source: `grouped_mm_fallback` in `transformers/integrations/moe.py`.
+    Shapes: [row, in] and [group, in, out] give [row, out]. Source: `grouped_mm_fallback` in `transformers/integrations/moe.py`.
     """
     op = basics.opset()
     zero = op.Constant(value_ints=[0])
@@ -105,7 +99,7 @@ def addr(x: Any, first: Any, second: Any, beta: Any = 1, alpha: Any = 1) -> Any:
 
 
 def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
-    """`beta * x + alpha * product`; with `beta=0`, PyTorch ignores `x`, also where it is NaN."""
+    """Compute `beta * x + alpha * product`; with `beta=0`, PyTorch ignores `x`, also where it is NaN."""
     op = basics.opset()
     if basics.is_value(beta):
         beta = basics.number(x, beta)
@@ -116,12 +110,12 @@ def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
 
 
 def _scaled(value: Any, factor: Any, like: Any) -> Any:
-    """A product with a number, in the element type of `like`."""
+    """Multiply by a number, in the element type of `like`."""
     return value if not basics.is_value(factor) and factor == 1 else basics.opset().Mul(value, basics.number(like, factor))
 
 
 def _fits_float32(factor: Any) -> bool:
-    """Whether an attribute of a node, which is a float32, can hold a number."""
+    """Tell whether an attribute of a node, which is a float32, can hold a number."""
     return not basics.is_value(factor) and float(torch.tensor(factor, dtype=torch.float32)) == factor
 
 

@@ -23,7 +23,7 @@ _MOST_PRODUCTS = 16  # exponents of integers up to here become products
 
 
 def _operands(x: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Both operands in one element type, and a value of that type; either may be a number."""
+    """Return both operands in one element type, and a value of that type; either may be a number."""
     like = x if basics.is_value(x) else y
     return basics.number(like, x), basics.number(like, y), like
 
@@ -59,7 +59,7 @@ def floor_divide(x: Any, y: Any) -> Any:
 
 
 def integer_floor(x: Any, y: Any, like: Any) -> Any:
-    """A quotient of integers, rounded down; processors round it towards zero."""
+    """Divide integers, rounding down; processors round towards zero."""
     op, zero = basics.opset(), basics.number(like, 0)
     quotient = _quotient(x, y, like)
     if int(like.dtype) in _UNSIGNED:
@@ -69,7 +69,7 @@ def integer_floor(x: Any, y: Any, like: Any) -> Any:
 
 
 def _divisor(y: Any, like: Any) -> tuple[Any, Any]:
-    """A divisor that is not -1, and where it was; None where it never is."""
+    """Return a divisor that is not -1, and where it was; None where it never is."""
     op, known = basics.opset(), getattr(y, "const_value", y)  # a tensor of `onnx_ir` where the program has a number
     if int(like.dtype) in _UNSIGNED or (known is not None and (known.numpy() != -1).all()):
         return y, None
@@ -78,7 +78,7 @@ def _divisor(y: Any, like: Any) -> tuple[Any, Any]:
 
 
 def _quotient(x: Any, y: Any, like: Any) -> Any:
-    """A quotient of integers, rounded towards zero."""
+    """Divide integers, rounding towards zero."""
     op, (divisor, flips) = basics.opset(), _divisor(y, like)
     quotient = op.Div(x, divisor)
     return quotient if flips is None else op.Where(flips, op.Neg(x), quotient)
@@ -134,15 +134,7 @@ def power_of_number(base: Any, exponent: Any) -> Any:
 
 
 def is_short_integer_power(x: torch.Tensor, exponent: Any) -> bool:
-    """Whether a power of integers can be written as a few products.
-
-    Args:
-        x: The base.
-        exponent: The exponent.
-
-    Returns:
-        False for tensors and large numbers; ONNX Runtime's Pow computes integers through floats, and does not wrap.
-    """
+    """Tell whether a few products give a power of integers; ONNX Runtime's Pow computes it through floats and does not wrap."""
     return not x.is_floating_point() and isinstance(exponent, int) and 0 <= exponent <= _MOST_PRODUCTS
 
 

@@ -60,7 +60,7 @@ def lstm_layer(  # noqa: PLR0913, PLR0917 - the schema
 
 
 def _with_nan(states: tuple[Any, Any, Any], made: tuple[Any, Any, Any], *, reverse: bool) -> list[Any]:
-    """The results with NaN from the step on that takes the first one, which ONNX Runtime turns into finite numbers.
+    """Put NaN into the results from the step on that takes the first one, which ONNX Runtime turns into finite numbers.
 
     Two infinities count as NaN, since most sums over both are; a single one, and those of the cell state, ONNX Runtime computes rightly.
     """
@@ -78,14 +78,14 @@ def _with_nan(states: tuple[Any, Any, Any], made: tuple[Any, Any, Any], *, rever
 
 
 def _invalid(x: Any) -> Any:
-    """1 in each row that has a NaN or two infinities, else 0; the last dimension has size 1."""
+    """Mark each row that has a NaN or two infinities with 1, else 0; the last dimension has size 1."""
     op = basics.opset()
     numbers = op.Add(op.Cast(op.IsInf(x), to=basics.FLOAT), op.Mul(op.Cast(op.IsNaN(x), to=basics.FLOAT), op.Constant(value_float=2.0)))
     return op.Cast(op.Greater(op.ReduceSum(numbers, op.Constant(value_ints=[-1])), op.Constant(value_float=1.5)), to=basics.FLOAT)
 
 
 def _gates_in_order(weight: Any) -> Any:
-    """PyTorch has the gates as input, forget, cell, output; ONNX as input, output, forget, cell."""
+    """Reorder gates: PyTorch has input, forget, cell, output; ONNX has input, output, forget, cell."""
     op = basics.opset()
     into, forget, cell, out = op.Split(weight, num_outputs=4, axis=0)
     return op.Concat(into, out, forget, cell, axis=0)

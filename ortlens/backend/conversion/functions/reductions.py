@@ -23,7 +23,7 @@ _MANY = 1 << 20  # as many integers of 32 bits add up to less than 2**53
 
 
 def _axes(x: Any, dim: Any) -> list[int] | None:
-    """The dimensions to reduce; None for all."""
+    """Return the dimensions to reduce; None for all."""
     given = [dim] if isinstance(dim, int) else list(dim or ())
     return given if given and len(x.shape) else None
 
@@ -41,7 +41,7 @@ def _reduced_sizes(x: Any, axes: Sequence[int] | None) -> list[Any]:
 
 
 def _count(x: Any, axes: Sequence[int] | None) -> int | None:
-    """How many elements make one result; None if that is known at run time only."""
+    """Count the elements that make one result; None if that is known at run time only."""
     sizes = _reduced_sizes(x, axes)
     return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
 
@@ -54,7 +54,7 @@ def _cast(x: Any, dtype: int) -> Any:
 
 
 def _with_nan(x: Any, reduced: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
-    """A maximum or minimum that is NaN where one of its elements was."""
+    """Make a maximum or minimum NaN where one of its elements was."""
     op = basics.opset()
     if not basics.is_float(x):
         return reduced
@@ -75,7 +75,7 @@ def _extreme(name: str, x: Any, dim: Sequence[int], *, keepdim: bool) -> Any:
 
 
 def _integer_extreme(x: Any, axes: Sequence[int] | None, *, largest: bool, keepdim: bool) -> Any:
-    """Of 64-bit integers, ReduceMax and ReduceMin compare a part of the bits; TopK compares them whole."""
+    """Reduce 64-bit integers by TopK, which compares them whole; ReduceMax and ReduceMin compare a part of the bits."""
     op, rank = basics.opset(), len(x.shape)
     every = sorted(range(rank) if axes is None else {axis % rank for axis in axes})
     if 0 in list(x.shape):
@@ -159,7 +159,7 @@ def sum_all(x: Any, dtype: int = -1) -> Any:
 
 
 def _adds_exactly(x: Any, axes: Sequence[int] | None) -> bool:
-    """Whether float64 holds the sum of 64-bit integers: they are few, and were made of smaller ones."""
+    """Tell whether float64 holds the sum of 64-bit integers: they are few, and were made of smaller ones."""
     cast, count = x.producer(), _count(x, axes)
     if cast is None or cast.op_type != "Cast" or cast.inputs[0].dtype is None:
         return False
@@ -200,7 +200,7 @@ def mean_all(x: Any, dtype: int = -1) -> Any:
 
 
 def _number_of(x: Any, axes: Sequence[int] | None) -> Any:
-    """How many elements make one result, in the type of `x`."""
+    """Compute how many elements make one result, in the type of `x`."""
     op, count = basics.opset(), _count(x, axes)
     if count is not None:
         return basics.number(x, count)
@@ -237,7 +237,7 @@ def _var_mean(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any,
 
 
 def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
-    """The number of elements less the correction, at least 0."""
+    """Compute the number of elements less the correction, at least 0."""
     op, count = basics.opset(), _count(x, axes)
     if count is not None and not basics.is_value(correction):
         return basics.number(x, float(max(count - correction, 0)))

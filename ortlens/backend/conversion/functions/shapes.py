@@ -95,14 +95,7 @@ def split_with_sizes(x: Any, split_sizes: Sequence[Any], dim: int = 0) -> Sequen
 
 
 def size_vector(sizes: Sequence[Any]) -> Any:
-    """Make one vector of sizes: runs of known sizes become one constant each, concatenated with the symbolic sizes.
-
-    Args:
-        sizes: Integers, and values of the model.
-
-    Returns:
-        A vector of int64.
-    """
+    """Make one int64 vector of sizes: known sizes become one constant per run, concatenated with the symbolic sizes."""
     op = basics.opset()
     parts: list[Any] = []
     known: list[int] = []

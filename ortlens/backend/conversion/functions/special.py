@@ -38,7 +38,7 @@ def expm1(x: Any) -> Any:
 
 
 def _logarithm(base: float) -> Callable[..., Any]:
-    """A logarithm that is a whole number at the powers of its base, where a quotient of logarithms may lie just below it."""
+    """Make a logarithm that is whole at the powers of its base, where a quotient of logarithms may lie just below it."""
 
     @basics.in_float32
     def logarithm(x: Any) -> Any:
