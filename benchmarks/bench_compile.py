@@ -37,20 +37,7 @@ _STATES = {"warmed": True, "first": False}
 
 
 def sample(options: argparse.Namespace, way: str, model: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - what JSON holds
-    """One sample in a process of its own.
-
-    Args:
-        options: As parsed.
-        way: One of `compile_sample.WAYS`.
-        model: One of `MODELS`.
-        **more: What else the way takes.
-
-    Returns:
-        What the process found.
-
-    Raises:
-        RuntimeError: The process failed; the message holds what it wrote.
-    """
+    """One sample in a process of its own."""
     return json.loads(_last_line(compile_sample.__file__, {**_asked(options, way, model), **more}))  # type: ignore[no-any-return]
 
 
@@ -70,14 +57,7 @@ def _last_line(script: str, asked: Mapping[str, Any], **more: str) -> str:
 
 
 def against_export(options: argparse.Namespace) -> Table:
-    """First calls against the exporter, a row per model and state, and their geometric means.
-
-    Args:
-        options: As parsed.
-
-    Returns:
-        The table.
-    """
+    """First calls against the exporter, a row per model and state, and their geometric means."""
     times: dict[tuple[str, str, str], list[Times]] = {}
     states = {"warmed": True} if options.quick else _STATES
     for _ in range(options.samples):
@@ -108,14 +88,7 @@ def _compared(name: str, ours: Sequence[Times], others: Sequence[Times], goal: f
 
 
 def under_a_lens(options: argparse.Namespace) -> list[Table]:
-    """What a Lens adds to a compilation, and from its frames where the time goes.
-
-    Args:
-        options: As parsed.
-
-    Returns:
-        Two tables of a row per model.
-    """
+    """What a Lens adds to a compilation, and from its frames where the time goes."""
     found = {model: sample(options, "lens", model, rounds=1 if options.quick else 5) for model in options.models}
     added = [_compared(model, one["with"], one["without"], _LENS) for model, one in found.items()]
     phases = [_phases(model, one["phases"]) for model, one in found.items()]
@@ -132,14 +105,7 @@ def _phases(model: str, ns: Mapping[str, int]) -> Row:
 
 
 def with_a_cache(options: argparse.Namespace) -> Table:
-    """From the backend's entry to the first result: a filled `cache_dir` against an empty one, each in a new process.
-
-    Args:
-        options: As parsed.
-
-    Returns:
-        The table; without rows where there is no such option.
-    """
+    """From the backend's entry to the first result: a filled `cache_dir` against an empty one, each in a new process."""
     title = "Backend time with a filled cache_dir to an empty one"
     if "cache_dir" not in {field.name for field in dataclasses.fields(OrtBackendOptions)}:
         return Table(title=title, remarks=["not measured: this version of ortlens has no option cache_dir"])
@@ -161,14 +127,7 @@ def with_a_cache(options: argparse.Namespace) -> Table:
 
 
 def second_process(options: argparse.Namespace) -> Table:
-    """A process that finds what an earlier one prepared, from `import torch` to the first answer, to loading a saved ONNX file.
-
-    Args:
-        options: As parsed.
-
-    Returns:
-        The table, a row per model and way.
-    """
+    """A process that finds what an earlier one prepared, from `import torch` to the first answer, to loading a saved ONNX file."""
     why_not = why_no_inductor(options)
     ways = [way for way in warm_sample.WAYS if way != "inductor" or not why_not]
     rows = []

@@ -76,16 +76,7 @@ _BEFORE_FRAME = "document.querySelector('.olg-stage') && performance.getEntriesB
 
 
 def measured(page: str, *, openings: int, frames: int) -> tuple[list[Row], list[Row]]:
-    """Times of opening, and of a frame at three scales with every group open.
-
-    Args:
-        page: The HTML.
-        openings: How often it is opened.
-        frames: How many frames are panned per scale.
-
-    Returns:
-        Two lists of rows.
-    """
+    """Times of opening, and of a frame at three scales with every group open."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as running:

@@ -55,16 +55,7 @@ class Block(torch.nn.Module):
 
 
 def with_layers(count: int, *, quick: bool) -> dict[str, float]:
-    """Compile a model of `count` layers a few times, then time its calls.
-
-    Args:
-        count: Layers.
-        quick: Few short rounds.
-
-    Returns:
-        `nodes`, `compile_s`, and per call in microseconds: `call`, `run` (the session's own), `floor`, and `ours`, which is
-        what the other two leave.
-    """
+    """Compile a model of `count` layers a few times, then time its calls."""
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(*(Block(16) for _ in range(count))).eval(), torch.randn(4, 16)
     seconds = []
@@ -86,14 +77,7 @@ def with_layers(count: int, *, quick: bool) -> dict[str, float]:
 
 
 def layers_tables(*, quick: bool) -> list[Table]:
-    """Growth with layers, to the smallest model.
-
-    Args:
-        quick: Small counts.
-
-    Returns:
-        A table for compiling and one for calling.
-    """
+    """Growth with layers, to the smallest model."""
     counts = (1, 2) if quick else (2, 8, 32)
     with_layers(1, quick=True)  # registries that are built once per process
     found = {count: with_layers(count, quick=quick) for count in counts}
@@ -159,28 +143,13 @@ def count_table(*, quick: bool) -> Table:
 
 
 def memory(which: str) -> float:
-    """Memory of this process in megabytes, from Linux.
-
-    Args:
-        which: `VmRSS` for what is resident now, `VmHWM` for the most that was. Not `ru_maxrss`: that of a child begins with
-            the peak of the process that started it.
-
-    Returns:
-        Megabytes (10^6 bytes).
-    """
+    """Memory of this process in megabytes, from Linux."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 / _MEGABYTE for line in lines if line.startswith(which))
 
 
 def with_weights(megabytes: int) -> dict[str, float]:
-    """Compile and call a model of four Linear layers of so much weight.
-
-    Args:
-        megabytes: Weight in all.
-
-    Returns:
-        `weight_mb` as it really is, `compile_s`, and `kept_mb` and `peak_mb`: what memory grew by, weights themselves apart.
-    """
+    """Compile and call a model of four Linear layers of so much weight."""
     size = max(1, round((megabytes * _MEGABYTE / 4 / 4) ** 0.5))
     tiny = torch.nn.Linear(4, 4).eval()
     isolated(tiny, "ortlens")(torch.randn(1, 4))  # code that is loaded once per process
@@ -196,14 +165,7 @@ def with_weights(megabytes: int) -> dict[str, float]:
 
 
 def with_calls(counts: list[int]) -> dict[str, float]:
-    """Call a small model under a Lens many times.
-
-    Args:
-        counts: Calls made, in all, when memory is read.
-
-    Returns:
-        Resident megabytes by count.
-    """
+    """Call a small model under a Lens many times."""
     model, x = torch.nn.Linear(4, 4).eval(), torch.randn(1, 4)
     lens = ortlens.Lens()
     fast, done, resident = isolated(model, lens), 0, {}
@@ -217,19 +179,7 @@ def with_calls(counts: list[int]) -> dict[str, float]:
 
 
 def apart(part: str, argument: object, threads: int) -> dict[str, Any]:
-    """Measure in a process of its own: memory that an earlier measurement freed would be taken for free.
-
-    Args:
-        part: `weights` or `calls`.
-        argument: Of its function.
-        threads: Threads.
-
-    Returns:
-        What the function returned.
-
-    Raises:
-        RuntimeError: The process failed; the message holds what it wrote.
-    """
+    """Measure in a process of its own: memory that an earlier measurement freed would be taken for free."""
     command = [sys.executable, __file__, "--sample", json.dumps([part, argument, threads])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -32,14 +32,7 @@ _ROUNDS = 3
 
 
 def made_up(count: int) -> r.Capture:
-    """A capture with one graph of random wiring, some of whose nodes stay in PyTorch.
-
-    Args:
-        count: Nodes.
-
-    Returns:
-        The capture, with a partition, a session and its calls for each run of supported nodes.
-    """
+    """A capture with one graph of random wiring, some of whose nodes stay in PyTorch."""
     rng = random.Random(0)  # noqa: S311 - a shape, no secret
     nodes = tuple(_node(number, rng) for number in range(count))
     pieces = range(0, count, _EVERY)
@@ -93,14 +86,7 @@ def _fallback(node: r.Node) -> r.Fallback:
 
 
 def compiled(count: int) -> ortlens.Lens:
-    """A lens over a deep stack of layers, some of which hold an operator that stays in PyTorch.
-
-    Args:
-        count: Nodes to have at least.
-
-    Returns:
-        The lens, after a dry run.
-    """
+    """A lens over a deep stack of layers, some of which hold an operator that stays in PyTorch."""
     layers = -(-count // _NODES_PER_LAYER)
     model = torch.nn.Sequential(*(Layer(number) for number in range(layers))).eval()
     with torch.no_grad():

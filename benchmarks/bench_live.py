@@ -28,16 +28,7 @@ _RATIO, _SHARE = 1.01, 0.01
 
 
 def measured(steps: int, pairs: int) -> dict[str, Any]:
-    """Train in blocks, every second one under `live()`.
-
-    Args:
-        steps: Steps per block.
-        pairs: Pairs of blocks.
-
-    Returns:
-        The ratios of the pairs, the median time of a step, and the processor time of other threads under `live()`, less that without,
-        as a share of the loop's time.
-    """
+    """Train in blocks, every second one under `live()`."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -74,19 +65,7 @@ def measured(steps: int, pairs: int) -> dict[str, Any]:
 
 
 def in_kernel(steps: int, pairs: int, threads: int) -> dict[str, Any]:
-    """The same in a kernel, where each look is drawn and sent.
-
-    Args:
-        steps: As for `measured`.
-        pairs: Likewise.
-        threads: Of torch.
-
-    Returns:
-        As `measured`.
-
-    Raises:
-        RuntimeError: The cell failed.
-    """
+    """The same in a kernel, where each look is drawn and sent."""
     folder = str(Path(__file__).parent)
     cell = (
         f"import json, sys, torch\nsys.path.insert(0, {folder!r})\ntorch.set_num_threads({threads})\nfrom bench_live import measured\n"
@@ -118,15 +97,7 @@ def _kernel() -> Iterator[Any]:
 
 
 def rows_of(where: str, found: dict[str, Any]) -> list[Row]:
-    """The figures of one place.
-
-    Args:
-        where: The place.
-        found: From `measured`.
-
-    Returns:
-        The time with to that without, and the processor time of the thread.
-    """
+    """The figures of one place."""
     low, _, high = statistics.quantiles(found["ratios"], n=4)
     detail = {"us per step": found["step_us"], "middle half from": low, "to": high}
     return [

@@ -75,31 +75,14 @@ def _stack(size: int, layers: int) -> torch.nn.Sequential:
 
 
 def checked(model: Mixed, x: torch.Tensor) -> None:
-    """See that the graph is what it is meant to be: two partitions around one fallback, and the numbers of eager.
-
-    Args:
-        model: The model.
-        x: Its input.
-
-    Raises:
-        AssertionError: It is not.
-    """
+    """See that the graph is what it is meant to be: two partitions around one fallback, and the numbers of eager."""
     lens = ortlens.Lens()
     torch.testing.assert_close(isolated(model, lens)(x), model(x), atol=_TOLERANCE, rtol=_TOLERANCE)
     assert (len(lens.graphs), len(lens.partitions), len(lens.fallbacks)) == (1, 2, 1), lens.summary()
 
 
 def measured(model: Mixed, x: torch.Tensor, *, quick: bool) -> Turns:
-    """Time the whole, its parts, and eager.
-
-    Args:
-        model: The model.
-        x: Its input.
-        quick: Few short rounds.
-
-    Returns:
-        The times of `whole`, `before`, `between`, `after` and `eager`.
-    """
+    """Time the whole, its parts, and eager."""
     middle = model.before(x)
     last = model.between(middle)
     whole, before, after = (isolated(part, "ortlens") for part in (model, model.before, model.after))

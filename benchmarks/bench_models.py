@@ -26,19 +26,7 @@ _TOLERANCE = 1e-4
 
 
 def measured(name: str, options: argparse.Namespace, *, inductor: bool) -> Turns:
-    """Time every way of one model.
-
-    Args:
-        name: One of `MODELS` or `REAL`.
-        options: As parsed.
-        inductor: Whether Inductor is among them.
-
-    Returns:
-        The times.
-
-    Raises:
-        AssertionError: A way gives other numbers than eager.
-    """
+    """Time every way of one model."""
     torch.compiler.reset()
     model, x = build(name, quick=options.quick)
     expected = model(x)
@@ -58,16 +46,7 @@ def measured(name: str, options: argparse.Namespace, *, inductor: bool) -> Turns
 
 
 def against(way: str, other: str, turns: dict[str, Turns]) -> Table:
-    """The ratios of one way to another, a row per model, their geometric mean and the worst.
-
-    Args:
-        way: `ortlens`, compiled, or `frozen`.
-        other: The other way.
-        turns: By model.
-
-    Returns:
-        The table, with goals where there are some.
-    """
+    """The ratios of one way to another, a row per model, their geometric mean and the worst."""
     mean_goal, goal = _GOALS.get((way, other), (None, None))
     rows = [times.compared(model, way, other, goal=goal) for model, times in turns.items()]
     ratios = [row.value for row in rows]

@@ -57,12 +57,7 @@ class Step:
     """
 
     def __init__(self, model: torch.nn.Module, backend: str) -> None:
-        """Compile.
-
-        Args:
-            model: Returns the loss.
-            backend: As for `torch.compile`, or `eager` for the model as it is.
-        """
+        """Compile."""
         mine = copy.deepcopy(model)
         self._optimizer = torch.optim.AdamW(mine.parameters(), lr=1e-3)
         self._loss_of = mine if backend == "eager" else isolated(mine, backend)
@@ -89,21 +84,7 @@ class Step:
 
 
 def measured(name: str, model: torch.nn.Module, x: torch.Tensor, options: argparse.Namespace, why_not: str) -> Table:
-    """Time the steps of one model.
-
-    Args:
-        name: The model's.
-        model: Returns the loss.
-        x: Its input.
-        options: As parsed.
-        why_not: Why Inductor is not among the ways; empty if it is.
-
-    Returns:
-        The table.
-
-    Raises:
-        AssertionError: A way gives other losses than eager.
-    """
+    """Time the steps of one model."""
     torch.compiler.reset()
     steps = {backend: Step(model, backend) for backend in ("eager", "ortlens", *([] if why_not else ["inductor"]))}
     for _ in range(_CHECKED_STEPS):

@@ -53,15 +53,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def compared(values: int, rounds: int) -> Row:
-    """Both ways on one model, in turns; the first round of each is not counted, since tables are built once per process.
-
-    Args:
-        values: How many values the model has.
-        rounds: How often each way is timed.
-
-    Returns:
-        The median over rounds of the ratio within a round.
-    """
+    """Both ways on one model, in turns; the first round of each is not counted, since tables are built once per process."""
     model, x = stack(values), torch.randn(8, _WIDTH)
     program = exported(model, x)
     lens = ortlens.explain(model, calls=1)(x)

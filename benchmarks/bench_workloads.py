@@ -77,19 +77,7 @@ def built(workload: Workload, backend: object, *, quick: bool) -> Callable[[], A
 
 
 def measured(workload: Workload, options: argparse.Namespace, *, inductor: bool) -> tuple[Turns, dict[str, float], str]:
-    """Time a workload.
-
-    Args:
-        workload: Which.
-        options: As parsed.
-        inductor: Whether Inductor is among the ways.
-
-    Returns:
-        The times; coverage, graphs and partitions; what the lens says first.
-
-    Raises:
-        AssertionError: A way gives other results than eager.
-    """
+    """Time a workload."""
     torch.compiler.reset()
     with torch.set_grad_enabled(workload.trains):
         lens = ortlens.Lens()

@@ -39,16 +39,7 @@ class Stopwatch:
 
 
 def through_ortlens(model: torch.nn.Module, x: torch.Tensor, backend: object = "ortlens") -> tuple[Times, torch.Tensor]:
-    """Compile and call once.
-
-    Args:
-        model: Of one tensor.
-        x: Its input.
-        backend: As for `torch.compile`.
-
-    Returns:
-        The times, and what the call returned.
-    """
+    """Compile and call once."""
     watch = Stopwatch()
     result: torch.Tensor = isolated(model, backend)(x)
     return watch.read(), result
@@ -95,16 +86,7 @@ def _first_call(way: str, model: torch.nn.Module, x: torch.Tensor, folder: str) 
 
 
 def pairs_under_a_lens(model: torch.nn.Module, x: torch.Tensor, rounds: int) -> dict[str, Any]:
-    """Compile with a Lens and without in turns, each first every other time.
-
-    Args:
-        model: Of one tensor.
-        x: Its input.
-        rounds: How many pairs.
-
-    Returns:
-        Times per round `with` and `without`, and `phases`: the sums over the graphs of the last Lens, in ns.
-    """
+    """Compile with a Lens and without in turns, each first every other time."""
     times: dict[str, list[Times]] = {"with": [], "without": []}
     lens = ortlens.Lens()
     through_ortlens(model, x)  # the first time costs more, whoever watches

@@ -89,18 +89,7 @@ def _stepping(case: str, backend: object, *, quick: bool) -> Callable[[], torch.
 
 
 def measured_generation(case: str, *, quick: bool) -> Generated:
-    """Time a case against eager.
-
-    Args:
-        case: Of `CASES`.
-        quick: Tiny sizes.
-
-    Returns:
-        What was seen.
-
-    Raises:
-        AssertionError: The tokens differ from eager's.
-    """
+    """Time a case against eager."""
     torch.compiler.reset()
     lens = ortlens.Lens()
     steps = {way: _stepping(case, backend, quick=quick) for way, backend in (("eager", None), ("ortlens", lens))}
@@ -126,14 +115,7 @@ def measured_generation(case: str, *, quick: bool) -> Generated:
 
 
 def generation_section(found: Mapping[str, Generated]) -> str:
-    """The section of the page.
-
-    Args:
-        found: Cases that were measured; others are left empty, and named.
-
-    Returns:
-        Markdown.
-    """
+    """The section of the page."""
     return SECTION.format(
         goal=GOAL,
         ways=" | ".join(WAYS),

@@ -64,15 +64,7 @@ class Table:
 
 
 def parser_for(description: str | None, *, threads: int = 1) -> argparse.ArgumentParser:
-    """The options that every benchmark takes.
-
-    Args:
-        description: The module's docstring.
-        threads: Default number of threads; one first, since torch's OpenMP pool can stall for milliseconds on busy cores.
-
-    Returns:
-        A parser to which a benchmark may add its own.
-    """
+    """The options that every benchmark takes."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, default=threads, help=f"threads of torch and of ONNX Runtime alike (default {threads})")
     parser.add_argument("--quick", action="store_true", help="tiny sizes and few rounds: shows that it works, the figures mean nothing")
@@ -82,13 +74,7 @@ def parser_for(description: str | None, *, threads: int = 1) -> argparse.Argumen
 
 
 def report(what: str, tables: Sequence[Table], options: argparse.Namespace) -> None:
-    """Print the tables under a head that says what was measured where; write them as JSON where asked.
-
-    Args:
-        what: The benchmark, in a few words.
-        tables: What it found.
-        options: As parsed.
-    """
+    """Print the tables under a head that says what was measured where; write them as JSON where asked."""
     busy = hasattr(os, "getloadavg") and os.getloadavg()[0] > options.threads + _IDLE_LOAD
     head = {"benchmark": what, "threads": options.threads, "quick": options.quick, **_environment(), "busy": busy}
     print(f"{what}; threads: {options.threads}{'; --quick: figures mean nothing' if options.quick else ''}")
@@ -203,17 +189,7 @@ def called_with(ways: Mapping[str, Callable[..., object]], x: torch.Tensor) -> d
 
 
 def take_turns(ways: Mapping[str, Callable[[], object]], *, quick: bool, rounds: int = 31, turn_ms: float = 60) -> Turns:
-    """Time ways that take turns, each round in another order.
-
-    Args:
-        ways: What to call, by name; compiled and checked already.
-        quick: Three short rounds.
-        rounds: Rounds otherwise.
-        turn_ms: What a turn of the slowest way should last at least, in milliseconds.
-
-    Returns:
-        The times.
-    """
+    """Time ways that take turns, each round in another order."""
     rounds, turn_ms = (3, 2) if quick else (rounds, turn_ms)
     slowest = max(_turn_us(call, 3)[0] for call in ways.values())
     calls = max(2, round(turn_ms * 1000 / slowest))
@@ -243,15 +219,7 @@ def _turn_us(call: Callable[[], object], calls: int) -> tuple[float, float, floa
 
 
 def isolated(target: Callable[..., Any], backend: object) -> Callable[..., Any]:
-    """Compile a wrapper of its own for each backend: Dynamo would walk one list of compilations for all of them.
-
-    Args:
-        target: A function or module of one tensor.
-        backend: As for `torch.compile`.
-
-    Returns:
-        The compiled wrapper.
-    """
+    """Compile a wrapper of its own for each backend: Dynamo would walk one list of compilations for all of them."""
     scope: dict[str, Any] = {"target": target}
     exec("def call(x):\n    return target(x)\n", scope)  # noqa: S102 - a code object of its own is the point
     fast: Callable[..., Any] = torch.compile(scope["call"], backend=backend)  # type: ignore[call-overload]
@@ -289,11 +257,7 @@ def why_no_inductor(options: argparse.Namespace) -> str:
 
 
 def start(options: argparse.Namespace) -> None:
-    """Set what a measurement depends on: threads and random numbers.
-
-    Args:
-        options: As parsed.
-    """
+    """Set what a measurement depends on: threads and random numbers."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
 

@@ -106,15 +106,7 @@ REAL = tuple(_REAL)
 
 
 def build(name: str, *, quick: bool) -> tuple[torch.nn.Module, torch.Tensor]:
-    """A model for inference and its input, batch 1.
-
-    Args:
-        name: One of `MODELS` or `REAL`.
-        quick: Of `MODELS`: one layer of 32 instead of four of 256; for the convolutional net, stages and a quarter of the channels.
-
-    Returns:
-        The model, with random weights, and 64 tokens or an image of 128 x 128 (16 and 32 x 32); of `REAL`, what stands there.
-    """
+    """A model for inference and its input, batch 1."""
     torch.manual_seed(0)
     if name in _REAL:
         make, shape = _REAL[name]
@@ -127,16 +119,7 @@ def build(name: str, *, quick: bool) -> tuple[torch.nn.Module, torch.Tensor]:
 
 
 def exported_session(model: torch.nn.Module, x: torch.Tensor, threads: int) -> onnxruntime.InferenceSession:
-    """What one writes without ortlens: `torch.onnx.export` and a session, its optimisations left at their defaults.
-
-    Args:
-        model: Of one tensor.
-        x: Its input.
-        threads: Of the session.
-
-    Returns:
-        The session. The model goes from the exporter to it in memory, which is faster than through a file.
-    """
+    """What one writes without ortlens: `torch.onnx.export` and a session, its optimisations left at their defaults."""
     import onnxruntime  # here, because the second process of bench_compile.py times its import
 
     with warnings.catch_warnings():
@@ -149,16 +132,7 @@ def exported_session(model: torch.nn.Module, x: torch.Tensor, threads: int) -> o
 
 
 def bare_call(session: onnxruntime.InferenceSession, x: torch.Tensor, like: torch.Tensor) -> tuple[Callable[[], None], torch.Tensor]:
-    """The session through IOBinding, with input and output bound once: nothing but the run remains per call.
-
-    Args:
-        session: Of one input and one output.
-        x: Its input.
-        like: An output, for its shape and dtype.
-
-    Returns:
-        The call, and the tensor that it writes to.
-    """
+    """The session through IOBinding, with input and output bound once: nothing but the run remains per call."""
     taken, made = x.contiguous(), torch.empty_like(like).contiguous()
     binding = session.io_binding()
     for bind, (value,), tensor in (

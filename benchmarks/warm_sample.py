@@ -20,14 +20,7 @@ _TOLERANCE = 1e-4
 
 
 def prepare(model: torch.nn.Module, x: torch.Tensor, way: str, folder: Path) -> None:
-    """What the first process leaves behind.
-
-    Args:
-        model: Of one tensor.
-        x: Its input.
-        way: One of `WAYS`.
-        folder: Where to.
-    """
+    """What the first process leaves behind."""
     if way == "file":
         torch.onnx.export(model, (x,), str(folder / "model.onnx"), dynamo=True, verbose=False)
     elif way == "frozen":

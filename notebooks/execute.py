@@ -54,18 +54,7 @@ class _ThisInterpreter(AsyncKernelManager):
 
 
 def executed(path: Path, folder: Path) -> NotebookNode:
-    """Run a notebook in a fresh kernel.
-
-    Args:
-        path: The notebook; it is not changed.
-        folder: Working directory of its cells.
-
-    Returns:
-        The notebook with the outputs to commit.
-
-    Raises:
-        nbclient.exceptions.CellExecutionError: A cell raised.
-    """
+    """Run a notebook in a fresh kernel."""
     notebook = nbformat.read(path, as_version=4)
     environ = {**os.environ, **_SETTINGS, "IPYTHONDIR": str(folder / ".ipython"), "MPLCONFIGDIR": str(folder / ".matplotlib")}
     client = NotebookClient(notebook, kernel_manager_class=_ThisInterpreter, timeout=LIMIT_S, resources={"metadata": {"path": str(folder)}})
@@ -74,15 +63,7 @@ def executed(path: Path, folder: Path) -> NotebookNode:
 
 
 def kept(notebook: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
-    """Remove from a notebook what is not committed.
-
-    Args:
-        notebook: An executed notebook; changed in place.
-        scrub: Removes this machine's paths from a text.
-
-    Returns:
-        The notebook.
-    """
+    """Remove from a notebook what is not committed."""
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -98,7 +79,7 @@ def kept(notebook: NotebookNode, scrub: Callable[[str], str]) -> NotebookNode:
 
 
 def _is_widget_alone(output: NotebookNode) -> bool:
-    """Whether an output is only a widget; its HTML, if any, is a separate output."""
+    """Tell whether an output is only a widget; its HTML, if any, is a separate output."""
     data = output.get("data", {})
     return _WIDGETS in data and "text/html" not in data
 
@@ -116,27 +97,13 @@ def _kept_output(output: NotebookNode, scrub: Callable[[str], str]) -> NotebookN
 
 
 def source_digest(notebook: NotebookNode) -> str:
-    """A digest of the code cells, which shows whether the outputs are those of this code. Prose may change without a new run.
-
-    Args:
-        notebook: A notebook.
-
-    Returns:
-        Hexadecimal digits.
-    """
+    """Return a digest of the code cells, which shows whether the outputs are those of this code. Prose may change without a new run."""
     text = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def scrubber(folder: Path) -> Callable[[str], str]:
-    """Make a function that removes this machine's paths from a text.
-
-    Args:
-        folder: Working directory of the notebook.
-
-    Returns:
-        A function of a text. It makes paths inside site-packages, this checkout and the folder relative to them.
-    """
+    """Make a function that removes this machine's paths from a text."""
     inside: Iterable[str] = (*site.getsitepackages(), site.getusersitepackages(), str(folder.resolve()), str(folder), str(FOLDER.parent))
     roots = sorted({root for root in inside if len(root) > 1}, key=len, reverse=True)
     pattern = re.compile("(?:" + "|".join(re.escape(root) for root in roots) + r")(?:/|\b)")
@@ -144,14 +111,7 @@ def scrubber(folder: Path) -> Callable[[str], str]:
 
 
 def main(names: list[str]) -> int:
-    """Run notebooks and write them back.
-
-    Args:
-        names: Prefixes of their names; empty for all.
-
-    Returns:
-        The exit status. A notebook that raises stops the run.
-    """
+    """Run notebooks and write them back."""
     for path in NOTEBOOKS:
         if names and not path.name.startswith(tuple(names)):
             continue

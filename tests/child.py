@@ -23,13 +23,7 @@ class Child:
     """
 
     def __init__(self, module: str, *arguments: str, limit_s: float) -> None:
-        """Start it.
-
-        Args:
-            module: To run with `python -m`; it prints one JSON object per line.
-            *arguments: Its arguments.
-            limit_s: Longest silence, in seconds.
-        """
+        """Start it."""
         command = [sys.executable, "-m", module, *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)

@@ -13,14 +13,7 @@ _CLOSING = re.compile(rf"^=* ?(?=.*{_COUNT.pattern}).* in (?P<seconds>[\d.]+)s\b
 
 
 def closing_line(logs: list[str]) -> str:
-    """Add up what the runs counted.
-
-    Args:
-        logs: Output of each run.
-
-    Returns:
-        A line as pytest ends with, such as `12 passed, 1 skipped in 3.45s`. A run that did not get to its end counts as an error.
-    """
+    """Add up what the runs counted."""
     counts: Counter[str] = Counter()
     seconds = 0.0
     for log in logs:

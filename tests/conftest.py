@@ -93,11 +93,7 @@ def root() -> Path:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., str]:
-    """Run a program in a fresh interpreter, in an empty folder; a failure shows what the program wrote.
-
-    Returns:
-        A function of the program's text and its arguments that returns its standard output.
-    """
+    """Run a program in a fresh interpreter, in an empty folder; a failure shows what the program wrote."""
 
     def run(program: str, *args: str, executable: str = sys.executable) -> str:
         # -X utf8: the output is read back as UTF-8 whatever the locale says.

@@ -11,15 +11,7 @@ if TYPE_CHECKING:
 
 
 def calls_within(function: Callable[..., object], *args: object) -> list[str]:
-    """List the calls that a function makes in this thread, by the interpreter's own account.
-
-    Args:
-        function: What to call.
-        *args: What to call it with.
-
-    Returns:
-        The name of each Python and C function that was called, in order; without `function` itself.
-    """
+    """List the calls that a function makes in this thread, by the interpreter's own account."""
     names: list[str] = []
 
     def note(frame: FrameType, event: str, arg: object) -> None:

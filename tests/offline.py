@@ -18,14 +18,7 @@ class OfflineError(OSError):
 
 
 def is_local(host: object) -> bool:
-    """Whether a host is this machine.
-
-    Args:
-        host: A name or an address; None stands for this machine.
-
-    Returns:
-        True for its own names, loopback and unspecified addresses.
-    """
+    """Whether a host is this machine."""
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
     if name is None or name in _LOCAL:
         return True

@@ -13,18 +13,7 @@ if TYPE_CHECKING:
 
 
 def sampled(names: Iterable[str], default: Collection[str]) -> list[ParameterSet]:
-    """Mark all cases but a few as slow.
-
-    Args:
-        names: Every case of the sweep.
-        default: Those that run in `make test`; each must be one of the names.
-
-    Returns:
-        One parameter per case, in order.
-
-    Raises:
-        ValueError: A default case is none of the sweep, so that less would run than was meant.
-    """
+    """Mark all cases but a few as slow."""
     every = list(names)
     if missing := sorted(set(default) - set(every)):
         raise ValueError(f"{', '.join(missing)}: no case of the sweep, which has {', '.join(every)}")

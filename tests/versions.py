@@ -82,14 +82,7 @@ Where tests fail with an older or newer torch, ortlens says less, or other words
 
 
 def environment_with(requirement: str) -> dict[str, str] | None:
-    """What a process needs to find another version of a package first; it is installed if it is not there.
-
-    Args:
-        requirement: As pip takes it; several have blanks between them.
-
-    Returns:
-        Variables of the environment; None where pip has nothing to install for this Python.
-    """
+    """What a process needs to find another version of a package first; it is installed if it is not there."""
     if _refusal(requirement):
         return None
     in_front = [] if _has_own_environment(requirement) else [str(_place(requirement))]
@@ -186,15 +179,7 @@ def _title(requirement: str) -> str:
 
 
 def run(requirement: str, *, keep: bool = False) -> bool:
-    """Run the part with a version in place of the tested one, and keep its output.
-
-    Args:
-        requirement: As pip takes it.
-        keep: Whether a torch or a Python stays installed.
-
-    Returns:
-        Whether all passed.
-    """
+    """Run the part with a version in place of the tested one, and keep its output."""
     refusal = _refusal(requirement)
     if refusal:
         _log(requirement).write_text(f"{_title(requirement)}\n{_REFUSED}: {refusal}\n", encoding="utf-8")
@@ -220,14 +205,7 @@ def run(requirement: str, *, keep: bool = False) -> bool:
 
 
 def row(requirement: str) -> str:
-    """The row of a version, from the output that is kept.
-
-    Args:
-        requirement: As pip takes it.
-
-    Returns:
-        A line of Markdown.
-    """
+    """The row of a version, from the output that is kept."""
     kept = _log(requirement).read_text(encoding="utf-8") if _log(requirement).exists() else ""
     title, *lines = kept.splitlines() or [""]
     if title != _title(requirement):
@@ -260,11 +238,7 @@ def _row_on_the_page(requirement: str) -> str:
 
 
 def page() -> str:
-    """The page, from the output that is kept.
-
-    Returns:
-        Markdown.
-    """
+    """The page, from the output that is kept."""
     lists = {"part_of_torch": PART_OF_TORCH, "part_of_python": PART_OF_PYTHON, "part": PART}
     parts = {name: ", ".join(f"`{path}`" for path in paths) for name, paths in lists.items()}
     ranges = {name: str(SUPPORTED[name]) for name in ("torch", "onnxruntime")}

@@ -30,14 +30,7 @@ _STYLE = "body{margin:0;background:Canvas;color:CanvasText;color-scheme:light da
 
 
 def page_from_captures(*captures: Capture | bytes) -> str:
-    """A page with a view per capture.
-
-    Args:
-        *captures: What to show; packed ones as they are.
-
-    Returns:
-        The HTML; it loads nothing.
-    """
+    """A page with a view per capture."""
     css = (STATIC / "explorer.css").read_text(encoding="utf-8")
     script = (STATIC / "explorer.report.js").read_text(encoding="utf-8").replace("</script", "<\\/script")
     packed = [capture if isinstance(capture, bytes) else payload_bytes(capture) for capture in captures]

@@ -121,11 +121,7 @@ def with_functions(capture: Capture) -> Capture:
 
 
 def take(browser: Browser, picture: Picture, folder: Path) -> Path:
-    """Opens the capture, does the steps and takes the picture.
-
-    Returns:
-        The file.
-    """
+    """Opens the capture, does the steps and takes the picture."""
     html = folder / f"{picture.capture}.html"
     html.write_text(page_of(picture), encoding="utf-8")
     page = browser.new_page(viewport=SIZE | {"height": picture.height}, color_scheme=picture.scheme)

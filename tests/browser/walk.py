@@ -16,14 +16,7 @@ PANELS = ("overview", "actions", "flame", "graph", "tables", "timeline", "roofli
 
 
 def watch(page: Page, trouble: list[str], own: str, *, frames: bool = False) -> None:
-    """Note what a page complains of, and whom it asks for anything.
-
-    Args:
-        page: The page, before it is opened.
-        trouble: Grows by a line for each message, error, dialog and request.
-        own: The page's own address, the only one that may be asked for.
-        frames: Whether blobs may be, too, which a frame makes itself.
-    """
+    """Note what a page complains of, and whom it asks for anything."""
 
     def asked(request: Request) -> None:
         if request.url != own and not (frames and request.url.startswith("blob:null/")):

@@ -124,11 +124,7 @@ LINES = (
 
 
 def written_tests() -> tuple[str, ...]:
-    """The names of the test functions of this suite that stand for a line.
-
-    Returns:
-        Names that begin like a line's, in the order of the files.
-    """
+    """The names of the test functions of this suite that stand for a line."""
     statements = (node for path in sorted(HERE.glob("test_*.py")) for node in ast.parse(path.read_text(encoding="utf-8")).body)
     functions = (node.name for node in statements if isinstance(node, ast.FunctionDef))
     return tuple(name for name in functions if name.startswith(("test_3_1_", "test_8_")))

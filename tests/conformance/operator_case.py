@@ -146,15 +146,7 @@ class _Wrapped(nn.Module):
 
 
 def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
-    """Send a case through `torch.compile` and compare results and arguments with eager.
-
-    Args:
-        given: The case.
-        dynamic: Whether sizes are symbolic; then the second call is made too.
-
-    Returns:
-        What the lens recorded.
-    """
+    """Send a case through `torch.compile` and compare results and arguments with eager."""
     lens = Lens()
     compiled = torch.compile(_of_users(given.function), backend=lens, dynamic=dynamic)
     calls = [given.args] + ([given.then] if dynamic and given.then is not None else [])
@@ -176,14 +168,7 @@ def _of_users(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def exported_like_eager(given: OpCase) -> Capture:
-    """Send a case through `torch.export` and `explain`, and compare results and arguments with eager.
-
-    Args:
-        given: The case.
-
-    Returns:
-        What the lens recorded.
-    """
+    """Send a case through `torch.export` and `explain`, and compare results and arguments with eager."""
     function = given.function
     module = function if isinstance(function, nn.Module) else _Wrapped(function)
     with torch.no_grad():

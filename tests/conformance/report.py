@@ -52,14 +52,7 @@ class Column:
 
 
 def run_suite() -> Column:
-    """Run every test of the suite, every case on every road.
-
-    Returns:
-        A column for the versions at hand.
-
-    Raises:
-        RuntimeError: pytest could not run the suite.
-    """
+    """Run every test of the suite, every case on every road."""
     with tempfile.TemporaryDirectory() as folder:
         xml = Path(folder) / "results.xml"
         options = ["-q", "-m", "", "--tb=line", "--show-capture=no", f"--junit-xml={xml}"]
@@ -95,15 +88,7 @@ def _result(line: Line, counts: dict[str, collections.Counter[str]]) -> str:
 
 
 def page(columns: Sequence[Column], newest: Column | None = None) -> str:
-    """The page.
-
-    Args:
-        columns: What is there, newest first.
-        newest: What comes first; it takes the place of a column for the same version of torch.
-
-    Returns:
-        Markdown.
-    """
+    """The page."""
     kept = [column for column in columns if newest is None or column.torch() != newest.torch()]
     shown = kept if newest is None else [newest, *kept]
     titles = ["Line", "What is promised", *(column.title for column in shown)]
@@ -113,14 +98,7 @@ def page(columns: Sequence[Column], newest: Column | None = None) -> str:
 
 
 def columns_in(text: str) -> tuple[Column, ...]:
-    """Read the columns back from the page.
-
-    Args:
-        text: The page; empty when there is none yet.
-
-    Returns:
-        Its columns, newest first.
-    """
+    """Read the columns back from the page."""
     rows = [re.split(r" *\| *", line.strip("| ")) for line in text.splitlines() if line.startswith("| ")]
     if not rows:
         return ()

@@ -22,15 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def complaints(version: str, outcomes: dict[str, str]) -> list[str]:
-    """Where the register and a version of onnxruntime differ.
-
-    Args:
-        version: The version.
-        outcomes: Fault -> what the version makes of its model.
-
-    Returns:
-        A sentence per difference.
-    """
+    """Where the register and a version of onnxruntime differ."""
     found = []
     for fault in FAULTS:
         expected, outcome = "wrong" if fault.covers(version) else "right", outcomes[fault.name]

@@ -31,14 +31,7 @@ results count as right. The version that ortlens is tested with, {tested}, has {
 
 
 def page(tested: str) -> str:
-    """The page.
-
-    Args:
-        tested: The version of onnxruntime in `constraints.txt`.
-
-    Returns:
-        Markdown; it ends in a newline.
-    """
+    """The page."""
     versions = f"{', '.join(MEASURED[:-1])}\nand {MEASURED[-1]}"
     text = _HEAD.format(versions=versions, tested=tested, count=len(faults_of(tested)), all=len(FAULTS))
     for kind, title in (("rewrite", "Rewrites"), ("kernel", "Kernels")):
@@ -53,15 +46,7 @@ def _row(fault: Fault) -> str:
 
 
 def issue(fault: Fault, versions: Mapping[str, str]) -> str:
-    """The text of an issue in Markdown, in the form that `lens.repro` writes.
-
-    Args:
-        fault: The fault.
-        versions: Package -> version, of the onnxruntime that is installed.
-
-    Returns:
-        The text; it ends in a newline.
-    """
+    """The text of an issue in Markdown, in the form that `lens.repro` writes."""
     expected, found = fault.expected(), _answer(fault)
     counts = Counter(node.op_type for node in fault.model().graph.node)
     lines = [f"# {fault.culprit}: {fault.form}", "", "## Versions", "", *(f"- {name} {version}" for name, version in versions.items()), ""]

@@ -16,16 +16,7 @@ _RANDOM = re.compile(r"dropout|rand|bernoulli|uniform_|normal|self\.d|multinomia
 
 
 def steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
-    """Draw what the caller does.
-
-    Args:
-        draw: The source of all choices.
-        program: All but its steps, in whose place are other arguments for `given`.
-        sizes: The values of `n`.
-
-    Returns:
-        Steps as `Program.steps` has them; PyTorch may refuse some.
-    """
+    """Draw what the caller does."""
     if program.road != "compile":
         return _steps_on_road(draw, program, sizes)
     made: list[str] = []
@@ -78,16 +69,7 @@ def _given(draw: random.Random, program: Program, n: int) -> list[str]:
 
 
 def few_steps(draw: random.Random, program: Program, sizes: tuple[int, ...]) -> tuple[str, ...]:
-    """Draw what the caller of a program does that is judged as a graph: in most cases two calls per graph.
-
-    Args:
-        draw: The source of all choices.
-        program: All but its steps.
-        sizes: The values of `n`.
-
-    Returns:
-        Steps, as from `steps`.
-    """
+    """Draw what the caller of a program does that is judged as a graph: in most cases two calls per graph."""
     made = [f"call({n})" for n in sizes]
     made += _given(draw, program, sizes[0])
     if draw.random() < 0.3:

@@ -121,15 +121,7 @@ FEATURES: dict[str, Callable[[Program], bool]] = {
 
 
 def counted(programs: int, seed: int = 0) -> collections.Counter[str]:
-    """Count the programs that have each feature.
-
-    Args:
-        programs: How many programs are made.
-        seed: The first seed.
-
-    Returns:
-        Feature -> number of programs, those of 0 included.
-    """
+    """Count the programs that have each feature."""
     found: collections.Counter[str] = collections.Counter(dict.fromkeys(FEATURES, 0))
     made = 0
     while made < programs:
@@ -143,14 +135,6 @@ def counted(programs: int, seed: int = 0) -> collections.Counter[str]:
 
 
 def table(programs: int, seed: int = 0) -> str:
-    """The counts as text.
-
-    Args:
-        programs: How many programs are made.
-        seed: The first seed.
-
-    Returns:
-        One line per feature.
-    """
+    """The counts as text."""
     lines = [f"{count:6,}  {100 * count / programs:5.1f} %  {name}" for name, count in counted(programs, seed).items()]
     return "\n".join([f"of {programs:,} programs", *lines])

@@ -84,16 +84,7 @@ def _kind(seed: int, *, graphs: bool) -> str:
 
 
 def parts_of(seed: int, *, graphs: bool = False) -> int:
-    """How many programs share a function.
-
-    Args:
-        seed: That of the function.
-        graphs: Whether it is judged as a graph.
-
-    Returns:
-        One in every eighth function, as some things happen to whole graphs only; fewer where graphs break: then each part of a
-        function would be compiled with the broken graphs of all others. Fewer also where a part can have the whole refused.
-    """
+    """How many programs share a function."""
     if seed % 8 == 0:
         return 1
     if graphs:
@@ -107,17 +98,7 @@ def _breaks(seed: int) -> bool:
 
 
 def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1, graphs: bool = False) -> Program:
-    """Make a program.
-
-    Args:
-        seed: What everything follows from.
-        cache_dir: Where programs that use the cache keep their models; None: none does.
-        parts: How many independent programs it consists of; they share a function, so that they are compiled at once.
-        graphs: Whether it is judged as a graph: then it has further operators, and no gradients, graph breaks and shared arguments.
-
-    Returns:
-        A program; names of part 2 end in `_2`.
-    """
+    """Make a program."""
     draw = random.Random(f"graph {seed}" if graphs else seed)  # noqa: S311 - no secret
     sizes = draw.choice(material.SIZES)
     kind = _kind(seed, graphs=graphs)

@@ -44,16 +44,7 @@ class GraphRoad:
     through_ort: bool = True
 
     def compiled(self, function: Callable[..., Any], *, dynamic: bool | None, options: dict[str, Any] | None) -> Callable[..., Any]:
-        """Make a function that is traced when it is called.
-
-        Args:
-            function: Takes a module and arguments, returns a tuple.
-            dynamic: As in `torch.compile`.
-            options: Those of the backend.
-
-        Returns:
-            A function of the same arguments.
-        """
+        """Make a function that is traced when it is called."""
         backend = OrtBackend.get_cached_instance_for_options(options) if self.through_ort else None
         return _Compiled(function, backend, dynamic=dynamic)
 
@@ -223,15 +214,7 @@ def _returning_new_values(graph: torch.fx.Graph) -> tuple[int, ...]:
 
 
 def _views_of_new_values(graph: torch.fx.Graph, inputs: Sequence[torch.Tensor]) -> dict[int, tuple[int, bool, _Layout | None]]:
-    """The outputs that lie in an input that is written to.
-
-    Args:
-        graph: It returns new values first.
-        inputs: What they are written to.
-
-    Returns:
-        Position of the output -> position of the new value, whether it is all of it, and how it lies in the input if no number is symbolic.
-    """
+    """The outputs that lie in an input that is written to."""
     outputs = _outputs(graph)
     found: dict[int, tuple[int, bool, _Layout | None]] = {}
     for place, given in enumerate(outputs[len(inputs) :], len(inputs)):
@@ -246,15 +229,7 @@ def _views_of_new_values(graph: torch.fx.Graph, inputs: Sequence[torch.Tensor]) 
 
 
 def _layout_in(tensor: torch.Tensor, chain: Sequence[torch.fx.Node]) -> _Layout | None:
-    """How a view of a tensor lies in it: the new value that the trace has in its place may lie otherwise.
-
-    Args:
-        tensor: A fake tensor.
-        chain: The operators that make the view, the last one first.
-
-    Returns:
-        Sizes, strides, and the distance in memory.
-    """
+    """How a view of a tensor lies in it: the new value that the trace has in its place may lie otherwise."""
     view: Any = tensor
     for node in reversed(chain):
         args, kwargs = torch.fx.node.map_arg((node.args[1:], node.kwargs), lambda item: item.meta["val"])

@@ -21,17 +21,7 @@ if TYPE_CHECKING:
 
 
 def hunt_all(chosen: Sequence[str], functions: int, seed: int, *, graphs: bool = False) -> int:
-    """Hunt planted defects, one after the other.
-
-    Args:
-        chosen: How their names begin; empty for all.
-        functions: How many functions are judged per defect at most.
-        seed: The first seed.
-        graphs: Whether programs are judged as graphs.
-
-    Returns:
-        1 when one was not found, else 0.
-    """
+    """Hunt planted defects, one after the other."""
     quicken()
     missed = 0
     for name in [name for name in PLANTS if name.startswith(tuple(chosen) or "") and not (graphs and name in BEYOND_GRAPHS)]:
@@ -47,17 +37,7 @@ def hunt_all(chosen: Sequence[str], functions: int, seed: int, *, graphs: bool =
 
 
 def hunt(name: str, functions: int, seed: int, *, graphs: bool = False) -> tuple[Program | None, int]:
-    """Hunt one planted defect.
-
-    Args:
-        name: One of `PLANTS`.
-        functions: How many functions are judged at most.
-        seed: The first seed.
-        graphs: Whether programs are judged as graphs.
-
-    Returns:
-        The program that differs with the defect and not without it, and how many programs were judged.
-    """
+    """Hunt one planted defect."""
     judged, judge_it = 0, judge_graph if graphs else judge
     with tempfile.TemporaryDirectory() as folder:
         for place in range(seed, seed + functions):

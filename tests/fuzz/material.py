@@ -76,15 +76,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def options(draw: random.Random, cache_dir: str | None) -> dict[str, Any]:
-    """Options of the backend; half of the programs have none.
-
-    Args:
-        draw: The source of all choices.
-        cache_dir: Where programs that use the cache keep their models, and others dump theirs; None: none does.
-
-    Returns:
-        What `torch.compile` gets, but for expressions; see `Program.options`.
-    """
+    """Options of the backend; half of the programs have none."""
     chosen: dict[str, Any] = dict(draw.choice(_OPTIONS)) if draw.random() < 0.4 else {}
     if chosen and draw.random() < 0.2:
         chosen |= draw.choice(_OPTIONS)
@@ -96,16 +88,7 @@ def options(draw: random.Random, cache_dir: str | None) -> dict[str, Any]:
 
 
 def others(draw: random.Random, given: Mapping[str, Any], buffer: torch.Tensor | None) -> tuple[str, ...]:
-    """Arguments in place of some, as `given` takes them: in other memory, in memory that they share, or such that PyTorch raises.
-
-    Args:
-        draw: The source of all choices.
-        given: Name -> argument.
-        buffer: The module's, if the function writes to it.
-
-    Returns:
-        Keyword arguments as text.
-    """
+    """Arguments in place of some, as `given` takes them: in other memory, in memory that they share, or such that PyTorch raises."""
     made = []
     for name, value in given.items():
         if type(value) is int:
@@ -131,18 +114,7 @@ def others(draw: random.Random, given: Mapping[str, Any], buffer: torch.Tensor |
 
 
 def inputs(draw: random.Random, *, trains: bool, places: bool = False, on_road: bool = False) -> tuple[tuple[str, str], ...]:
-    """Names and expressions of arguments: tensors, some of them views of others, and now and then a Python number.
-
-    Args:
-        draw: The source of all choices.
-        trains: Whether some need gradients.
-        places: Whether there are positions too.
-        on_road: Whether they are for a program that is traced once: then Python numbers are the same in all calls, and many arguments have
-            the sizes of another one, so that one tensor may be given for both.
-
-    Returns:
-        Pairs of a name and an expression, which need not be valid.
-    """
+    """Names and expressions of arguments: tensors, some of them views of others, and now and then a Python number."""
     made: list[tuple[str, str]] = []
     for name in "abc"[: draw.choice((1, 1, 2, 2, 3))]:
         if made and draw.random() < 0.2:
@@ -171,25 +143,11 @@ def inputs(draw: random.Random, *, trains: bool, places: bool = False, on_road: 
 
 
 def state(draw: random.Random) -> tuple[str, ...]:
-    """Statements of the module's `__init__`, each for a name of its own.
-
-    Args:
-        draw: The source of all choices.
-
-    Returns:
-        Up to two statements.
-    """
+    """Statements of the module's `__init__`, each for a name of its own."""
     lines = draw.choices(_STATE, k=draw.choice((0, 1, 1, 1, 2)))
     return tuple({attribute(line): line.format(s=draw.randrange(100)) for line in lines}.values())
 
 
 def attribute(line: str) -> str:
-    """The name that a statement of `state` gives.
-
-    Args:
-        line: A statement, with or without the number of a part.
-
-    Returns:
-        A letter.
-    """
+    """The name that a statement of `state` gives."""
     return next(name for name in "wbcdg" if re.search(rf"self\.{name}\b|self\.{name}_|'{name}['_]", line))

@@ -20,14 +20,7 @@ _PARTS = ("steps", "body", "returns", "state", "inputs")
 
 
 def signature(verdict: Verdict) -> frozenset[str]:
-    """What a smaller program has to share: the kinds of differences, and the classes of errors and the text of warnings.
-
-    Args:
-        verdict: Of a program that differs.
-
-    Returns:
-        Words.
-    """
+    """What a smaller program has to share: the kinds of differences, and the classes of errors and the text of warnings."""
     words = set()
     for item in verdict.differences:
         kind = item.kind
@@ -40,17 +33,7 @@ def signature(verdict: Verdict) -> frozenset[str]:
 def smallest(
     program: Program, verdict: Verdict, *, judged: Callable[[Program], Verdict] = judge, seconds: float = 60
 ) -> tuple[Program, Verdict]:
-    """Leave out and simplify parts of a program.
-
-    Args:
-        program: A program that differs.
-        verdict: How it differs.
-        judged: Judges a program.
-        seconds: When to stop trying.
-
-    Returns:
-        The smallest program found that still differs, and how.
-    """
+    """Leave out and simplify parts of a program."""
     wanted, end = signature(verdict), time.monotonic() + seconds
     tried: set[str] = set()
     shrunk = True

@@ -77,17 +77,7 @@ class Verdict:
 
 
 def judge(program: Program, *, backend: Any = "ortlens", options: dict[str, Any] | None = None, control: Any = "aot_eager") -> Verdict:
-    """Run a program with and without the backend.
-
-    Args:
-        program: Any program.
-        backend: The backend that is judged.
-        options: Further options of the backend, beside the program's.
-        control: The backend whose differences are not held against the other one.
-
-    Returns:
-        The verdict.
-    """
+    """Run a program with and without the backend."""
     if program.road in ROADS and backend == "ortlens":
         backend, control = program.road, "unlifted"
     expected = run(program)
@@ -232,14 +222,7 @@ def _filled_memory() -> Iterator[None]:
 
 
 def judge_graph(program: Program) -> Verdict:
-    """Run a program without the backend, and with it on the short road.
-
-    Args:
-        program: As `random_program(graphs=True)` makes it.
-
-    Returns:
-        The verdict; `torch` where the traced graph differs without the backend as well.
-    """
+    """Run a program without the backend, and with it on the short road."""
     return judge(program, backend=GraphRoad(), control=GraphRoad(through_ort=False))
 
 
@@ -257,16 +240,7 @@ def _least_tolerance(program: Program) -> float:
 
 
 def differences(actual: Notes, expected: Notes, least: float = 0.0) -> list[Difference]:
-    """All that differs between two runs of a program.
-
-    Args:
-        actual: What the backend gave.
-        expected: What PyTorch gave, without an error.
-        least: Least tolerance of floats.
-
-    Returns:
-        In the order of the steps.
-    """
+    """All that differs between two runs of a program."""
     found: list[Difference] = []
     for step, (mine, theirs) in enumerate(zip(actual.steps, expected.steps, strict=False)):
         for label in dict.fromkeys((*theirs, *mine)):

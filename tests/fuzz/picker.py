@@ -24,13 +24,7 @@ class Picker:
     """
 
     def __init__(self, draw: random.Random, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any] | None = None) -> None:
-        """Draw from some tensors.
-
-        Args:
-            draw: The source of all choices.
-            tensors: Name -> example; at least one.
-            numbers: Python numbers, likewise.
-        """
+        """Draw from some tensors."""
         self._draw = draw
         self._tensors = tensors
         self._numbers = numbers or {}

@@ -345,11 +345,7 @@ BEYOND_GRAPHS = frozenset({
 
 @contextlib.contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Plant a defect.
-
-    Args:
-        name: One of `PLANTS`.
-    """
+    """Plant a defect."""
     OrtBackend.clear_cached_instances()
     torch.compiler.reset()
     with PLANTS[name]():

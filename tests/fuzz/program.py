@@ -206,14 +206,7 @@ class Program:
 
 
 def merged(programs: Sequence[Program]) -> Program:
-    """Put independent programs into one function, so that they are compiled together.
-
-    Args:
-        programs: They agree in everything but state, inputs, body, returns, steps and marks.
-
-    Returns:
-        A program whose names end in the number of the part; a single program as it is.
-    """
+    """Put independent programs into one function, so that they are compiled together."""
     if len(programs) == 1:
         return programs[0]
     return programs[0].replace(
@@ -227,15 +220,7 @@ def merged(programs: Sequence[Program]) -> Program:
 
 
 def part_of(program: Program, part: int) -> Program:
-    """One part of a merged program, alone.
-
-    Args:
-        program: As `merged` returns it, with steps.
-        part: Its number.
-
-    Returns:
-        A program with the steps that concern the part.
-    """
+    """One part of a merged program, alone."""
 
     def mine(text: str) -> bool:
         ends = re.findall(r"\b(?:[abcdgikw]|[tm]\d+)_(\d+)\b", text)
@@ -379,15 +364,7 @@ def warm():
 
 
 def script(program: Program, backend: str = "ortlens") -> str:
-    """A whole Python program that prints what the calls give; with `BACKEND = "eager"` it prints what they have to give.
-
-    Args:
-        program: Any program.
-        backend: The backend that it names.
-
-    Returns:
-        Text.
-    """
+    """A whole Python program that prints what the calls give; with `BACKEND = "eager"` it prints what they have to give."""
     names = [name for name, _ in program.inputs]
     marking = "".join(f"torch._dynamo.mark_dynamic(ins[{names.index(name)}], {dim})\n    " for name, dim in program.marks if name in names)
     given = _EXPRESSION.sub(r"\1", repr(program.options))
@@ -419,13 +396,6 @@ print(judge_graph(Program.from_json({text!r})).text())
 
 
 def graph_script(program: Program) -> str:
-    """A Python program that prints how a graph differs, for what does not show through `torch.compile`.
-
-    Args:
-        program: Any program that is judged as a graph.
-
-    Returns:
-        Text; the function is in it as comments.
-    """
+    """A Python program that prints how a graph differs, for what does not show through `torch.compile`."""
     function = "".join(f"# {line}\n" for line in f"{program.definitions()}\n{program.arguments()}".splitlines())
     return _GRAPH_SCRIPT.format(seed=program.seed, text=program.to_json()) + function

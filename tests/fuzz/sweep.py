@@ -68,17 +68,7 @@ def quicken() -> None:
 
 
 def rows_of(seed: int, *, cache_dir: str | None, seconds: float, graphs: bool = False) -> Iterator[dict[str, object]]:
-    """Judge the programs of one seed.
-
-    Args:
-        seed: Most seeds make several independent programs in one function; see `generator.parts_of`.
-        cache_dir: For programs that use the cache.
-        seconds: How long a program that differs may be made smaller; 0: not at all.
-        graphs: Whether programs are judged as graphs.
-
-    Yields:
-        One row per verdict, with the number of programs that it is about.
-    """
+    """Judge the programs of one seed."""
     started, count = time.monotonic(), parts_of(seed, graphs=graphs)
     judged = judge_graph if graphs else _judged_anew
     program = random_program(seed, cache_dir=cache_dir, parts=count, graphs=graphs)
@@ -113,15 +103,7 @@ def _judged_anew(program: Program) -> Verdict:
 
 
 def touched_parts(program: Program, verdict: Verdict) -> set[int]:
-    """Find the parts that hold what differs.
-
-    Args:
-        program: One of several parts.
-        verdict: About all of them.
-
-    Returns:
-        Their numbers; empty where they are not known, and after an error, as then not everything was compared.
-    """
+    """Find the parts that hold what differs."""
     found = set()
     for item in verdict.differences:
         if item.label.startswith("kept"):

@@ -96,13 +96,7 @@ class World:
     """The tensors of one run of a program."""
 
     def __init__(self, program: Program, backend: Any, options: dict[str, Any] | None) -> None:
-        """Define the module and the function.
-
-        Args:
-            program: The program.
-            backend: For `torch.compile`, a `GraphRoad`, or one of `ROADS`; None runs the function as it is.
-            options: For `torch.compile`.
-        """
+        """Define the module and the function."""
         torch.set_default_dtype(getattr(torch, program.default_dtype))
         self.program = program
         if not _PRELUDE:
@@ -296,17 +290,7 @@ def _define(text: str, scope: dict[str, Any]) -> None:
 
 
 def run(program: Program, backend: Any = None, options: dict[str, Any] | None = None, *, skipped: frozenset[int] = frozenset()) -> Notes:
-    """Run a program.
-
-    Args:
-        program: The program.
-        backend: For `torch.compile`, or a `GraphRoad`; None: the function as it is.
-        options: For `torch.compile`.
-        skipped: Steps whose arguments are made, without the call.
-
-    Returns:
-        What the caller saw, up to the first error that is not asked for.
-    """
+    """Run a program."""
     notes = Notes()
     config: dict[str, Any] = {
         "capture_scalar_outputs": program.captures,

@@ -13,11 +13,7 @@ from tests.unit.trace.strategies import small_capture
 
 
 def originals() -> list[bytes]:
-    """Captures and a journal.
-
-    Returns:
-        Their bytes, the small capture several times: it is loaded fastest.
-    """
+    """Captures and a journal."""
     with tempfile.TemporaryDirectory() as folder:
         small = store.save(small_capture(), Path(folder) / "small.ortlens").read_bytes()
         written = _journal(Path(folder) / "journal")

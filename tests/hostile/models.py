@@ -30,24 +30,12 @@ _ODD: dict[type, tuple[Any, ...]] = {
 
 
 def models() -> list[bytes]:
-    """The models that are damaged: of several exporters, small enough that a change hits their structure.
-
-    Returns:
-        Their bytes.
-    """
+    """The models that are damaged: of several exporters, small enough that a change hits their structure."""
     return [path.read_bytes() for path in sorted(DATA.glob("*.onnx")) if path.stat().st_size < 1 << 17]
 
 
 def mutated_model(known: list[bytes], chance: random.Random) -> bytes:
-    """Damage a model.
-
-    Args:
-        known: The models.
-        chance: The dice.
-
-    Returns:
-        One of them, changed in up to three places.
-    """
+    """Damage a model."""
     original = chance.choice(known)
     if chance.random() < 0.7:
         model = onnx.ModelProto()
@@ -86,15 +74,7 @@ def _odd_field(message: Any, chance: random.Random) -> None:  # noqa: ANN401 - a
 
 
 def judged_model(path: Path, data: bytes) -> Verdict:
-    """Explain a damaged model.
-
-    Args:
-        path: Where to put it.
-        data: The model.
-
-    Returns:
-        A refusal, or a capture whose summary is safe to print; else a defect.
-    """
+    """Explain a damaged model."""
     path.write_bytes(data)
     started = time.monotonic()
     try:
@@ -111,12 +91,7 @@ def judged_model(path: Path, data: bytes) -> Verdict:
 
 
 def judge_each(numbers: Iterable[int], folder: Path) -> None:
-    """In a process of its own, which ONNX Runtime may end: print the verdict of each model.
-
-    Args:
-        numbers: Seeds.
-        folder: Where to put the models.
-    """
+    """In a process of its own, which ONNX Runtime may end: print the verdict of each model."""
     import random
     import resource  # of POSIX, and so is the alarm
     import signal
@@ -133,14 +108,7 @@ def judge_each(numbers: Iterable[int], folder: Path) -> None:
 
 
 def hunt(count: int) -> tuple[Counter[str], list[str]]:
-    """Damage and explain models, in processes that are started again when one ends.
-
-    Args:
-        count: How many.
-
-    Returns:
-        How many had which verdict, `crashed` being that of those that ended ONNX Runtime's process; and a line for each defect.
-    """
+    """Damage and explain models, in processes that are started again when one ends."""
     import subprocess
     import tempfile
 

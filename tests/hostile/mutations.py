@@ -117,15 +117,7 @@ def _forged(data: bytes, chance: random.Random) -> bytes:
 
 
 def mutated(data: bytes, chance: random.Random) -> tuple[bytes, bool]:
-    """Damage a file.
-
-    Args:
-        data: A capture or a journal.
-        chance: The dice.
-
-    Returns:
-        The damaged file, and whether its digests were made right again.
-    """
+    """Damage a file."""
     if data.startswith(b"PK") and chance.random() < 0.5:
         return _forged(data, chance), True
     changed = bytearray(data)
@@ -136,17 +128,7 @@ def mutated(data: bytes, chance: random.Random) -> tuple[bytes, bool]:
 
 
 def judged(path: Path, data: bytes, *, forged: bool, original: bytes) -> Verdict:
-    """Load a damaged file.
-
-    Args:
-        path: Where to put it.
-        data: The file.
-        forged: Whether its digests are right.
-        original: What it was made from.
-
-    Returns:
-        A refusal, or a load that is right; else a defect.
-    """
+    """Load a damaged file."""
     path.write_bytes(data)
     started = time.monotonic()
     try:

@@ -53,19 +53,7 @@ def same_as_eager(
     grad: bool = False,
     atol: float = 1e-5,
 ) -> Capture:
-    """Call a function both ways, with the same arguments and random numbers, and compare results and arguments.
-
-    Args:
-        function: A function or module.
-        *calls: Arguments of each call, in turn.
-        options: Of the backend.
-        dynamic: As for `torch.compile`.
-        grad: Whether gradients are on.
-        atol: Absolute tolerance.
-
-    Returns:
-        What the lens recorded.
-    """
+    """Call a function both ways, with the same arguments and random numbers, and compare results and arguments."""
     lens = Lens(options=options)
     compiled = torch.compile(function, backend=lens, dynamic=dynamic)
     with torch.set_grad_enabled(grad):

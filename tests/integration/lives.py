@@ -149,17 +149,7 @@ class Life:
             pair.compiled = self.compile(pair.module)
 
     def check(self, pair: Pair, x: torch.Tensor, mode: Callable[[], Any], tolerance: float = 0.0) -> torch.Tensor:
-        """Run a call both ways; results, gradients, arguments and buffers must agree, and earlier results stay as they were.
-
-        Args:
-            pair: What to call.
-            x: The input; a float input gets a gradient where gradients are on.
-            mode: Makes the context of the call.
-            tolerance: Least absolute and relative tolerance; 0: as the dtype has it.
-
-        Returns:
-            What the compiled module returned.
-        """
+        """Run a call both ways; results, gradients, arguments and buffers must agree, and earlier results stay as they were."""
         buffers = {name: value.clone() for name, value in pair.module.named_buffers()}
 
         def by_torch(value: torch.Tensor) -> Any:
@@ -247,11 +237,7 @@ def recompiling_at_will() -> contextlib.AbstractContextManager[object]:
 
 
 def failure_of(kind: str, steps: Sequence[Step], known: Steps, compile_module: Callable[[nn.Module], Any]) -> Exception | None:
-    """Live a life; a fresh Dynamo sees to it that nothing outlives it.
-
-    Returns:
-        What a step raised, or None when everything agreed to the end.
-    """
+    """Live a life; a fresh Dynamo sees to it that nothing outlives it."""
     torch.compiler.reset()
     life = Life(kind, compile_module)
     # Weights that change often are frozen no more, after which no change is of interest: here they stay frozen until a step ends that.
@@ -265,16 +251,7 @@ def failure_of(kind: str, steps: Sequence[Step], known: Steps, compile_module: C
 
 
 def shortest(steps: Sequence[Step], still_fails: Callable[[Sequence[Step]], bool], *, seconds: float = 120) -> list[Step]:
-    """Leave out steps, larger runs of them first, for as long as the failure stays.
-
-    Args:
-        steps: A life that fails.
-        still_fails: Whether a shorter one does.
-        seconds: When to stop trying.
-
-    Returns:
-        A life from which no step can go, or what was left when the time was up.
-    """
+    """Leave out steps, larger runs of them first, for as long as the failure stays."""
     end, left, size = time.monotonic() + seconds, list(steps), len(steps)
     while size:
         start = 0
@@ -289,11 +266,7 @@ def shortest(steps: Sequence[Step], still_fails: Callable[[Sequence[Step]], bool
 
 
 def live(kind: str, steps: Sequence[Step], known: Steps, compile_module: Callable[[nn.Module], Any]) -> None:
-    """Live a life, and when it fails, say in which least way.
-
-    Raises:
-        AssertionError: Something differed or was raised; the message holds a life that shows it, for `life_from_text`.
-    """
+    """Live a life, and when it fails, say in which least way."""
     error = failure_of(kind, steps, known, compile_module)
     if error is None:
         return

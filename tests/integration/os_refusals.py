@@ -121,14 +121,7 @@ def held() -> Held:
 
 
 def questions(files: Held) -> dict[str, Callable[[Lens], object]]:
-    """Everything that a user asks.
-
-    Args:
-        files: What is read.
-
-    Returns:
-        By name.
-    """
+    """Everything that a user asks."""
     return {
         "compile": lambda _: called(),
         "compile with a journal": lambda _: called(journal=place("journal")),

@@ -457,14 +457,7 @@ CAUSES = (
 
 
 def explained(planted: Planted) -> tuple[ortlens.Lens, tuple[Look, ...]]:
-    """Run a program under `explain`, profile it where the docs advise that, and read what to look at first.
-
-    Args:
-        planted: The program.
-
-    Returns:
-        The lens, and what it says to look at first.
-    """
+    """Run a program under `explain`, profile it where the docs advise that, and read what to look at first."""
     torch.manual_seed(0)
     target, args = planted.slow()
     with torch.no_grad():
@@ -475,15 +468,7 @@ def explained(planted: Planted) -> tuple[ortlens.Lens, tuple[Look, ...]]:
 
 
 def place_of(planted: Planted, looks: tuple[Look, ...]) -> tuple[int, bool]:
-    """Where the cause is among what to look at first.
-
-    Args:
-        planted: The program.
-        looks: What to look at first.
-
-    Returns:
-        Its place from 1, or 0; and whether the report names its line.
-    """
+    """Where the cause is among what to look at first."""
     places = [(place, look.line == planted.line) for place, look in enumerate(looks, 1) if any(name in look.what for name in planted.names)]
     return next((found for found in places if found[1]), next(iter(places), (0, False)))
 
@@ -498,12 +483,6 @@ def true_cost_ns(planted: Planted) -> tuple[int | None, int | None]:
 
     A few calls of one side follow each other, as a user's do, and the first of them does not count: it finds the data of the other side in
     the caches.
-
-    Args:
-        planted: The program.
-
-    Returns:
-        Nanoseconds; None for a program without a twin.
     """
     if planted.without is None:
         return None, None

@@ -103,11 +103,7 @@ class Slice:
 
 
 def stacked(trace: dict[str, Any]) -> dict[tuple[str, str], list[Slice]]:
-    """Read a trace by the rules of the Trace Event Format: slices of one track nest or follow each other, never overlap in part.
-
-    Returns:
-        Slices by the names of process and track.
-    """
+    """Read a trace by the rules of the Trace Event Format: slices of one track nest or follow each other, never overlap in part."""
     assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
     processes: dict[int, str] = {}

@@ -179,14 +179,7 @@ def _times(rank: int, called: Callable[..., torch.Tensor], optimiser: torch.opti
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    """Train on two ranks.
-
-    Args:
-        setting: With an empty folder.
-
-    Returns:
-        What rank 0 wrote: losses (means over the ranks), phases, coverage, nodes, partitions, advice, ns; and the final weights.
-    """
+    """Train on two ranks."""
     spawn(train, args=(setting,), nprocs=RANKS)
     result: dict[str, Any] = json.loads((setting.folder / "result.json").read_text(encoding="utf-8"))
     return {**result, "weights": torch.load(setting.folder / "weights.pt")}

@@ -174,14 +174,7 @@ WHAT_IFS = (
 
 @contextlib.contextmanager
 def unsupported(case: WhatIf) -> Iterator[None]:
-    """Take the conversion function of PyTorch's own operator away.
-
-    Args:
-        case: A user's operator has none anyway.
-
-    Yields:
-        Nothing.
-    """
+    """Take the conversion function of PyTorch's own operator away."""
     known = _torch.dispatch
 
     def dispatch(node: Any, registry: Any) -> Any:
@@ -195,14 +188,7 @@ def unsupported(case: WhatIf) -> Iterator[None]:
 
 
 def predicted(case: WhatIf) -> tuple[Candidate, float]:
-    """What a capture says that supporting the operator would save.
-
-    Args:
-        case: The program.
-
-    Returns:
-        Its row of `what_if()`, and the median time of a call in ns.
-    """
+    """What a capture says that supporting the operator would save."""
     torch.manual_seed(0)
     target, given = case.make()
     with torch.no_grad(), unsupported(case):
@@ -211,14 +197,7 @@ def predicted(case: WhatIf) -> tuple[Candidate, float]:
 
 
 def saved_ns(case: WhatIf) -> tuple[int, int, int]:
-    """What supporting the operator saves per call.
-
-    Args:
-        case: The program.
-
-    Returns:
-        By the least CPU time, the least wall time, and the median of the differences in wall time, in ns.
-    """
+    """What supporting the operator saves per call."""
     with torch.no_grad(), _torch.isolated_compilations() as apart:
         sides: list[Program] = []
         supporting: dict[str, Any] = {"custom_translation_table": case.table}

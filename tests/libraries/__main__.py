@@ -83,14 +83,7 @@ def _totals(found: Mapping[str, Measurement]) -> str:
 
 
 def section(found: Mapping[str, Measurement]) -> str:
-    """The section of the page.
-
-    Args:
-        found: Measurements by name.
-
-    Returns:
-        Markdown, without its heading.
-    """
+    """The section of the page."""
     loads = sorted(one.load for one in found.values())
     middle = loads[len(loads) // 2]
     busy = "the machine was busy, so ratios within a factor of two of each other are noise" if middle > _BUSY else "the machine was quiet"
@@ -104,14 +97,7 @@ def section(found: Mapping[str, Measurement]) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Measure, and write the section.
-
-    Args:
-        names: What to measure anew; empty for all.
-
-    Returns:
-        The exit status: 1 when a model is wrong or does not run.
-    """
+    """Measure, and write the section."""
     found = {}
     for name in (*MODELS, *RANKS):
         anew = not names or name in names or not _file(name).is_file()

@@ -137,17 +137,7 @@ def _measure_ranks(wrapping: two_ranks.Wrapping) -> Measurement:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """The measurement of one model as plain data, for a process of its own.
-
-    Args:
-        name: Of the table.
-
-    Returns:
-        The fields of a `Measurement`.
-
-    Raises:
-        Exception: Whatever the model or the backend raises.
-    """
+    """The measurement of one model as plain data, for a process of its own."""
     torch.set_num_threads(1)
     declare_torchvision()
     return dataclasses.asdict(_measure_ranks(RANKS[name]) if name in RANKS else _measure(name))

@@ -61,15 +61,7 @@ class Undivided:
 
 
 def complaints(name: str, table: Mapping[Any, Callable[..., Any]]) -> Iterator[str]:
-    """What the decompositions of one operator do wrong.
-
-    Args:
-        name: Of the operator in the database.
-        table: Op overload -> decomposition.
-
-    Yields:
-        A sentence per complaint.
-    """
+    """What the decompositions of one operator do wrong."""
     op = sweep.operators()[name]
     for road in ("static", "backward"):
         if torch.float32 not in op.supported_dtypes("cpu") or (road == "backward" and not op.supports_autograd):

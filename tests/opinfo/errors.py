@@ -131,16 +131,7 @@ def refusal(function: Callable[..., Any], given: Sequence[Any]) -> Refusal:
 
 
 def complaint(call: Call, before: Sequence[Any] | None = None, *, dynamic: bool = False) -> str | None:
-    """What the backend does otherwise than eager with arguments that eager refuses.
-
-    Args:
-        call: The function and the arguments.
-        before: Arguments of a call before it, which eager takes.
-        dynamic: As for `torch.compile`.
-
-    Returns:
-        A sentence; empty where it raises as eager does, or as `aot_eager`. None where eager raises nothing.
-    """
+    """What the backend does otherwise than eager with arguments that eager refuses."""
     expected = refusal(call.function, call.given)
     if expected.kind is None:
         return None

@@ -62,15 +62,6 @@ ERRORS: Mapping[str, Reason] = {
 
 
 def reason_for(name: str, dtype: str, reasons: Mapping[str, Reason] = EXCEPTIONS) -> Reason | None:
-    """Find the reason why an operator may differ.
-
-    Args:
-        name: In the database, with its variant.
-        dtype: Short name of the element type.
-        reasons: One of the tables above.
-
-    Returns:
-        None if it must not.
-    """
+    """Find the reason why an operator may differ."""
     reason = reasons.get(name)
     return reason if reason is not None and (not reason.dtypes or dtype in reason.dtypes) else None

@@ -23,14 +23,7 @@ _RTOL = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 2e-3, torch.b
 
 
 def extremes(dtype: torch.dtype) -> torch.Tensor:
-    """The values of an element type at which functions go wrong: edges of its range, zeros of both signs, NaN, plain ones.
-
-    Args:
-        dtype: Any element type that ONNX Runtime holds.
-
-    Returns:
-        One dimension.
-    """
+    """The values of an element type at which functions go wrong: edges of its range, zeros of both signs, NaN, plain ones."""
     if dtype is torch.bool:
         return torch.tensor([False, True])
     if dtype.is_floating_point:
@@ -45,15 +38,7 @@ def extremes(dtype: torch.dtype) -> torch.Tensor:
 
 
 def pairs(first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every value of one vector with every value of another, as two vectors.
-
-    Args:
-        first: [n].
-        second: [m].
-
-    Returns:
-        Two vectors of n * m elements.
-    """
+    """Every value of one vector with every value of another, as two vectors."""
     return first.repeat_interleave(len(second)), second.repeat(len(first))
 
 
@@ -64,18 +49,7 @@ def differing(
     backward: bool = False,
     atol: float = 0.0,
 ) -> tuple[dict[str, str], Capture]:
-    """Compare many operators with eager at once: they are compiled as one function.
-
-    Args:
-        cases: Name -> function of the tensors.
-        *tensors: Their arguments.
-        dynamic: As for `torch.compile`.
-        backward: Compare the gradients of the sums as well.
-        atol: What values may differ by absolutely, beside their relative tolerance of a few roundings. The sign of zero is not compared.
-
-    Returns:
-        Name -> what differs, for the cases that do; and what the lens recorded.
-    """
+    """Compare many operators with eager at once: they are compiled as one function."""
 
     def whole(*given: torch.Tensor) -> dict[str, Any]:
         return {name: function(*given) for name, function in cases.items()}

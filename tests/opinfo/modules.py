@@ -96,14 +96,7 @@ def _stepped(kind: Any, settings: Mapping[str, Any], backend: Any) -> Any:
 
 
 def verdict_of(case: Callable[[Any], Any]) -> tuple[str, str]:
-    """What the backend makes of a case.
-
-    Args:
-        case: Of `cases`.
-
-    Returns:
-        `right`; `wrong` with what differs or was warned of; `control` if `aot_eager` differs from eager too; `refused` if eager raises.
-    """
+    """What the backend makes of a case."""
     try:
         expected = case(None)
     except Exception as error:  # noqa: BLE001 - PyTorch does not take it

@@ -160,15 +160,7 @@ _DEPLOYED = ("model", "loaded")
 
 
 def outcomes_of(name: str, roads: Sequence[str] = tuple(ROADS)) -> Iterator[Outcome]:
-    """Send an operation down roads.
-
-    Args:
-        name: As in `OPERATIONS`.
-        roads: As in `ROADS`.
-
-    Yields:
-        An outcome per road, function and call.
-    """
+    """Send an operation down roads."""
     for road in roads:
         for place, function in enumerate(OPERATIONS[name]):
             for verdict, detail in _verdicts(function, road):

@@ -51,16 +51,7 @@ _MOST_LETTERS = 160
 
 
 def page(outcomes: Mapping[str, Sequence[Mapping[str, Any]]], known: Iterable[str], numbers: str = "") -> str:
-    """Make the page.
-
-    Args:
-        outcomes: Operator -> outcomes of its samples, as `tests.opinfo.sweep.Outcome` has them.
-        known: Names of all operators in the database.
-        numbers: The section that `numbers_section` made.
-
-    Returns:
-        Markdown. Operators without outcomes are listed as not measured.
-    """
+    """Make the page."""
     rows = [row for found in outcomes.values() for row in found]
     missing = sorted(set(known) - {name for name, found in outcomes.items() if found})
     parts = [_HEAD + _versions(), _totals(rows, len(outcomes)), _by_type(rows), _excluded(outcomes), _operators(outcomes)]

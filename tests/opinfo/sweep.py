@@ -62,17 +62,7 @@ def operators() -> dict[str, Any]:
 
 
 def outcomes_of(name: str, dtypes: Sequence[torch.dtype], roads: Sequence[str], most: int) -> Iterator[Outcome]:
-    """Send the samples of one operator down each road.
-
-    Args:
-        name: As in `operators`.
-        dtypes: Element types to try, where the operator has them.
-        roads: Of `static`, `dynamic`, `backward`.
-        most: Samples per element type, spread evenly over all there are.
-
-    Yields:
-        An outcome per sample and road.
-    """
+    """Send the samples of one operator down each road."""
     op = operators()[name]
     for dtype in dtypes:
         if dtype not in op.supported_dtypes("cpu"):
@@ -100,17 +90,7 @@ def samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tuple
 
 
 def outcome_with(backend: Any, op: Any, sample: Any, blank: Outcome) -> Outcome:
-    """Send one sample through a backend of `torch.compile`.
-
-    Args:
-        backend: A lens, or a backend that does not say where an operator runs.
-        op: The operator.
-        sample: One of its samples.
-        blank: Says which road to take.
-
-    Returns:
-        The outcome with its verdict.
-    """
+    """Send one sample through a backend of `torch.compile`."""
     leaves, structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 

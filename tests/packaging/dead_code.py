@@ -32,14 +32,7 @@ MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that 
 
 
 def dead_code(*paths: Path) -> list[str]:
-    """Find code that nothing uses.
-
-    Args:
-        paths: Files and folders to look through, together.
-
-    Returns:
-        One line per finding, with file and line; empty when there is none.
-    """
+    """Find code that nothing uses."""
     trees = [ast.parse(file.read_text(encoding="utf-8")) for path in paths for file in _python_files(path)]
     seen_elsewhere = {name for tree in trees for name in (*_dataclass_fields(tree), *_attributes_set_on_others(tree))}
     names = [*PROTOCOL_NAMES, *_entry_point_names(), *sorted(seen_elsewhere)]

@@ -46,11 +46,7 @@ PLANTED = [
 
 
 def lint(folder: Path) -> tuple[int, str]:
-    """Check the package in a folder against the contracts beside it.
-
-    Returns:
-        Exit status and output.
-    """
+    """Check the package in a folder against the contracts beside it."""
     command = [str(LINTER), "--no-cache", "--no-logo", "--config", "pyproject.toml"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout + done.stderr

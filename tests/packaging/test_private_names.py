@@ -21,16 +21,7 @@ SOURCES = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in 
 
 
 def private_uses(source: str, library: str) -> list[str]:
-    """Find where a module reaches for private names of a library.
-
-    Args:
-        source: Python source text.
-        library: Top-level package, such as `torch`.
-
-    Returns:
-        `line: dotted name` for each imported module path, imported name, attribute chain and string passed to an
-        importing function, that starts at the library and has a component with one leading underscore; empty when clean.
-    """
+    """Find where a module reaches for private names of a library."""
     nodes = _nodes_of(source)
     bound = _names_bound_to(library, nodes)
     named = ((node.lineno, name) for node in nodes for name in _dotted_names(node, bound))

@@ -29,14 +29,7 @@ def say(line: str) -> None:
 
 
 def reached_by(way: str) -> list[str]:
-    """The functions of the package that the program reaches.
-
-    Args:
-        way: How it is observed.
-
-    Returns:
-        Their names, in order.
-    """
+    """The functions of the package that the program reaches."""
     tidy()
     with reached() as codes:
         with WAYS[way]() as watched:
@@ -47,17 +40,7 @@ def reached_by(way: str) -> list[str]:
 
 
 def fail_each(way: str, chosen: list[Seam], kept: Kept, end: float) -> bool:
-    """Have each function fail that has not failed yet.
-
-    Args:
-        way: How the program is observed.
-        chosen: The functions.
-        kept: The outcomes so far.
-        end: When to stop, by `time.monotonic`.
-
-    Returns:
-        Whether all have failed now.
-    """
+    """Have each function fail that has not failed yet."""
     for seam in chosen:
         if (way, seam.name) in kept:
             continue

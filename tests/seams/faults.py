@@ -64,11 +64,7 @@ class Seam:
 
 
 def seams() -> dict[types.CodeType, Seam]:
-    """Every function of the package, those inside functions included, but for the guard itself.
-
-    Returns:
-        By code object.
-    """
+    """Every function of the package, those inside functions included, but for the guard itself."""
     found: dict[types.CodeType, Seam] = {}
     for info in pkgutil.walk_packages([str(PACKAGE)], "ortlens."):
         if info.name.startswith(("ortlens.cli", "ortlens.magic", "ortlens.__main__", "ortlens.pytest_plugin")):
@@ -111,11 +107,7 @@ def _is_door(code: types.CodeType, name: str) -> bool:
 
 @contextlib.contextmanager
 def reached() -> Iterator[set[types.CodeType]]:
-    """Note the code of the package that runs.
-
-    Yields:
-        The set that is filled.
-    """
+    """Note the code of the package that runs."""
     codes: set[types.CodeType] = set()
     inside = str(PACKAGE)
 
@@ -134,14 +126,7 @@ def reached() -> Iterator[set[types.CodeType]]:
 
 @contextlib.contextmanager
 def raising(seam: Seam) -> Iterator[None]:
-    """Have a function raise at every call.
-
-    Args:
-        seam: The function.
-
-    Yields:
-        Nothing.
-    """
+    """Have a function raise at every call."""
     before = seam.function.__code__
     for clear in _caches_of(seam):
         clear()

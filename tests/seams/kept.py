@@ -34,11 +34,7 @@ class Kept:
     """Outcomes by way and function, in a file that grows by a line each."""
 
     def __init__(self, file: Path) -> None:
-        """Read what is there; a last line that was not written to its end is no outcome.
-
-        Args:
-            file: Where they are kept.
-        """
+        """Read what is there; a last line that was not written to its end is no outcome."""
         self._file = file
         self._outcomes: dict[tuple[str, str], Outcome] = {}
         self._reached: dict[str, list[str]] = {}
@@ -61,26 +57,12 @@ class Kept:
         return key in self._outcomes
 
     def add(self, way: str, name: str, found: Outcome) -> None:
-        """Keep an outcome.
-
-        Args:
-            way: How the program was observed.
-            name: The function that failed.
-            found: What became of the program.
-        """
+        """Keep an outcome."""
         self._outcomes[way, name] = found
         self._append(way, name, found.kind, found.detail)
 
     def reached(self, way: str, find: Callable[[], list[str]]) -> list[str]:
-        """The functions that the program reaches under a way; found once, so that a run that is stopped often comes to its end.
-
-        Args:
-            way: How the program is observed.
-            find: Finds their names.
-
-        Returns:
-            The names.
-        """
+        """The functions that the program reaches under a way; found once, so that a run that is stopped often comes to its end."""
         if way not in self._reached:
             self._reached[way] = find()
             self._append(way, "", _REACHED, self._reached[way])

@@ -140,15 +140,7 @@ def tidy() -> None:
 
 
 def outcome(way: str, seam: Seam) -> Outcome:  # noqa: PLR0911 - an outcome each
-    """Run the program with a function that fails.
-
-    Args:
-        way: How it is observed.
-        seam: The function.
-
-    Returns:
-        What became of it.
-    """
+    """Run the program with a function that fails."""
     tidy()
     expected, expected_again = answers(MODEL, step), again(MODEL)
     Planted.hits = 0

@@ -32,11 +32,7 @@ class Use:
     seconds: float = 0.0
 
     def stop(self, also: str = "") -> None:
-        """Take the figures, and keep them for the end of the run.
-
-        Args:
-            also: What else was measured.
-        """
+        """Take the figures, and keep them for the end of the run."""
         self.seconds = time.monotonic() - self.started
         self.grown_bytes = resident_bytes() - self.before
         FIGURES.append(f"{self.what}: {self.seconds:.1f} s, {self.grown_bytes / 1e6:+.0f} MB{f', {also}' if also else ''}")

@@ -59,11 +59,7 @@ def work(steps: int = 5) -> list[int]:
 
 
 def under_pty(step_s: float, **environ: str) -> tuple[str, str]:
-    """Run the work in a process whose standard error is a real terminal.
-
-    Returns:
-        Standard output, and what the terminal got.
-    """
+    """Run the work in a process whose standard error is a real terminal."""
     ours, theirs = pty.openpty()
     drained: list[bytes] = []
 

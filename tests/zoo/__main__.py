@@ -52,14 +52,7 @@ def _kept(name: str) -> Measurement | None:
 
 
 def main(names: list[str]) -> int:
-    """Measure, and write the page.
-
-    Args:
-        names: What to measure anew; empty for the whole table. Those never measured are measured in any case.
-
-    Returns:
-        The exit status: 1 when an architecture fails.
-    """
+    """Measure, and write the page."""
     kept = {name: _kept(name) for name in ARCHITECTURES} if names else {}
     wanted = [name for name in ARCHITECTURES if name in names or kept.get(name) is None]
     fresh: dict[str, Measurement] = {}

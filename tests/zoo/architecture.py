@@ -38,11 +38,8 @@ class Architecture:
     def build(self) -> torch.nn.Module:
         """Make the model with random weights, in eval mode.
 
-        Every weight is moved a little, since many start as zeros or ones (biases, norms, relative positions, layer scales),
-        and a converter that drops such a term would otherwise go unseen.
-
-        Returns:
-            The model; the same one after the same `torch.manual_seed`.
+        Every weight is moved a little, since many start as zeros or ones (biases, norms, relative positions, layer scales), and a converter
+        that drops such a term would otherwise go unseen.
         """
         model_class = getattr(transformers, self.model)
         model: torch.nn.Module = model_class(model_class.config_class(**self.config)).eval()

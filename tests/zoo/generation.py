@@ -25,16 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def configurations(width: int, layers: int, window: int) -> dict[str, dict[str, Any]]:
-    """What the configuration of each model is made from.
-
-    Args:
-        width: Of the hidden states; a multiple of 8.
-        layers: Of the decoder, and of the encoder where there is one.
-        window: Positions that a layer with a sliding window sees.
-
-    Returns:
-        Keyword arguments by the name of the model.
-    """
+    """What the configuration of each model is made from."""
     llama = {
         "hidden_size": width,
         "intermediate_size": 2 * width,
@@ -72,17 +63,7 @@ def configurations(width: int, layers: int, window: int) -> dict[str, dict[str, 
 
 
 def generator(name: str, *, width: int = 64, layers: int = 2, window: int = 8) -> Any:  # noqa: ANN401 - a model of any class
-    """A model in eval mode, whose weights are the same each time.
-
-    Args:
-        name: Of `configurations`.
-        width: Of the hidden states.
-        layers: How many.
-        window: Of a sliding window.
-
-    Returns:
-        The model.
-    """
+    """A model in eval mode, whose weights are the same each time."""
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**_SPECIAL, **configurations(width, layers, window)[name])
     model = next(getattr(transformers, name + kind) for kind in _KINDS if hasattr(transformers, name + kind))
@@ -90,16 +71,7 @@ def generator(name: str, *, width: int = 64, layers: int = 2, window: int = 8) -
 
 
 def generation_inputs(way: str, *, prompt: int = 12, new: int = 8) -> dict[str, Any]:
-    """What `generate` is given: two rows of random tokens, to be continued without end tokens.
-
-    Args:
-        way: Of `WAYS`.
-        prompt: Tokens of a row.
-        new: Tokens to add.
-
-    Returns:
-        Keyword arguments.
-    """
+    """What `generate` is given: two rows of random tokens, to be continued without end tokens."""
     ids = torch.randint(3, 200, (2, prompt), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
     if way.startswith("padding"):

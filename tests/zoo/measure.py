@@ -75,17 +75,7 @@ class Measurement:
 
 
 def measure(architecture: Architecture) -> Measurement:
-    """Run an architecture eagerly and through the backend, and compare.
-
-    Args:
-        architecture: Of the table.
-
-    Returns:
-        What was seen.
-
-    Raises:
-        Exception: Whatever the model or the backend raises.
-    """
+    """Run an architecture eagerly and through the backend, and compare."""
     torch.manual_seed(0)
     model, inputs = architecture.build(), architecture.inputs()
     lens = ortlens.Lens(name=architecture.model)
@@ -156,13 +146,6 @@ def mismatch(actual: torch.Tensor, wanted: torch.Tensor) -> str:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """The measurement of one architecture as plain data, for a process of its own.
-
-    Args:
-        name: Of the table.
-
-    Returns:
-        The fields of a `Measurement`.
-    """
+    """The measurement of one architecture as plain data, for a process of its own."""
     torch.set_num_threads(1)
     return dataclasses.asdict(measure(ARCHITECTURES[name]))

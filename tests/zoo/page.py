@@ -48,28 +48,14 @@ class Row(NamedTuple):
 
 
 def page_from_measurements(measurements: Sequence[Measurement]) -> str:
-    """The whole page.
-
-    Args:
-        measurements: One per architecture, in any order.
-
-    Returns:
-        Markdown.
-    """
+    """The whole page."""
     ordered = sorted(measurements, key=lambda m: (m.family, m.model.lower()))
     table = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS)), *(_line(_cells(m)) for m in ordered)]
     return f"{_HEAD}{_versions()}\n\n{_totals(ordered)}\n\n" + "\n".join(table) + "\n" + _FOOT
 
 
 def rows_from_page(text: str) -> dict[str, Row]:
-    """Read the page back.
-
-    Args:
-        text: As written by `page_from_measurements`.
-
-    Returns:
-        Architecture -> what its row says.
-    """
+    """Read the page back."""
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {
         cells[1].strip("`"): Row(int(cells[3]), int(cells[5]), float(cells[6].removesuffix(" %")) / 100, FAILS in cells[8])

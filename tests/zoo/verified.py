@@ -60,14 +60,7 @@ class Outcome:
 
 
 def verified(name: str) -> Outcome:
-    """Compile and verify one model.
-
-    Args:
-        name: One of `MODELS`.
-
-    Returns:
-        What `verify` said.
-    """
+    """Compile and verify one model."""
     torch.manual_seed(0)
     train, call = _program(PROGRAMS[name]) if name in PROGRAMS else _architecture(name)
     with contextlib.nullcontext() if train else torch.no_grad():
@@ -104,14 +97,7 @@ def _architecture(name: str) -> tuple[bool, Callable[[], tuple[ortlens.Lens, Cal
 
 
 def main(names: list[str]) -> int:
-    """Verify models and print a line for each.
-
-    Args:
-        names: Which ones; empty for all.
-
-    Returns:
-        The exit status: 1 if one is called wrong or fails.
-    """
+    """Verify models and print a line for each."""
     warnings.simplefilter("ignore")
     bad = []
     for name in names or MODELS:

@@ -75,7 +75,7 @@ class _Slow:
     hazard="The model would be faster without ONNX Runtime there.",
 )
 def slower_than_torch(capture: Capture) -> Iterator[Finding]:
-    """Parts that PyTorch runs faster, grouped by their cause."""
+    """Report parts that PyTorch runs faster, grouped by their cause."""
     wholes = whole_by_graph(capture)
     groups: dict[tuple[bool, str], list[_Slow]] = defaultdict(list)
     for slow in _slow_parts(capture):
@@ -162,7 +162,7 @@ def _leaving(slow: _Slow) -> str:
     hazard="ONNX Runtime returns a changed copy of the whole buffer for each changed part, which is copied back into PyTorch's.",
 )
 def state_copies(capture: Capture) -> Iterator[Finding]:
-    """Graphs that return changed copies of their inputs."""
+    """Report graphs that return changed copies of their inputs."""
     known, nodes = _known_graphs(capture), nodes_by_partition(capture)
     for graph, members in _by_current_graph(capture, nodes):
         writing = state_writes(members, graph.inputs)
@@ -187,7 +187,7 @@ def state_copies(capture: Capture) -> Iterator[Finding]:
     hazard="Each pass of the loop runs several small kernels, which takes microseconds where PyTorch takes nanoseconds.",
 )
 def element_loop(capture: Capture) -> Iterator[Finding]:
-    """Operators that became loops and were not timed."""
+    """Report operators that became loops and were not timed."""
     timed = {part.partition_id for part in capture.partitions if part.torch_ns is not None}
     for graph, members in _by_current_graph(capture, nodes_by_partition(capture)):
         looping = [node for node in loops(members) if node.partition_id not in timed]

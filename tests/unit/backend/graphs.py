@@ -44,15 +44,7 @@ def dags(draw: st.DrawFn, *, most: int = 14, inputs: int = 2) -> Dag:
 
 
 def graph_of(dag: Dag, *, sized: bool = False) -> tuple[torch.fx.Graph, list[torch.fx.Node]]:
-    """The graph; every node without a user is an output.
-
-    Args:
-        dag: The plan.
-        sized: Give the values the sizes of the plan, for graphs that are never run.
-
-    Returns:
-        The graph, and the nodes of the plan in order.
-    """
+    """The graph; every node without a user is an output."""
     graph = torch.fx.Graph()
     values: list[torch.fx.Node] = [graph.placeholder(f"in{number}") for number in range(dag.inputs)]
     for value in values:

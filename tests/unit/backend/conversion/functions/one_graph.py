@@ -22,17 +22,7 @@ if TYPE_CHECKING:
 def differing(
     cases: Mapping[str, Callable[..., Any]], *inputs: torch.Tensor, dynamic: bool = False, grad: bool = False
 ) -> tuple[dict[str, str], Capture]:
-    """Run all cases on the same inputs in one compiled function.
-
-    Args:
-        cases: Name -> function of the inputs.
-        *inputs: Given to every case.
-        dynamic: As for `torch.compile`.
-        grad: Whether to compare gradients too, those of the sum of all results.
-
-    Returns:
-        Name -> what differs from eager, and what the lens recorded. No run may fail.
-    """
+    """Run all cases on the same inputs in one compiled function."""
     lens = Lens()
 
     def all_of_them(*given: torch.Tensor) -> list[Any]:
