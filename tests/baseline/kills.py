@@ -1,4 +1,4 @@
-"""Plant each mutant into a copy of the tree, and note which tests fail."""
+"""Plant each mutant into a copy of the tree, and note which tests fail: of those that run the line, by the coverage of each test."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from coverage import CoverageData
+
 from tests.child import ROOT
 
 _FIRST = 3
 """How many failing tests are noted per mutant; the others are not run."""
+_MOST = 400
+"""How many tests are run per mutant."""
 
 _COPIED = (
     "ortlens",
@@ -31,14 +35,11 @@ _COPIED = (
 
 
 def plant_each(file: Path) -> int:
-    """Plant the mutants that the file has no result of.
+    """Plant the mutants that the file has no result of. The result is 1 if a mutant does not fit the tree any more, else 0.
 
-    Args:
-        file: Of JSON: mutant -> tests that fail. A mutant without any survives.
-
-    Returns:
-        1 if a mutant does not fit the tree any more, else 0.
+    The file is JSON: mutant -> tests that fail. A mutant without any survives.
     """
+    lines = _lines_by_test(file.with_name("coverage"))
     known: dict[str, list[str]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     lost = 0
     for room, old, new in json.loads(Path(__file__).with_name("mutants.json").read_text("utf-8")):
@@ -50,15 +51,34 @@ def plant_each(file: Path) -> int:
             sys.stdout.write(f"in {len(found)} files: {name}\n")
             lost += 1
             continue
-        known[name] = _killers(found[0].relative_to(ROOT), old, new, room)
+        known[name] = _killers(found[0].relative_to(ROOT), old, new, _tests_of(lines, found[0], old) or [f"tests/unit/{room}"])
         file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
         sys.stdout.write(f"{'killed' if known[name] else 'SURVIVES'}: {found[0].relative_to(ROOT)}: {name}\n")
         sys.stdout.flush()
     return int(lost > 0)
 
 
-def _killers(path: Path, old: str, new: str, room: str) -> list[str]:
-    """The first tests that fail: those of the room before all others."""
+def _lines_by_test(file: Path) -> CoverageData:
+    """Read which test runs which lines; all tests run once for it, in a quarter of an hour, unless that is known."""
+    if not file.is_file():
+        options = ["-q", "-n", "2", "-m", "not slow and not serial and not soak", "--cov", "--cov-context=test", "--cov-report="]
+        environment = {**_environment(ROOT), "COVERAGE_FILE": str(file.resolve())}
+        subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, check=False, env=environment, stdout=subprocess.DEVNULL)
+    data = CoverageData(str(file))
+    data.read()
+    return data
+
+
+def _tests_of(data: CoverageData, path: Path, old: str) -> list[str]:
+    """List the tests that run a line, unit tests first; none for what runs when the module is imported."""
+    text = path.read_text("utf-8")
+    line = text[: text.index(old)].count("\n") + 1
+    contexts = data.contexts_by_lineno(str(path.relative_to(ROOT))).get(line, [])
+    return sorted({context.partition("|")[0] for context in contexts if context}, key=lambda test: ("/unit/" not in test, test))[:_MOST]
+
+
+def _killers(path: Path, old: str, new: str, tests: list[str]) -> list[str]:
+    """Plant a mutant, run tests, and return the first that fail."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         tree.mkdir()
@@ -67,16 +87,11 @@ def _killers(path: Path, old: str, new: str, room: str) -> list[str]:
             (shutil.copytree if source.is_dir() else shutil.copy)(source, tree / name)
         text = (tree / path).read_text("utf-8")
         (tree / path).write_text(text.replace(old, new, 1), encoding="utf-8")
-        for chosen in ([f"tests/unit/{room}"], ["tests/unit", "tests/integration", "tests/conformance", "tests/fuzz", "tests/hostile"]):
-            options = ["-q", "-n", "2", "-m", "not slow and not serial and not soak", f"--maxfail={_FIRST}", "-p", "no:cacheprovider"]
-            command = [sys.executable, "-m", "pytest", *options, *chosen]
-            done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, env=_environment(tree))
-            killers = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-            if killers:
-                return sorted(set(killers))
-            if done.returncode not in (0, 5):  # nothing was chosen, or nothing failed
-                return [f"exit status {done.returncode}"]
-    return []
+        options = ["-q", "-n", "2", f"--maxfail={_FIRST}", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", *options, *tests]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, env=_environment(tree))
+        killers = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        return sorted(set(killers)) if killers or done.returncode == 0 else [f"exit status {done.returncode}"]
 
 
 def _environment(tree: Path) -> dict[str, str]:
