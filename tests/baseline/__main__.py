@@ -53,16 +53,7 @@ def main() -> int:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - any JSON
-    """Compare two pieces of JSON.
-
-    Args:
-        before: The recorded one.
-        after: The one of the changed tree.
-        path: Where they are.
-
-    Yields:
-        A line for each place that differs.
-    """
+    """Compare two pieces of JSON."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             yield from differences(before.get(key, "(nothing)"), after.get(key, "(nothing)"), f"{path}/{key}")
