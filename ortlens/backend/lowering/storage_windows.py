@@ -17,7 +17,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering.returned_views import base_of
-from ortlens.backend.memory_order import inverse_order, order_from_strides
+from ortlens.backend.memory_order import inverse_order, may_overlap_itself, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +44,23 @@ def gather_windows(module: torch.fx.GraphModule) -> None:
     The calls that are left have to stay in PyTorch, with the views that they read (see `support.storage_readers`).
     """
     chains = {node: _chain(node) for node in module.graph.find_nodes(op="call_function", target=_aten.as_strided.default)}
-    starts = {node: _start(node, chain[-1]) for node, chain in chains.items()}
+    starts = {node: None if _is_written(node) else _start(node, chain[-1]) for node, chain in chains.items()}
     read = {window for node, chain in chains.items() if starts[node] is None for window in chain}
     for node, start in starts.items():
         if start is not None and node not in read:
             _replace(module, node, chains[node][-1], start)
+
+
+def _is_written(window: torch.fx.Node) -> bool:
+    """Tell whether elements that share memory are written through a part of the window, which changes others of them."""
+    if not may_overlap_itself(window.meta["val"]):
+        return False
+    reached = [window]
+    for node in reached:  # grows
+        if node is not window and node.target in _COPIES:
+            return True
+        reached += [user for user in node.users if keeps_storage_of(user) is node]
+    return False
 
 
 def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:

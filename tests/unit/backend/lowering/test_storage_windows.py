@@ -122,7 +122,16 @@ def _write_over_written(x: torch.Tensor) -> torch.Tensor:
     return torch.as_strided_scatter(x, x.flatten()[:2] * 2, (2,), (1,), 4)
 
 
-WRITTEN = (_window_then_row, _window_then_rows, _row_then_window, _copy_then_window, _written_window, _write_over_written)
+def _part_of_an_overlapping_window(x: torch.Tensor) -> torch.Tensor:
+    window = x.as_strided((2, 2), (1, 1))
+    window.select(1, 1).sub_(5)
+    return window
+
+
+WRITTEN = (
+    *(_window_then_row, _window_then_rows, _row_then_window, _copy_then_window, _written_window, _write_over_written),
+    _part_of_an_overlapping_window,
+)
 
 
 @pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
