@@ -427,16 +427,14 @@ EXACT: list[tuple[int, Template]] = [
     (1, lambda p: f"{p.any()}.masked_fill({p.last()} > 0, {_fraction(p)})"),
     (1, lambda p: f"{p.any()} ** {p.choice(('2', '3', '2.5', '-1', '0.123'))}"),
     (1, lambda p: f"{p.choice(('2', '0.7'))} ** {p.any()}"),
-    (1, lambda p: f"torch.addcmul({p.any()}, {p.last()}, {p.last()}, value={_fraction(p)})"),
-    (1, lambda p: f"torch.addcdiv({p.any()}, {p.last()}, {p.last()}, value={_fraction(p)})"),
-    (1, lambda p: f"torch.lerp({p.any()}, {p.last()}.flip(0), {_fraction(p)})"),
     (1, lambda p: f"torch.full_like({p.any()}, {_fraction(p)})"),
     (1, lambda p: f"torch.nan_to_num({p.any()}, {_fraction(p)})"),
 ]
 """One operator on a tensor and a Python number.
 
 A number divided by a tensor is left out: that is two operators, a reciprocal and a product. So is `alpha`: PyTorch rounds `alpha * y` to
-16 bits for single elements and the ends of rows, and not in between.
+16 bits for single elements and the ends of rows, and not in between. So are `lerp`, `addcmul` and `addcdiv`, whose fused products
+PyTorch rounds once.
 """
 
 
