@@ -1,4 +1,5 @@
 // The explorer: panels in tabs, linked by one selection, with the details of what is selected beside them.
+import LABELS from "../../ortlens/views/panels.json" with { type: "json" };
 import { actionCount, mountActions } from "./actions.js";
 import { mountBreaks } from "./breaks.js";
 import { createCommands } from "./commands.js";
@@ -20,21 +21,24 @@ import { mountTimeline } from "./timeline.js";
 
 /** @typedef {(root: HTMLElement, store: import("./store.js").Store) => () => void} Mount */
 
-/** @type {{id: string, label: string, mount: Mount|null, count?: (data: import("./data.js").Data) => number|string}[]} */
-const PANELS = [
-  { id: "overview", label: "Overview", mount: mountOverview },
-  { id: "actions", label: "Actions", mount: mountActions, count: actionCount },
-  { id: "flame", label: "Flame", mount: mountFlame },
-  { id: "graph", label: "Graph", mount: mountGraph },
-  { id: "tables", label: "Tables", mount: mountTables },
-  { id: "timeline", label: "Timeline", mount: mountTimeline },
-  { id: "roofline", label: "Roofline", mount: mountRoofline },
-  { id: "source", label: "Source", mount: mountSource },
-  { id: "breaks", label: "Breaks", mount: mountBreaks, count: breakCounts },
-  { id: "findings", label: "Findings", mount: mountFindings, count: (data) => data.table("findings").rows },
-  { id: "numerics", label: "Numerics", mount: mountNumerics },
-  { id: "onnx", label: "ONNX", mount: null },
-];
+/** @type {Record<string, {mount: Mount|null, count?: (data: import("./data.js").Data) => number|string}>} */
+const PARTS = {
+  overview: { mount: mountOverview },
+  actions: { mount: mountActions, count: actionCount },
+  flame: { mount: mountFlame },
+  graph: { mount: mountGraph },
+  tables: { mount: mountTables },
+  timeline: { mount: mountTimeline },
+  roofline: { mount: mountRoofline },
+  source: { mount: mountSource },
+  breaks: { mount: mountBreaks, count: breakCounts },
+  findings: { mount: mountFindings, count: (data) => data.table("findings").rows },
+  numerics: { mount: mountNumerics },
+  onnx: { mount: null },
+};
+
+/** Tabs from left to right: Python has the same list. */
+const PANELS = Object.entries(LABELS).map(([id, label]) => ({ id, label, ...PARTS[id] }));
 
 /** Breaks and recompiles are two things: their sum would be the count of neither. */
 function breakCounts(data) {

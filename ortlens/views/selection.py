@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.registry import findings_of
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-PANELS = ("overview", "actions", "flame", "graph", "tables", "timeline", "source", "breaks", "findings", "numerics", "onnx")
-"""Tabs of the explorer, in their order."""
+PANELS = tuple(json.loads(Path(__file__).with_name("panels.json").read_text(encoding="utf-8")))
+"""Tabs of the explorer, in their order; `frontend/src/app.js` has them from the same file."""
 
 _KEYS = {
     "graph": ("graphs", "graph_id"),

@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortlens.views import selection
+
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Request
 
     from ortlens.trace.records import Capture
 
-PANELS = ("overview", "actions", "flame", "graph", "tables", "timeline", "roofline", "source", "breaks", "findings", "numerics")
+PANELS = tuple(name for name in selection.PANELS if name != "onnx")
 """Panels of a capture without ONNX models, from left to right."""
 
 

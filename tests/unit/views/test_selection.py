@@ -123,7 +123,7 @@ def test_a_long_name_is_told_in_part() -> None:
 
 
 def test_tabs_and_graphs_are_looked_up() -> None:
-    assert panel("graph") == "graph"
+    assert [panel(name) for name in ("graph", "roofline")] == ["graph", "roofline"]
     with pytest.raises(UsageError, match=f"There is no tab 'grpah'; there are {', '.join(PANELS)}"):
         panel("grpah")
     assert Selectable(PIECES).graph("g1") == "g1"
