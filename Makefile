@@ -81,7 +81,7 @@ workloads: $(VENV)/.dev ## Measure everyday programs and write docs/workloads.md
 	$(SAY) 'Running the workloads'
 	@$(BIN)/python benchmarks/bench_workloads.py --page docs/workloads.md $(WORKLOADS_ARGS)
 
-zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/zoo.md: a quarter of an hour
+zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/data/zoo.json: a quarter of an hour
 	$(SAY) 'Running the model zoo'
 	@$(BIN)/python -m tests.zoo
 
@@ -89,11 +89,11 @@ browser: $(VENV)/.dev ## Run what needs a browser: the report, JupyterLab, Noteb
 	$(SAY) 'Walking the explorer in chromium'
 	@$(BIN)/python -m pytest tests/browser -m slow --durations=15
 
-conformance: $(VENV)/.dev ## Run every promise down every road and write docs/conformance.md: a few minutes
+conformance: $(VENV)/.dev ## Run every promise down every road and write docs/data/conformance.json: a few minutes
 	$(SAY) 'Running the conformance suite'
 	@$(BIN)/python -m tests.conformance.report
 
-opinfo: $(VENV)/.dev ## Send PyTorch's databases of operators, modules and optimisers through the backend and write docs/operators.md: hours, resumable
+opinfo: $(VENV)/.dev ## Send PyTorch's databases of operators, modules and optimisers through the backend and write docs/data/operators.json: hours, resumable
 	$(SAY) 'Running the operator database; the outcomes are kept in $(BUILD)/opinfo'
 	@$(BIN)/python -m tests.opinfo
 	$(SAY) 'Running what PyTorch refuses'
@@ -101,7 +101,7 @@ opinfo: $(VENV)/.dev ## Send PyTorch's databases of operators, modules and optim
 	$(SAY) 'Running the databases of modules and optimisers'
 	@$(BIN)/python -W ignore -m tests.opinfo.modules
 
-opinfo-numbers: $(VENV)/.dev ## Send operations on numbers through the backend and write their section of docs/operators.md: a few minutes
+opinfo-numbers: $(VENV)/.dev ## Send operations on numbers through the backend and write their part of docs/data/operators.json: a few minutes
 	$(SAY) 'Running operations on numbers'
 	@$(BIN)/python -W ignore -m tests.opinfo --numbers
 
@@ -125,7 +125,7 @@ fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, wri
 	$(SAY) 'Judging random programs; the verdicts are kept in $(BUILD)/fuzz'
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-versions: $(VENV)/.dev ## Run a part of the suite with other versions of torch, onnxruntime and others: an hour, and a download of 35 GB
+versions: $(VENV)/.dev ## Run a part of the suite with other versions of torch, onnxruntime and others and write docs/data/versions.json: an hour, and a download of 35 GB
 	$(SAY) 'Trying other versions; they are installed in $(BUILD)/versions'
 	@$(BIN)/python -m tests.versions
 

@@ -1,12 +1,11 @@
 """The one table of columns, read off the records.
 
 Every frame, the saved file and the reference page take names, dtypes, units and meanings from `TABLES`, and
-`TABLES` takes them from the dataclasses in `records.py`. `python -m ortlens.trace.schema` prints the reference page.
+`TABLES` takes them from the dataclasses in `records.py`.
 """
 
 from __future__ import annotations
 
-import sys
 import types
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -133,37 +132,3 @@ def table_by_name(name: str) -> Table:
         return TABLES[name]
     except KeyError as err:
         raise UsageError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}") from err
-
-
-_PREFACE = """\
-# Frames and their columns
-
-Each table below is an attribute of a lens and of a loaded capture, as a pandas DataFrame. Empty frames keep their
-columns and dtypes. Times are integer nanoseconds, sizes integer bytes. "may be empty" says that a value can be missing.
-
-This page is generated from the code: `python -m ortlens.trace.schema > docs/reference/columns.md`.
-"""
-
-
-def _meaning(column: Column) -> str:
-    listed = all(f"`{choice}`" in column.meaning for choice in column.choices)
-    choices = "" if listed else f" One of {', '.join(f'`{choice}`' for choice in column.choices)}."
-    return (column.meaning + choices).replace("|", "\\|")
-
-
-def _markdown_from_table(table: Table) -> str:
-    rows = [
-        f"| `{column.name}` | {column.dtype} | {column.unit} | {'may be empty' if column.nullable else ''} | {_meaning(column)} |"
-        for column in table.columns
-    ]
-    head = ["| column | dtype | unit | | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([f"## {table.name}", "", table.meaning, "", *head, *rows, ""])
-
-
-def markdown() -> str:
-    """Write the reference page of all frames and columns as Markdown that ends in one newline."""
-    return "\n".join([_PREFACE, *(_markdown_from_table(table) for table in TABLES.values())])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

@@ -3,8 +3,8 @@
 Operators run in processes of their own that are started again after a crash or when nothing comes for a while. Outcomes are
 kept in build/opinfo, one file per operator, so that a run that was stopped goes on where it was; operators named on the command
 line are measured anew. `--dtypes` and `--roads` measure a part, whose outcomes replace the same part of those that are kept.
-Without names, docs/operators.md is written; `--page` writes it without measuring. `--numbers` measures operations on numbers alone, in
-a few minutes, and writes their section of the page.
+Without names, docs/data/operators.json is written; `--data` writes it without measuring. `--numbers` measures operations on numbers
+alone, in a few minutes, and writes their part of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import asdict
 from typing import Any
 
 from tests.child import ROOT, Child
+from tests.figures import read, write
+from tests.opinfo.condensed import condensed, condensed_numbers
 from tests.opinfo.exceptions import reason_for
-from tests.opinfo.page import numbers_in, numbers_section, page, with_numbers
 
 KEPT = ROOT / "build" / "opinfo"
-PAGE = ROOT / "docs" / "operators.md"
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 """Element types that ONNX Runtime's CPU provider holds, those that programs use most first."""
 
@@ -70,12 +70,13 @@ def kept() -> dict[str, list[dict[str, Any]]]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(KEPT.glob("*.json"))}
 
 
-def _measured_numbers() -> tuple[str, list[dict[str, Any]]]:
-    """The section of operations on numbers, and what is wrong with them."""
+def _measured_numbers() -> list[dict[str, Any]]:
+    """Measure operations on numbers and write their figures; what is wrong with them."""
     from tests.opinfo.numbers import OPERATIONS, outcomes_of
 
     found = {name: [asdict(outcome) for outcome in outcomes_of(name)] for name in OPERATIONS}
-    return numbers_section(found), [row for rows in found.values() for row in rows if row["verdict"] in ("wrong", "crash")]
+    write("operators", {**read("operators"), **condensed_numbers(found)})
+    return [row for rows in found.values() for row in rows if row["verdict"] in ("wrong", "crash")]
 
 
 def main(arguments: list[str]) -> int:
@@ -84,29 +85,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", help="operators to measure anew; all that are missing when none is named")
     parser.add_argument("--most", type=int, default=4, help="samples per operator and element type")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--page", action="store_true", help="write docs/operators.md from the outcomes that are kept, and measure nothing")
+    parser.add_argument("--data", action="store_true", help="write the figures from the outcomes that are kept, and measure nothing")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument("--roads", nargs="+", default=ROADS, choices=ROADS)
     parser.add_argument("--numbers", action="store_true", help="measure operations on numbers, and nothing else")
     chosen = parser.parse_args(arguments)
-    present = PAGE.read_text(encoding="utf-8")
     if chosen.numbers:
-        section, bad = _measured_numbers()
-        PAGE.write_text(with_numbers(present, section), encoding="utf-8")
-        return _listed(bad)
+        return _listed(_measured_numbers())
     from tests.opinfo.sweep import operators
 
     known = kept()
-    wanted = [] if chosen.page else chosen.names or [name for name in operators() if name not in known]
+    wanted = [] if chosen.data else chosen.names or [name for name in operators() if name not in known]
     workers = [threading.Thread(target=_run, args=(wanted[place :: chosen.jobs], chosen)) for place in range(chosen.jobs)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    of_numbers: list[dict[str, Any]] = []
     if not chosen.names:
-        section, of_numbers = (numbers_in(present), []) if chosen.page else _measured_numbers()
-        PAGE.write_text(page(kept(), operators(), section), encoding="utf-8")
+        write("operators", {**read("operators"), **condensed(kept(), operators())})
+    of_numbers = [] if chosen.names or chosen.data else _measured_numbers()
     rows = [row for found in kept().values() for row in found]
     print(dict(collections.Counter(row["verdict"] for row in rows)))  # noqa: T201 - figures
     bad = [row for row in rows if row["verdict"] in ("wrong", "crash") and reason_for(row["operator"], row["dtype"]) is None]

@@ -1,4 +1,4 @@
-"""Run vulture over the package and the tests, with the names that only look unused taken out.
+"""Run vulture over the package, the tests and the documentation, with the names that only look unused taken out.
 
 Three kinds of names are used in ways that no reader of source text can see: fields of dataclasses and named tuples (a record's field is
 a column of a frame, read by its name), attributes set on an object of another library for that library to read, and
@@ -16,7 +16,7 @@ from pathlib import Path
 from vulture import Vulture
 
 ROOT = Path(__file__).resolve().parents[2]
-# Called by their names: module hooks, and the protocols of IPython, pytest and html.parser.
+# Called by their names: module hooks, and the protocols of IPython, pytest, html.parser and mkdocs.
 PROTOCOL_NAMES = [
     "__getattr__",
     "__dir__",
@@ -27,6 +27,7 @@ PROTOCOL_NAMES = [
     "pytest_*",
     "pytestmark",
     "handle_*",
+    "on_files",
 ]
 MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that nothing names
 
@@ -67,7 +68,7 @@ def _entry_point_names() -> list[str]:
 
 def main() -> int:
     """Print the findings; return 1 when there are any."""
-    found = dead_code(ROOT / "ortlens", ROOT / "tests")
+    found = dead_code(ROOT / "ortlens", ROOT / "tests", ROOT / "docs")
     sys.stdout.write("".join(f"{line}\n" for line in found) or "no dead code\n")
     return 1 if found else 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -14,9 +13,6 @@ from hypothesis import strategies as st
 from ortlens import _versions
 from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, UsageError
 from tests import versions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -129,28 +125,13 @@ _FAILED = "FAILED a.py::test_b[1] - E\nFAILED a.py::test_b[2] - E\n2 failed, 140
 
 
 @pytest.mark.parametrize(
-    ("kept", "says"),
+    ("printed", "result"),
     [
-        (None, "not run"),
-        ("tests: other/tests.py\n3 passed in 1 s", "not run"),
-        ("{title}\ncannot be installed: No matching distribution found", "cannot be installed: No matching distribution found"),
-        ("{title}\n" + _FAILED, "2 failed, 1,406 passed | `test_b` (2) |"),
-        ("", "not run"),
-        ("{title}\nSegmentation fault", "Segmentation fault"),
-        ("{title}\n", "no output"),
+        (_FAILED, {"failed": 2, "passed": 1406, "tests": {"test_b": 2}}),
+        ("3 passed in 1.00s\nSegmentation fault", {"passed": 3, "note": "1 of 2 parts did not end"}),
+        ("Segmentation fault", {"note": "Segmentation fault"}),
+        ("", {"note": "no output"}),
     ],
 )
-def test_a_row_of_the_page_says_whether_a_version_was_run(
-    kept: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(versions, "FOLDER", tmp_path)
-    monkeypatch.setattr(versions, "PAGE", tmp_path / "page.md")  # a row without output stays as it is on the page
-    monkeypatch.setattr(versions, "PART", versions.PART[:1])
-    if kept is not None:
-        (tmp_path / "numpy-2.-.log").write_text(kept.format(title=f"tests: {' '.join(versions.PART)}"), encoding="utf-8")
-    row = versions.row("numpy==2.*")
-    assert row.startswith("| numpy==2.* | ")
-    assert says in row
-    without = [line for line in versions.page().splitlines() if "| not run |" in line or "| pinned:" in line]
-    assert len(without) == len(versions.REQUIREMENTS) - ("not run" not in says)
-    assert [line.split(" ")[1] for line in without if "pinned" in line] == ["torch==2.13.0", "onnxruntime==1.31.1"]
+def test_the_result_of_a_version_is_what_pytest_printed(printed: str, result: dict[str, object]) -> None:
+    assert versions._result(printed.splitlines(), 1 if printed == _FAILED else 2) == result

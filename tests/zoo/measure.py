@@ -33,10 +33,10 @@ class Measurement:
         family: As in the table.
         nodes: Compute nodes of all graphs.
         graphs: Graphs compiled.
-        breaks: Graph breaks, each as its reason and place.
+        breaks: Graph breaks, each as its reason and place; the place is empty where there is none.
         partitions: ONNX models.
         coverage: Share of the compute nodes that ONNX Runtime ran, 0 to 1.
-        fallbacks: What stays in PyTorch, each as operator, count and reason.
+        fallbacks: What stays in PyTorch, each as count, operator and reason.
         complaints: Findings of the lens and warnings of ortlens; none are expected.
         max_abs_error: Largest difference from eager over every float output.
         mismatches: Outputs out of tolerance, each in words.
@@ -48,10 +48,10 @@ class Measurement:
     family: str
     nodes: int = 0
     graphs: int = 0
-    breaks: Sequence[str] = ()
+    breaks: Sequence[tuple[str, str]] = ()
     partitions: int = 0
     coverage: float = 0.0
-    fallbacks: Sequence[str] = ()
+    fallbacks: Sequence[tuple[int, str, str]] = ()
     complaints: Sequence[str] = ()
     max_abs_error: float = 0.0
     mismatches: Sequence[str] = ()
@@ -72,6 +72,12 @@ class Measurement:
     def whole(self) -> bool:
         """True when a single ONNX model does all of it."""
         return (self.graphs, self.partitions, self.coverage) == (1, 1, 1.0)
+
+    def row(self) -> dict[str, Any]:
+        """Select what docs/data/zoo.json keeps, rounded so that it rarely changes."""
+        kept = ("family", "nodes", "graphs", "breaks", "partitions", "coverage", "fallbacks", "max_abs_error", "problems")
+        rounded = {"coverage": round(self.coverage, 4), "max_abs_error": float(f"{self.max_abs_error:.1e}")}
+        return {name: getattr(self, name) for name in kept} | rounded
 
 
 def measure(architecture: Architecture) -> Measurement:
@@ -111,20 +117,20 @@ def _seen(lens: ortlens.Lens, architecture: Architecture) -> Measurement:
         family=architecture.family,
         nodes=nodes,
         graphs=len(graphs),
-        breaks=[_break_in_words(b) for b in lens.breaks.itertuples()],
+        breaks=[_reason_and_place(b) for b in lens.breaks.itertuples()],
         partitions=len(lens.partitions),
         coverage=float((graphs.coverage * graphs.node_count).sum() / nodes),
-        fallbacks=[f"{count} x `{target}` ({reason})" for (target, reason), count in fallbacks.most_common()],
+        fallbacks=[(count, target, reason) for (target, reason), count in fallbacks.most_common()],
         compile_s=round(float(graphs.compile_ns.sum()) / 1e9, 2),
     )
 
 
-def _break_in_words(row: Any) -> str:  # noqa: ANN401 - a row of a frame
+def _reason_and_place(row: Any) -> tuple[str, str]:  # noqa: ANN401 - a row of a frame
     reason = str(row.reason).splitlines()[0]
     if pd.isna(row.file):
-        return reason
+        return reason, ""
     place = row.file.split("site-packages/")[-1]  # the same wherever the environment lies
-    return f"{reason} (`{place}:{row.line}`)"
+    return reason, f"{place}:{row.line}"
 
 
 def _leaves(output: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a ModelOutput of any kind

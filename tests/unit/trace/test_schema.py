@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import pytest
 
 from ortlens.errors import UsageError
 from ortlens.trace import schema
-from ortlens.trace.schema import TABLES, markdown, table_by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from ortlens.trace.schema import TABLES, table_by_name
 
 # The public promise, written down a second time on purpose: a renamed column must fail here.
 PROMISED = {
@@ -99,19 +95,3 @@ def test_unknown_table_is_refused_with_the_list() -> None:
     assert table_by_name("runs").record is TABLES["runs"].record
     with pytest.raises(UsageError, match=r"there is no table 'graph'; the tables are: graphs, breaks"):
         table_by_name("graph")
-
-
-def test_committed_reference_page_is_up_to_date(root: Path) -> None:
-    assert (root / "docs/reference/columns.md").read_text(encoding="utf-8") == markdown()
-
-
-def test_command_prints_the_page(run_python: Callable[..., str], root: Path) -> None:
-    program = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_module('ortlens.trace.schema', run_name='__main__')"
-    assert run_python(program, str(root)) == markdown()
-
-
-def test_page_lists_the_codes_where_the_meaning_does_not() -> None:
-    page = markdown()
-    assert "Why not, as a code. One of `no_converter`, `converter_raised`" in page
-    assert page.count("`inference`, `forward` or `backward`.") == 1
-    assert "One of `inference`" not in page
