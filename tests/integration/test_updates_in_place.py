@@ -315,7 +315,13 @@ def _written_between(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch
     return (e[i] * 2).sum() + torch.cummax(c.mean(0), 0)[0].sum()
 
 
-RAISING = [_looked_up, _in_one_session, _in_two_caches, _factored, _divided, _drawn]
+def _written_over(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    made = e[i] * 2
+    made.copy_(x)
+    return made + c.mean()
+
+
+RAISING = [_looked_up, _in_one_session, _in_two_caches, _factored, _divided, _drawn, _written_over]
 """Functions that raise in eager before they have changed anything, where `i` is 399."""
 
 

@@ -12,6 +12,7 @@ import torch.fx
 
 from ortlens.backend.conversion.functions.quotients import is_short_integer_power
 from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
+from ortlens.backend.lowering.checks import may_raise
 from ortlens.backend.lowering.type_promotion import has_mixed_types, refused_booleans
 
 if TYPE_CHECKING:
@@ -188,6 +189,19 @@ def _half(node: torch.fx.Node) -> str | None:
     return "takes float16, which PyTorch refuses" if refused else None
 
 
+def _hides_check(node: torch.fx.Node) -> str | None:
+    """Find a check whose result is written over and read by nothing else, so that a model would not make it."""
+    unread, waiting = {node}, [node.args[0]]
+    while waiting:
+        source = waiting.pop()
+        if isinstance(source, torch.fx.Node) and source.op == "call_function" and unread.issuperset(source.users):
+            if may_raise(source):
+                return "does not compute what is written over, and so does not check it"
+            unread.add(source)
+            waiting += source.all_input_nodes
+    return None
+
+
 def _mixed(node: torch.fx.Node) -> str | None:
     value, other = map(_tensor, node.args)
     mixed = value is not None and other is not None and value.dtype is not other.dtype
@@ -263,6 +277,7 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten._native_batch_norm_legit_functional.default: _parameters,  # noqa: SLF001 - same
         _aten._native_batch_norm_legit.no_stats: _parameters,  # noqa: SLF001 - same
         _aten.native_group_norm.default: _parameters,
+        _aten.copy.default: _hides_check,
         _aten.heaviside.default: _mixed,
         _aten.squeeze.dims: _twice,
         _aten.clamp.default: _between_booleans,
