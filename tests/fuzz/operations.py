@@ -376,7 +376,6 @@ CHECKED_WRITES: list[tuple[int, Template]] = [
     (2, lambda p: f"{p.any()}.index_fill_({p.dim()}, {p.place()}, {p.scalar()})"),
     (2, lambda p: f"{p.any()}.index_add_({p.dim()}, {p.place()}, {p.any()})"),
     (1, lambda p: f"{p.any()}.scatter_(0, {p.place()}, {p.scalar()})"),
-    (2, lambda p: f"torch._assert_async(({p.place()} {p.choice(('>= 0', '< 2', '!= -1'))}).all())"),
 ]
 
 BRANCHES: list[tuple[int, Template]] = [

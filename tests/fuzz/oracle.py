@@ -126,7 +126,9 @@ def _not_excused(found: list[Difference], same: set[tuple[int, str, str]], progr
     return ours
 
 
-def _further_controls(program: Program, control: Any, found: list[Difference]) -> Iterator[tuple[Program, str]]:
+def _further_controls(program: Program, control: Any, found: list[Difference]) -> Iterator[tuple[Program, Any]]:
+    if isinstance(control, GraphRoad) and any(item.label == "raised" for item in found):
+        yield program, GraphRoad(through_ort=False, decomposed=True)
     if control == "aot_eager" and any(item.label == "raised" for item in found):
         yield program, "aot_eager_decomp_partition"
     if control == "unlifted" and any(item.kind == "strides" for item in found):  # it writes in place where the backends' graphs do not

@@ -316,9 +316,9 @@ def _written_between(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch
 
 
 def _written_over(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    made = e[i] * 2
+    made, other = e[i] * 2, e[i] + 1
     made.copy_(x)
-    return made + c.mean()
+    return made + c.mean() + torch.zeros_like(other)
 
 
 RAISING = [_looked_up, _in_one_session, _in_two_caches, _factored, _divided, _drawn, _written_over]

@@ -190,13 +190,13 @@ def _half(node: torch.fx.Node) -> str | None:
 
 
 def _hides_check(node: torch.fx.Node) -> str | None:
-    """Find a check whose result is written over and read by nothing else, so that a model would not make it."""
+    """Find a check whose result nobody reads, so that a model would not make it."""
     unread, waiting = {node}, [node.args[0]]
     while waiting:
         source = waiting.pop()
         if isinstance(source, torch.fx.Node) and source.op == "call_function" and unread.issuperset(source.users):
             if may_raise(source):
-                return "does not compute what is written over, and so does not check it"
+                return "does not compute what it takes the sizes of, and so does not check it"
             unread.add(source)
             waiting += source.all_input_nodes
     return None
@@ -241,6 +241,14 @@ def _twice(node: torch.fx.Node) -> str | None:
     return "takes a dimension twice, which PyTorch refuses" if twice else None
 
 
+_OF_SIZES = (
+    *(_aten.copy.default, _aten.fill.Scalar, _aten.fill.Tensor, _aten.zeros_like.default, _aten.ones_like.default),
+    *(_aten.full_like.default, _aten.empty_like.default, _aten.new_zeros.default, _aten.new_ones.default),
+    *(_aten.new_full.default, _aten.new_empty.default),
+)
+"""Operators that read the sizes of their first argument, and not its values."""
+
+
 def _first(*checks: Callable[[torch.fx.Node], str | None]) -> Callable[[torch.fx.Node], str | None]:
     return lambda node: next(filter(None, (check(node) for check in checks)), None)
 
@@ -277,7 +285,7 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         _aten._native_batch_norm_legit_functional.default: _parameters,  # noqa: SLF001 - same
         _aten._native_batch_norm_legit.no_stats: _parameters,  # noqa: SLF001 - same
         _aten.native_group_norm.default: _parameters,
-        _aten.copy.default: _hides_check,
+        **dict.fromkeys(_OF_SIZES, _hides_check),
         _aten.heaviside.default: _mixed,
         _aten.squeeze.dims: _twice,
         _aten.clamp.default: _between_booleans,

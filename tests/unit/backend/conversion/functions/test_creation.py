@@ -79,7 +79,7 @@ def test_the_default_dtype_is_that_of_the_trace(default: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("default", [torch.float32, torch.float64, torch.float16])
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float16, torch.float32])
 @pytest.mark.parametrize("exponent", [torch.int64, torch.float16])
 def test_a_power_of_two_has_the_dtype_of_pytorch(default: torch.dtype, dtype: torch.dtype, exponent: torch.dtype) -> None:
     torch.set_default_dtype(default)
