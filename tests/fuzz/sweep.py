@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import re
+import resource
 import sys
 import tempfile
 import time
@@ -23,6 +24,10 @@ from tests.fuzz.program import Program, graph_script, part_of, script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_MOST_BYTES = 12 << 30
+"""A program that is made smaller may ask for more than a machine has: without a limit, the system kills any process."""
 
 
 def _row(program: Program, verdict: Verdict, seconds: float, *, graphs: bool) -> dict[str, object]:
@@ -46,6 +51,7 @@ def main() -> int:
     parser.add_argument("--minimise", type=float, default=60, metavar="SECONDS")
     given = parser.parse_args()
     quicken()
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.first, given.first + given.count):
             _say({"begin": seed})
