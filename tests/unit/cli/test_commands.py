@@ -37,11 +37,11 @@ def _commands() -> dict[str, argparse.ArgumentParser]:
 
 
 @pytest.mark.parametrize("name", _commands())
-def test_every_command_has_help_and_stands_in_the_readme(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help_and_is_in_the_docs(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (_commands()[name].description or "").endswith(".")
     assert cli.main([name, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: ortlens {name}")
-    assert f"ortlens {name}" in (root / "README.md").read_text(encoding="utf-8")
+    assert f"ortlens {name}" in (root / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", _commands())
