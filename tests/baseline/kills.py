@@ -90,7 +90,7 @@ def _killers(path: Path, old: str, new: str, tests: list[str]) -> list[str]:
         options = ["-q", "-n", "2", f"--maxfail={_FIRST}", "-p", "no:cacheprovider"]
         command = [sys.executable, "-m", "pytest", *options, *tests]
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, env=_environment(tree))
-        killers = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        killers = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
         return sorted(set(killers)) if killers or done.returncode == 0 else [f"exit status {done.returncode}"]
 
 
