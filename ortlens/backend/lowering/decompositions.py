@@ -315,7 +315,7 @@ def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     """Convert whole numbers to the default dtype: torch's decomposition always makes float32 of them. PyTorch refuses boolean exponents."""
     made: torch.Tensor = _STAYS
     if exponent.dtype is not torch.bool:
-        dtype = tensor.dtype if tensor.is_floating_point() else torch.get_default_dtype()
+        dtype = torch.get_default_dtype() if _is_whole(tensor) else tensor.dtype.to_real()
         made = _aten.mul.Tensor(tensor, _aten.pow.Tensor_Tensor(tensor.new_full((), 2.0, dtype=dtype), exponent))
     return made
 
