@@ -6,11 +6,9 @@ import dataclasses
 import inspect
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import ortlens
+from benchmarks import measure
 from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.capture_view import load
@@ -98,13 +97,13 @@ def conformance(folder: Path, *, fresh: bool) -> dict[str, Any]:
 def zoo(folder: Path, *, fresh: bool) -> dict[str, Any]:
     """What each architecture of the zoo gives, but for times and errors in numbers."""
     del folder, fresh
-    from tests.zoo.measure import measure
+    from tests.zoo.measure import measure as measured
     from tests.zoo.table import ARCHITECTURES
 
     made = {}
     for name, architecture in ARCHITECTURES.items():
         torch.compiler.reset()
-        made[name] = {**dataclasses.asdict(measure(architecture)), "compile_s": 0, "max_abs_error": 0}
+        made[name] = {**dataclasses.asdict(measured(architecture)), "compile_s": 0, "max_abs_error": 0}
     return made
 
 
@@ -160,20 +159,10 @@ def ratios(folder: Path, *, fresh: bool) -> dict[str, Any]:
         for name, (function, given) in programs_.items():
             torch.compiler.reset()
             compiled, frozen = torch.compile(function, backend="ortlens"), ortlens.freeze(function, given)
-            took = _turns({"eager": function, "compiled": compiled, "frozen": frozen}, given)
-            made |= {f"{name} {key}": round(took[key] / took["eager"], 2) for key in ("compiled", "frozen")}
+            ways: dict[str, Callable[..., Any]] = {"eager": function, "compiled": compiled, "frozen": frozen}
+            turns = measure.take_turns(measure.called_with(ways, given), quick=False)
+            made |= {f"{name} {key}": round(turns.ratio(key, "eager"), 2) for key in ("compiled", "frozen")}
     return made
-
-
-def _turns(functions: dict[str, Callable[..., Any]], given: torch.Tensor) -> dict[str, float]:
-    """Medians of calls in turns, in seconds."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(220):
-        for name, function in functions.items():
-            began = time.perf_counter()
-            function(given)
-            times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(took[20:]) for name, took in times.items()}
 
 
 def _rows(module: str, *arguments: str) -> Iterator[dict[str, Any]]:

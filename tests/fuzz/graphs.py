@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch._dynamo.source import LocalSource
-from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 _COPY = torch.ops.aten.copy_.default
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
-_Table: TypeAlias = "Mapping[Any, Callable[..., Any]]"
 _Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 """Sizes, strides, and a distance in memory."""
 
@@ -41,26 +39,22 @@ class GraphRoad:
     Attributes:
         through_ort: Whether the backend compiles the graph. If not, PyTorch runs it as it is, without the backend's decompositions: a
             difference that shows there as well is the tracer's.
-        decomposed: Whether PyTorch runs it with Inductor's decompositions, which compute no value that nobody reads.
     """
 
     through_ort: bool = True
-    decomposed: bool = False
 
     def compiled(self, function: Callable[..., Any], *, dynamic: bool | None, options: dict[str, Any] | None) -> Callable[..., Any]:
         """Make a function that is traced when it is called."""
         backend = OrtBackend.get_cached_instance_for_options(options) if self.through_ort else None
-        table = backend.compiler.tables()[1] if backend is not None else select_decomp_table() if self.decomposed else {}
-        return _Compiled(function, backend, table, dynamic=dynamic)
+        return _Compiled(function, backend, dynamic=dynamic)
 
 
 class _Compiled:
     """A function with the graphs that were made of it, one per kind of arguments."""
 
-    def __init__(self, function: Callable[..., Any], backend: OrtBackend | None, table: _Table, *, dynamic: bool | None) -> None:
+    def __init__(self, function: Callable[..., Any], backend: OrtBackend | None, *, dynamic: bool | None) -> None:
         self._function = function
         self._backend = backend
-        self._table = table
         self._dynamic = dynamic
         self._graphs: dict[Any, list[_Graph]] = {}
 
@@ -70,7 +64,7 @@ class _Compiled:
         graph = next((item for item in graphs if item.fits(given.tensors)), None)
         if graph is None:
             symbolic = self._dynamic is True or (self._dynamic is None and bool(graphs))
-            graph = _Graph(self._function, given, self._backend, self._table, symbolic=symbolic)
+            graph = _Graph(self._function, given, self._backend, symbolic=symbolic)
             graphs.append(graph)
         return graph(given.tensors)
 
@@ -116,17 +110,14 @@ class _Arguments:
 class _Graph:
     """One traced and compiled graph."""
 
-    def __init__(
-        self, function: Callable[..., Any], given: _Arguments, backend: OrtBackend | None, table: _Table, *, symbolic: bool
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], given: _Arguments, backend: OrtBackend | None, *, symbolic: bool) -> None:
         self._layouts = None if symbolic else _layouts(given.tensors)
         self._shapes = ShapeEnv()
         mode = FakeTensorMode(shape_env=self._shapes, static_shapes=not symbolic, allow_non_fake_inputs=True)
         self._fakes = [mode.from_tensor(item.detach()) for item in given.tensors]
 
+        table = {} if backend is None else backend.compiler.tables()[1]
         module = _traced(lambda *tensors: given.call(function, tensors), self._fakes, table, "symbolic" if symbolic else "fake")
-        if backend is None and table:
-            module.graph.eliminate_dead_code()
         self._mutated = mutated = _returning_new_values(module.graph)
         module.recompile()
         self._rebuilt = _views_of_new_values(module.graph, [self._fakes[place] for place in mutated])

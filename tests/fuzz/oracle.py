@@ -127,8 +127,6 @@ def _not_excused(found: list[Difference], same: set[tuple[int, str, str]], progr
 
 
 def _further_controls(program: Program, control: Any, found: list[Difference]) -> Iterator[tuple[Program, Any]]:
-    if isinstance(control, GraphRoad) and any(item.label == "raised" for item in found):
-        yield program, GraphRoad(through_ort=False, decomposed=True)
     if any("spoilt(" in step for step in program.steps) and len(read := _read_lines(program)) < len(program.body):
         yield program.replace(body=read), None
     if control == "aot_eager" and any(item.label == "raised" for item in found):

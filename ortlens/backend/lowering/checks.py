@@ -1,7 +1,8 @@
 """Operators that may raise, depending on their data: what the program does after one of them must not be seen if it raises.
 
 A plan orders nodes by data alone, and eager runs them one by one. So a write in place has to wait for the checks that come before it in the
-program, and a check for the draws of random numbers before it; a draw that comes after it and has run is taken back (`runtime.program`).
+program, and a check for such writes and for draws of random numbers; a draw that comes after it and has run is taken back
+(`runtime.program`).
 Which operators never raise is listed; any other may.
 """
 
@@ -66,15 +67,18 @@ def may_raise(node: torch.fx.Node) -> bool:
 
 
 def draws(node: torch.fx.Node) -> bool:
-    """Tell whether a node draws random numbers in PyTorch from a generator that it keeps, that of the CPU or a CUDA device."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and generator_device(node).type in ("cpu", "cuda")
+    """Tell whether a node draws random numbers; attention does not, where its dropout is 0."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _without_dropout(node)
 
 
-def generator_device(draw: torch.fx.Node) -> torch.device:
-    """Find the device from whose generator a node draws: that of its result, or the meta device if it makes no tensor."""
-    value = draw.meta.get("val")
-    made = value[0] if isinstance(value, (tuple, list)) else value
-    return made.device if isinstance(made, torch.Tensor) else torch.device("meta")
+def _without_dropout(node: torch.fx.Node) -> bool:
+    """Tell whether an operator with a dropout argument has a dropout of 0 and draws no random numbers: attention in inference."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    for place, argument in enumerate(arguments):
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return isinstance(given, (int, float)) and given == 0
+    return False
 
 
 def _is_arithmetic(node: torch.fx.Node) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_kno
 from ortlens import _torch
 from ortlens.backend.lowering import attention, encoder_layers, lists, pools, provenance, quantizing
 from ortlens.backend.lowering.kernel_strides import suggested_format
-from ortlens.backend.lowering.type_promotion import has_mixed_types
+from ortlens.backend.lowering.type_promotion import fits, has_mixed_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -273,7 +272,9 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
 
     It makes an `index_copy`, which refuses indices that count from the end.
     """
-    checked = tensor.dtype is torch.float16 and not (isinstance(value, (int, float)) and _fits_half(value))  # `scalar_tensor` is infinite
+    checked = tensor.dtype is torch.float16 and not (
+        isinstance(value, (int, float)) and fits(value, torch.float16)
+    )  # `scalar_tensor` is infinite
     if index.dtype is not torch.int64 or checked:  # PyTorch refuses it
         stays: torch.Tensor = _STAYS
         return stays
@@ -282,10 +283,6 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
         size = tensor.shape[dim] if tensor.dim() else 1
         filled = _torch.decomposition_of(target)(filled, dim, torch.where(index < 0, index + size, index), value)
     return filled
-
-
-def _fits_half(number: float) -> bool:
-    return abs(number) <= torch.finfo(torch.float16).max or not math.isfinite(number)
 
 
 def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

@@ -172,3 +172,13 @@ def dtype_text(value: Any) -> str | None:
         return str(first.dtype).removeprefix("torch.")
     kind = type(value).__name__
     return {"SymInt": "int", "SymFloat": "float", "SymBool": "bool"}.get(kind, kind if value is not None else None)
+
+
+def attribute_of(node: torch.fx.Node) -> object:
+    """Return the attribute that a `get_attr` node reads; None for every other node."""
+    owner = node.graph.owning_module
+    if node.op != "get_attr" or owner is None:
+        return None
+    for part in str(node.target).split("."):
+        owner = getattr(owner, part)
+    return owner

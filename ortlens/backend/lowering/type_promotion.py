@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +47,12 @@ def promote(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool] = 
         if node not in asked:
             _convert_unchecked(node)
     return failures
+
+
+def fits(number: float, dtype: torch.dtype) -> bool:
+    """Tell whether an element type holds a number, so that PyTorch converts it; floats hold infinity and NaN."""
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
 
 
 def has_mixed_types(tensor: torch.Tensor, *parameters: Any) -> bool:

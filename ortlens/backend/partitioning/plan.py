@@ -70,14 +70,14 @@ def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Da
                 sources[place[node]].append(place[other])
                 readers[place[other]].append(place[node])
 
-    drawn: list[torch.fx.Node] = []
+    drawn: list[torch.fx.Node] = []  # the last draw: it waits for those before
     written: list[torch.fx.Node] = []
     for node in nodes:
         if (drawn or written) and checks.may_raise(node):
-            waits(node, (*written, *drawn[-1:]))  # if it raises, they have happened, as in PyTorch; draws keep their order
+            waits(node, (*written, *drawn))  # if it raises, they have happened, as in PyTorch
         waits(node, read_before(node) or ())
         waits(node, written_before(node))
-        drawn += [node] if checks.draws(node) else []
+        drawn = [node] if checks.draws(node) else drawn
         written += [node] if read_before(node) is not None else []
     return Dag(
         sources=sources,

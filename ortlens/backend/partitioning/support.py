@@ -17,6 +17,7 @@ from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.returned_views import base_of, owner_of
 from ortlens.backend.lowering.storage_windows import keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
@@ -126,12 +127,11 @@ class Support:
         return YES
 
     def _effect(self, node: torch.fx.Node) -> Verdict | None:
-        import torch
 
         name = provenance.target_name(node)
         if kind_of(node) is NodeKind.EFFECT:
             return Verdict(supported=False, code="side_effect", reason=f"{name} is a check that PyTorch makes at run time")
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _without_dropout(node):
+        if draws(node):
             reason = f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed"
             return Verdict(supported=False, code="side_effect", reason=reason)
         schema = getattr(node.target, "_schema", None)
@@ -160,7 +160,7 @@ class Support:
         import torch
 
         name = provenance.target_name(node)
-        if any(isinstance(_attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
+        if any(isinstance(provenance.attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
             return Verdict(supported=False, code="no_converter", reason=f"{name} runs graphs of its own, which stay in PyTorch")
         if _torch.dispatch(node, self._registry) is not None:
             return None
@@ -252,26 +252,6 @@ def _makes_bfloat16(node: torch.fx.Node) -> bool:
     import torch
 
     return any(tensor.dtype is torch.bfloat16 and tensor.device.type == "cpu" for tensor in provenance.tensors_in(node.meta.get("val")))
-
-
-def _without_dropout(node: torch.fx.Node) -> bool:
-    """Tell whether an operator with a dropout argument has a dropout of 0 and draws no random numbers: attention in inference."""
-    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
-    for place, argument in enumerate(arguments):
-        if argument.name == "dropout_p":
-            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
-            return isinstance(given, (int, float)) and given == 0
-    return False
-
-
-def _attribute_of(node: torch.fx.Node) -> object:
-    """Return the attribute that a `get_attr` node reads; None for every other node."""
-    owner = node.graph.owning_module
-    if node.op != "get_attr" or owner is None:
-        return None
-    for part in str(node.target).split("."):
-        owner = getattr(owner, part)
-    return owner
 
 
 def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,9 @@ import torch.fx
 
 from ortlens.backend.conversion.functions.quotients import is_short_integer_power
 from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
+from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import may_raise
-from ortlens.backend.lowering.type_promotion import has_mixed_types, refused_booleans
+from ortlens.backend.lowering.type_promotion import fits, has_mixed_types, refused_booleans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,11 +89,10 @@ def _kind(declared: Any) -> str:
 
 def _refused(number: object, dtype: torch.dtype) -> str | None:
     """Describe why PyTorch raises, or may, when it converts a number to an element type; None if it does not."""
-    short, limits = str(dtype).removeprefix("torch."), torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    short = str(dtype).removeprefix("torch.")
     if isinstance(number, (int, float)):
-        fits = limits.min <= number <= limits.max or (dtype.is_floating_point and not math.isfinite(number))
-        return None if fits else f"takes {number}, which PyTorch refuses to convert to {short}"
-    if dtype not in (torch.float32, torch.float64) and not _always_fits(number, limits):
+        return None if fits(number, dtype) else f"takes {number}, which PyTorch refuses to convert to {short}"
+    if dtype not in (torch.float32, torch.float64) and not _always_fits(number, dtype):
         return f"takes a number that may be beyond {short}, which PyTorch refuses to convert"
     return None
 
@@ -102,8 +101,7 @@ def _compared(node: torch.fx.Node) -> str | None:
     value, number = _tensor(node.args[0]), node.args[1]
     if value is None or value.dtype is torch.bool or value.is_floating_point() or value.is_complex() or not isinstance(number, int):
         return None
-    limits = torch.iinfo(value.dtype)
-    return None if limits.min <= number <= limits.max else f"takes {number}, which is no {str(value.dtype).removeprefix('torch.')}"
+    return None if fits(number, value.dtype) else f"takes {number}, which is no {str(value.dtype).removeprefix('torch.')}"
 
 
 def _filled(node: torch.fx.Node) -> str | None:
@@ -125,14 +123,14 @@ def _constant(node: Any) -> int | float | None:
     if node.target in (_aten.scalar_tensor.default, _aten.full.default):
         number = node.args[-1]
     else:
-        tensor = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None
+        tensor = provenance.attribute_of(node)
         number = tensor.item() if type(tensor) is torch.Tensor else None
     return number if isinstance(number, (int, float)) else None
 
 
-def _always_fits(number: object, limits: torch.finfo | torch.iinfo) -> bool:
+def _always_fits(number: object, dtype: torch.dtype) -> bool:
     bounds = int_range(number) if isinstance(number, torch.SymInt) else None
-    return bounds is not None and limits.min <= bounds[0] and bounds[1] <= limits.max
+    return bounds is not None and all(fits(bound, dtype) for bound in bounds)
 
 
 def _double(node: torch.fx.Node) -> str | None:

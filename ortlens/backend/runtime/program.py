@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.fx
 
-from ortlens.backend.lowering.checks import draws, generator_device, may_raise
+from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.runtime.generated import function_from_source
 
@@ -123,8 +123,8 @@ class _Writer:
             checks = [order[node] for node in nodes if may_raise(node)] if drawn else []
             later = [node for node in drawn if checks and order[node] > min(checks)]
             if later:
-                found[index] = tuple({generator_device(node): node for node in reversed(later)}.values())
-            drawn += [node for node in nodes if step.node is not None and draws(node)]
+                found[index] = tuple({_device_of(node): node for node in reversed(later)}.values())
+            drawn += [node for node in nodes if step.node is not None and draws(node) and _device_of(node).type in ("cpu", "cuda")]
         return found
 
     def _restoring(self, lines: list[str], drawn: Iterable[torch.fx.Node]) -> list[str]:
@@ -135,7 +135,7 @@ class _Writer:
     def _generator(self, draw: torch.fx.Node) -> str:
         """Put the generator that a node draws from into the scope, under a name for this node; return the name."""
         name = f"generator_{self._name(draw)}"
-        device = generator_device(draw)
+        device = _device_of(draw)
         self.scope[name] = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
         return name
 
@@ -203,6 +203,13 @@ class _Writer:
         if node in self._fixed:
             return self._constant(self._fixed[node])
         return self._constant(_attribute(self._owner, str(node.target))) if node.op == "get_attr" else self._name(node)
+
+
+def _device_of(draw: torch.fx.Node) -> torch.device:
+    """Find the device from whose generator a node draws: that of its result, or the meta device if it makes no tensor."""
+    value = draw.meta.get("val")
+    made = value[0] if isinstance(value, (tuple, list)) else value
+    return made.device if isinstance(made, torch.Tensor) else torch.device("meta")
 
 
 def _attribute(owner: Any, path: str) -> Any:
