@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -137,7 +138,27 @@ def test_a_varying_number_beyond_a_narrow_type_wraps_as_in_eager(dtype: torch.dt
 
 
 def test_a_power_of_booleans_is_boolean_as_in_pytorchs_kernel() -> None:
-    same_as_eager(lambda x: torch.pow(x, True), (torch.tensor([False, True]),))  # noqa: FBT003 - a number, to `pow`
+    for exponent in (False, True):
+        same_as_eager(lambda x, exponent=exponent: torch.pow(x, exponent) | x, (torch.tensor([False, True]),))
+
+
+def _limits(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    pairs = [(math.nan, 2.0), (0.0, math.nan)]
+    limited = [function(x, *pair) for pair in pairs for function in (torch.clamp, F.hardtanh)]
+    return (*limited, x.clamp(3.0, 1.0), x.clamp_min(math.nan), x.clamp_max(math.nan), torch.logit(x / 4, 0.9), torch.logit(x / 4, 0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_bounds_that_cross_or_are_nan(dtype: torch.dtype) -> None:
+    assert same_as_eager(_limits, (torch.tensor([-2.0, 0.0, 1.0, 2.5, 4.0, math.nan], dtype=dtype),)).partitions
+
+
+@pytest.mark.parametrize("exponents", [torch.int32, torch.int64, torch.float16, torch.float32], ids=str)
+def test_ldexp_rounds_once_and_in_the_dtype_of_eager(exponents: torch.dtype) -> None:
+    for dtype in (torch.float16, torch.float32) if exponents is torch.float16 else (torch.float16, torch.float32, torch.int32):
+        x, powers = torch.tensor([0.0, 1.0, 0.7, -3.0, 0.3]).to(dtype), torch.tensor([300.0, -300.0, 127.0, -149.0, 2.5]).to(exponents)
+        for pair in ((x, powers), (x, powers[4]), (x[1], powers[3])):
+            same_as_eager(lambda x, n: torch.ldexp(x, n) + 1, pair)
 
 
 REFUSING: dict[str, Callable[[torch.Tensor, Any], Any]] = {
@@ -151,6 +172,7 @@ REFUSING: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "tensor": lambda x, k: x.masked_fill(x > 2, torch.tensor(k)),
     "threshold": lambda x, k: F.threshold(x, k, 1),
     "eps": lambda x, k: torch.logit(x / 200, k),
+    "bound": lambda x, k: torch.clamp_min(x > 2, k > 1),
 }
 
 

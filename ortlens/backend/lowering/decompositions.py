@@ -45,6 +45,9 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
 }
 """Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
 
+_BEYOND_FLOATS = 400
+"""A power of two that makes infinity or 0 of every float32, and none of what float64 computes on the way."""
+
 _LOSSES = (_aten.huber_loss.default, _aten.mse_loss.default, _aten.smooth_l1_loss.default)
 """Losses of differences, whose decompositions in torch round 16-bit floats otherwise than their kernels."""
 
@@ -97,6 +100,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         **{target: functools.partial(_unless_refused, target) for target in _REFUSED},
         **{target: functools.partial(_loss, target) for target in _LOSSES},
         _aten.ldexp.Tensor: _ldexp,
+        _aten.pow.Tensor_Scalar: _power,
         _aten.native_dropout.default: _native_dropout,
         _aten.nll_loss_forward.default: functools.partial(_nll_loss, _aten.nll_loss_forward.default),
         _aten.nll_loss2d_forward.default: functools.partial(_nll_loss, _aten.nll_loss2d_forward.default),
@@ -309,11 +313,24 @@ def _as_strided_scatter(*_: Any, **__: Any) -> torch.Tensor:
 
 
 def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """Convert whole numbers to the default dtype: torch's decomposition always makes float32 of them. PyTorch refuses boolean exponents."""
+    """Scale floats by whole exponents in float64, which rounds once, and what PyTorch multiplies by powers; PyTorch keeps the rest."""
     made: torch.Tensor = _STAYS
-    if exponent.dtype is not torch.bool:
-        dtype = torch.get_default_dtype() if _is_whole(tensor) else tensor.dtype.to_real()
-        made = _aten.mul.Tensor(tensor, _aten.pow.Tensor_Tensor(tensor.new_full((), 2.0, dtype=dtype), exponent))
+    if exponent.dtype is torch.bool or tensor.is_complex():
+        return made
+    dtype = torch.get_default_dtype() if _is_whole(tensor) else tensor.dtype
+    if exponent.dtype is dtype or (_is_whole(tensor) and _is_whole(exponent)):
+        made = _aten.mul.Tensor(tensor, _aten.pow.Scalar(2.0, exponent.to(dtype)))
+    elif _is_whole(exponent) and dtype is not torch.float64:
+        reach = _aten.clamp.default(exponent.to(torch.int32), -_BEYOND_FLOATS, _BEYOND_FLOATS)
+        made = (tensor.double() * _aten.pow.Scalar(2.0, reach.double())).to(dtype)
+    return made
+
+
+def _power(tensor: torch.Tensor, exponent: Any) -> torch.Tensor:
+    """Keep powers of booleans by booleans boolean, as PyTorch's kernel does; torch's shape function says whole numbers."""
+    made: torch.Tensor = _STAYS
+    if tensor.dtype is torch.bool and isinstance(exponent, bool):
+        made = torch.logical_or(tensor, torch.full_like(tensor, not exponent))
     return made
 
 

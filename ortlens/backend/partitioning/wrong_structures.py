@@ -112,6 +112,11 @@ def _nothing(given: dict[str, Any]) -> str | None:
     return None if statically_known_true(given["self"].numel() > 0) else "gives a number for no elements, which PyTorch refuses"
 
 
+def _repeats(given: dict[str, Any]) -> str | None:
+    empty = not statically_known_true(given["repeats"].numel() > 0)
+    return "gives nothing for no repeats, whatever size is asked for" if empty else None
+
+
 def _reduction(given: dict[str, Any]) -> str | None:
     dtype, reduce = given["self"].dtype, given["reduce"]
     if dtype is torch.bool:
@@ -197,6 +202,7 @@ _JUDGES: dict[Any, Callable[[dict[str, Any]], str | None]] = {
     _aten.im2col.default: _windows,
     _aten.index_reduce.default: _reduced_slices,
     _aten.max.default: _nothing,
+    _aten.repeat_interleave.Tensor: _repeats,
     _aten.min.default: _nothing,
     _aten.max_pool1d.default: functools.partial(_pool, 1),
     _aten.max_pool2d.default: functools.partial(_pool, 2),

@@ -48,8 +48,6 @@ def _power(node: torch.fx.Node) -> str | None:
     result, base = _tensor(node), _tensor(node.args[0])
     if refused := refused_booleans(node):
         return refused
-    if base is not None and base.dtype is torch.bool and isinstance(node.args[1], bool):
-        return "gives whole numbers, as torch's shape function says, where PyTorch's kernel gives booleans"
     if result is None or result.is_floating_point() or (base is not None and is_short_integer_power(base, node.args[1])):
         return None
     return "computes powers of integers through floats, and does not wrap"
@@ -286,11 +284,10 @@ def _checks() -> dict[Any, Callable[[torch.fx.Node], str | None]]:
         **dict.fromkeys(_OF_SIZES, _hides_check),
         _aten.heaviside.default: _mixed,
         _aten.squeeze.dims: _twice,
-        _aten.clamp.default: _between_booleans,
+        **dict.fromkeys((_aten.clamp.default, _aten.clamp.Tensor, _aten.clamp_min.default, _aten.clamp_max.default), _between_booleans),
         _aten.addr.default: _multiplied,
         _aten.prod.dim_int: _multiplied,
         _aten.prod.default: _multiplied,
-        _aten.clamp.Tensor: _between_booleans,
         _aten.erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
         _aten.special_erfc.default: _always("is 1 - erf(x), which is 0 from 4 on"),
         _aten.special_erfcx.default: _always("is exp(x * x) * (1 - erf(x)), which is 0 from 4 on"),

@@ -7,6 +7,7 @@ because it limits infinity to the largest finite number.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,12 +57,17 @@ def fmin(x: Any, y: Any) -> Any:
 @basics.stays_wide
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the operator's names
     """`aten.clamp`, with numbers or tensors as bounds; where they cross, the upper one holds."""
-    if basics.is_float(x) and all(bound is not None and not basics.is_value(bound) for bound in (min, max)):
+    if basics.is_float(x) and _is_number(min) and _is_number(max):
         return basics.opset().Clip(x, basics.number(x, min), basics.number(x, max))
     limited = x
     if min is not None:
         limited = basics.typed(maximum(limited, min), int(x.dtype), x)
     return limited if max is None else minimum(limited, max)
+
+
+def _is_number(bound: Any) -> bool:
+    """Tell whether a bound is known and a number: Clip ignores NaN, of which PyTorch makes every element NaN."""
+    return bound is not None and not basics.is_value(bound) and not math.isnan(bound)
 
 
 @basics.stays_wide

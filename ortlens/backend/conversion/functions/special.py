@@ -73,11 +73,11 @@ def sinc(x: Any) -> Any:
 
 def logit(x: Any, eps: float | None = None) -> Any:
     """`aten.logit`; clamps as PyTorch does, keeping NaN, and rounds between the steps."""
-    op, one, dtype = basics.opset(), basics.number(x, 1.0), int(x.dtype)
+    op, one = basics.opset(), basics.number(x, 1.0)
     if eps is not None:
         low = basics.number(x, eps)
-        lowered = basics.typed(op.Min(x, basics.number(x, float(one.numpy() - low.numpy()))), dtype, x)  # Max takes a number beside these
-        x = basics.typed(op.Max(lowered, low), dtype, x)
+        high = basics.number(x, float(one.numpy() - low.numpy()))
+        x = basics.typed(op.Where(op.Less(x, low), low, op.Where(op.Less(high, x), high, x)), int(x.dtype), x)
     rest = basics.rounded_step(op.Sub(one, x), x)
     return op.Log(basics.rounded_step(op.Div(x, rest), x))
 

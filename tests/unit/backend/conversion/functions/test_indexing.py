@@ -75,6 +75,7 @@ CASES: dict[str, Any] = {
     "copy_ of a row into rows": copied_into_rows,
     "copy_ of floats into integers": lambda x, s: torch.zeros(4, 5, dtype=torch.int32).copy_(x + s[0, 0]),
     "repeats of a known sum": lambda x, _: x.repeat_interleave(torch.tensor([1, 0, 2, 1]), 0, output_size=4),
+    "repeats of nothing": lambda x, _: x[:0].repeat_interleave(torch.zeros(0, dtype=torch.int64), 0, output_size=0),
 }
 
 
@@ -86,7 +87,7 @@ def test_as_pytorch(*, dynamic: bool) -> None:
     found, capture = differing({**CASES, **REDUCED}, X, SOURCE, dynamic=dynamic)
     assert found == {}
     apart = "aten.index_put.default"  # that at dimensions apart
-    assert left(capture) == {"aten.gather.default", apart}  # the first is that of nothing
+    assert left(capture) == {"aten.gather.default", "aten.repeat_interleave.Tensor", apart}  # the first two are those of nothing
 
 
 def test_gradients() -> None:
