@@ -355,5 +355,11 @@ GRAPH_FINDS: dict[str, Program] = {
         returns=("self.b.nanmedian()",),
         dynamic=True,
     ),
+    # PyTorch takes no complex numbers, of which it compares none; the decomposition compared them.
+    "buckets of no complex numbers": Program(
+        seed=2100017,
+        inputs=(("a", "values(82, 0, n, dtype=torch.complex64)"),),
+        returns=("torch.bucketize(a, torch.tensor([-1.0, 0.0, 0.5]), right=True)",),
+    ),
 }
 """Those that show only where the graph is compiled alone: Dynamo or AOTAutograd hides them."""

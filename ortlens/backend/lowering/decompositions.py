@@ -241,7 +241,7 @@ def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> torch.Tensor:
     """Decompose as torch does, which knows no numbers without dimensions and gives the wrong dtype without boundaries."""
-    if torch.bool in (tensor.dtype, boundaries.dtype):  # PyTorch refuses it
+    if any(value.dtype is torch.bool or value.is_complex() for value in (tensor, boundaries)):  # PyTorch refuses it
         stays: torch.Tensor = _STAYS
         return stays
     if not tensor.dim():
