@@ -8,10 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 PIP_ARGS ?=
-BENCH_ARGS ?=
-FUZZ_ARGS ?=
-SEAMS_ARGS ?=
-WORKLOADS_ARGS ?=
+ARGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 BUILD := build
@@ -19,7 +16,24 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 SAY := @printf '\n==> %s\n'
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench workloads zoo conformance opinfo opinfo-numbers faults seams integrations fuzz fuzz-programs sbom versions soak clean
+# What takes minutes to hours and is no gate; docs/contributing.md has a line on each.
+SWEEPS := conformance errors faults fuzz hostile integrations modules numbers opinfo seams soak versions workloads zoo
+SWEEP_conformance := -m tests.conformance.report
+SWEEP_errors := -m tests.opinfo.errors
+SWEEP_faults := -m tests.faults --versions
+SWEEP_fuzz := -m tests.fuzz
+SWEEP_hostile := -m tests.hostile
+SWEEP_integrations := -m tests.integrations
+SWEEP_modules := -m tests.opinfo.modules
+SWEEP_numbers := -m tests.opinfo --numbers
+SWEEP_opinfo := -m tests.opinfo
+SWEEP_seams := -m tests.seams
+SWEEP_soak := -m pytest -m soak -p no:logging --durations=15
+SWEEP_versions := -m tests.versions
+SWEEP_workloads := benchmarks/bench_workloads.py --page docs/workloads.md
+SWEEP_zoo := -m tests.zoo
+
+.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench sweep $(SWEEPS:%=sweep-%) clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -71,73 +85,22 @@ notebooks: $(VENV)/.dev ## Run the notebooks from clean kernels and keep their o
 	$(SAY) 'Running the notebooks'
 	@$(BIN)/python notebooks/execute.py
 
-bench: $(VENV)/.dev ## Measure the figures that the README quotes: half an hour. BENCH_ARGS goes to each script
+bench: $(VENV)/.dev ## Measure the figures that the docs quote: half an hour. ARGS goes to each script
 	$(SAY) 'Running the benchmarks; the tables are kept in $(BUILD)/bench'
 	@for script in benchmarks/bench_*.py; do \
 		printf '\n-- %s\n' "$$script"; \
-		$(BIN)/python "$$script" --json "$(BUILD)/bench/$$(basename "$$script" .py).json" $(BENCH_ARGS); done
-
-workloads: $(VENV)/.dev ## Measure everyday programs and write docs/workloads.md: half an hour. WORKLOADS_ARGS chooses
-	$(SAY) 'Running the workloads'
-	@$(BIN)/python benchmarks/bench_workloads.py --page docs/workloads.md $(WORKLOADS_ARGS)
-
-zoo: $(VENV)/.dev ## Run every architecture of the model zoo and write docs/data/zoo.json: a quarter of an hour
-	$(SAY) 'Running the model zoo'
-	@$(BIN)/python -m tests.zoo
+		$(BIN)/python "$$script" --json "$(BUILD)/bench/$$(basename "$$script" .py).json" $(ARGS); done
 
 browser: $(VENV)/.dev ## Run what needs a browser: the report, JupyterLab, Notebook 7, light and dark; five minutes
 	$(SAY) 'Walking the explorer in chromium'
 	@$(BIN)/python -m pytest tests/browser -m slow --durations=15
 
-conformance: $(VENV)/.dev ## Run every promise down every road and write docs/data/conformance.json: a few minutes
-	$(SAY) 'Running the conformance suite'
-	@$(BIN)/python -m tests.conformance.report
+sweep: ## List the long checks that are no gates: make sweep-NAME runs one, ARGS goes to it; docs/contributing.md says more
+	@printf 'make sweep-%s\n' $(SWEEPS)
 
-opinfo: $(VENV)/.dev ## Send PyTorch's databases of operators, modules and optimisers through the backend and write docs/data/operators.json: hours, resumable
-	$(SAY) 'Running the operator database; the outcomes are kept in $(BUILD)/opinfo'
-	@$(BIN)/python -m tests.opinfo
-	$(SAY) 'Running what PyTorch refuses'
-	@$(BIN)/python -W ignore -m tests.opinfo.errors
-	$(SAY) 'Running the databases of modules and optimisers'
-	@$(BIN)/python -W ignore -m tests.opinfo.modules
-
-opinfo-numbers: $(VENV)/.dev ## Send operations on numbers through the backend and write their part of docs/data/operators.json: a few minutes
-	$(SAY) 'Running operations on numbers'
-	@$(BIN)/python -W ignore -m tests.opinfo --numbers
-
-faults: $(VENV)/.dev ## Look for the known faults of ONNX Runtime in every supported version of it: a minute, and a download of 300 MB
-	$(SAY) 'Looking for faults; the versions are installed in $(BUILD)/versions'
-	@$(BIN)/python -m tests.faults --versions
-
-seams: $(VENV)/.dev ## Have every function of ortlens fail once under each way of observing a program: an hour. SEAMS_ARGS chooses
-	$(SAY) 'Failing on purpose'
-	@$(BIN)/python -W ignore -m tests.seams $(SEAMS_ARGS)
-
-integrations: $(VENV)/.dev ## Run the programs of docs/integrations.md and measure models of the libraries: half an hour, and a download. INTEGRATIONS_ARGS chooses
-	$(SAY) 'Running the integrations; the libraries are installed in $(BUILD)/integrations'
-	@$(BIN)/python -m tests.integrations $(INTEGRATIONS_ARGS)
-
-fuzz: $(VENV)/.dev ## Load 100,000 damaged captures and journals, explain 2,000 damaged ONNX models: five minutes. FUZZ_ARGS='--files N --models N' for fewer
-	$(SAY) 'Loading damaged files'
-	@$(BIN)/python -m tests.hostile $(FUZZ_ARGS)
-
-fuzz-programs: $(VENV)/.dev ## Judge random programs against PyTorch: views, writes, odd memory, training. Resumable; FUZZ_ARGS says how many, --graphs skips Dynamo
-	$(SAY) 'Judging random programs; the verdicts are kept in $(BUILD)/fuzz'
-	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
-
-versions: $(VENV)/.dev ## Run a part of the suite with other versions of torch, onnxruntime and others and write docs/data/versions.json: an hour, and a download of 35 GB
-	$(SAY) 'Trying other versions; they are installed in $(BUILD)/versions'
-	@$(BIN)/python -m tests.versions
-
-sbom: $(VENV)/.dev ## Write build/sbom.json: all that the tested environment consists of, as CycloneDX; a download
-	@$(PYTHON) -m venv $(BUILD)/sbom
-	@$(BUILD)/sbom/bin/python -m pip install --disable-pip-version-check --quiet cyclonedx-bom $(PIP_ARGS)
-	@$(BUILD)/sbom/bin/cyclonedx-py environment --output-reproducible --output-file $(BUILD)/sbom.json $(BIN)/python
-	@echo 'wrote $(BUILD)/sbom.json'
-
-soak: $(VENV)/.dev ## Live long random lives of models, survey thirty, look for leaks: a quarter of an hour
-	$(SAY) 'Soaking'
-	@$(BIN)/python -m pytest $(SOAK) -p no:logging --durations=15
+$(SWEEPS:%=sweep-%): sweep-%: $(VENV)/.dev
+	$(SAY) 'Sweep: $*'
+	@$(BIN)/python $(if $(filter soak,$*),,-W ignore) $(SWEEP_$*) $(ARGS)
 
 # ----------------------------------------------------------------------------------------------------------- the gates
 
@@ -147,7 +110,6 @@ FAST := -m 'not slow and not serial and not soak'
 FAST_ALONE := -m 'serial and not slow and not soak'
 SLOW := -m 'slow and not serial and not soak'
 SLOW_ALONE := -m 'slow and serial and not soak'
-SOAK := -m 'soak'
 BESIDE := -n $(WORKERS) --dist worksteal
 # COV=1, as in CI: count the branches that `make test` takes, so that `make coverage` need not run the tests again.
 COV ?=
@@ -203,7 +165,7 @@ docs: $(VENV)/.dev ## Build the documentation into build/site, warnings are erro
 	@$(BIN)/mkdocs build --strict 2>&1 | { grep -v '^INFO' || true; }
 	@echo 'built $(BUILD)/site'
 
-tests: $(VENV)/.dev ## Run the tests of `make test` only
+tests: $(VENV)/.dev
 	@mkdir -p $(LOGS)
 	$(SAY) 'Tests, in random order, on $(WORKERS) workers'
 	@rm -f $(BUILD)/coverage*

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _SLOWER = 1.1
 _PAGE = """# Workloads
 
-Programs that people run every day, with random weights: `make workloads` runs them and writes this page. A figure is a ratio of times of
-one step, ways taking turns in one process (see [Benchmarks](benchmarks.md)), below 1 where ortlens is faster. Results are compared with
+Programs that people run every day, with random weights: `make sweep-workloads` runs them and writes this page. A figure is a ratio of times
+of one step, ways taking turns in one process (see [Benchmarks](benchmarks.md)), below 1 where ortlens is faster. Results are compared with
 eager's first. "Dynamo alone" is `torch.compile(backend="eager")` to eager: its guards, and entering compiled code, are part of every call
 with any backend. "In ONNX Runtime" counts compute nodes of the compiled graphs. Where ortlens takes {slower} times as long as eager or
 longer, the last column is what `ortlens.explain` says first.

@@ -97,7 +97,7 @@ _OPERATORS = """# Operators
 PyTorch's own operator database (`op_db` in `torch.testing._internal.common_methods_invocations`) through the backend. Each sample takes
 three roads: static sizes, dynamic sizes, and training with the gradients of every input, in each element type that the operator and ONNX
 Runtime's CPU provider have. Results, arguments after the call, and gradients are compared with eager. The tolerance is 2e-4 for float32,
-1e-6 for float64, 2e-2 for float16, and zero for the others. `make opinfo` measures what is missing.
+1e-6 for float64, 2e-2 for float16, and zero for the others. `make sweep-opinfo` measures what is missing.
 """
 _NUMBERS = """## Operations on numbers
 
@@ -105,7 +105,7 @@ What programs compute from sizes, int arguments and data: operators and function
 is called with small, negative, zero and large numbers, past 2^31, 2^53 and 2^62, as an int argument, as a size, as `item()` of a tensor, in
 an exported ONNX model and in a saved frozen callable. Numbers are compared exactly with Python's, exceptions by their type. *Part*: Python
 computes a number that may need more than the 64 bits of a model's int, or a float, before the session runs, and the session takes it.
-`make opinfo-numbers` measures this section anew.
+`make sweep-numbers` measures this section anew.
 """
 _CLASSES = {
     "whole": "right, whole in ONNX Runtime",
@@ -164,7 +164,7 @@ _ZOO = """# Model zoo
 Architectures of `transformers` through `torch.compile(model, backend=ortlens.Lens())`, with small random configs, float32, eval mode and
 perturbed weights. Each runs in its own process: once eagerly, because the first call of some models installs hooks that would break the
 graph, then twice compiled. Every output is compared with the eager one. The absolute tolerance is 1e-4, scaled by the largest value if that
-is below one; the relative tolerance is 1e-3. `make zoo` measures all architectures.
+is below one; the relative tolerance is 1e-3. `make sweep-zoo` measures all architectures.
 
 {measured}
 
@@ -205,7 +205,7 @@ def _architecture(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
 
 _CONFORMANCE = """# Conformance
 
-Each line is a behaviour of the removed backend or of the exporter's own ONNX Runtime checks, with the result here. `make conformance`
+Each line is a behaviour of the removed backend or of the exporter's own ONNX Runtime checks, with the result here. `make sweep-conformance`
 runs `tests/conformance` with every operator case static, dynamic and exported, and keeps one column per version of torch. "works (12)"
 means that all 12 tests pass, "**11 of 12**" that one fails. All columns are from CPU machines. Nothing here was run on a CUDA device;
 choosing providers and naming devices is tested without one.
@@ -238,8 +238,8 @@ ortlens accepts torch {torch} and onnxruntime {onnxruntime}. Python {python} whe
 
 "not run" is a version that nobody measured for this page, and no verdict about it.
 
-`make versions` runs all of it, `python -m tests.versions torch==2.14.1` one version. Torch comes with 5 GB of libraries per version; its
-part takes two to three minutes on an idle core. `python==3.13` makes an environment with `python3.13` from the PATH.
+`make sweep-versions` runs all of it, `python -m tests.versions torch==2.14.1` one version. Torch comes with 5 GB of libraries per version;
+its part takes two to three minutes on an idle core. `python==3.13` makes an environment with `python3.13` from the PATH.
 
 Where tests fail with an older or newer torch, ortlens says less, or other words, because torch does:
 

@@ -21,7 +21,7 @@ from tests.packaging.test_doc_examples import Block, python_blocks
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "integrations.md"
 FOLDER = ROOT / "build" / "integrations"
-_NEEDS = re.compile(r"needs (\S+); make integrations runs it")
+_NEEDS = re.compile(r"needs (\S+); make sweep-integrations runs it")
 _PRINTS = "writes the table below it"
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _MODELS = "models"

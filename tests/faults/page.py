@@ -24,7 +24,7 @@ Each was looked for in onnxruntime {versions} on x86-64. "From" is the oldest
 and "to" the newest of these versions that has the fault; without a "to", the newest version that was measured has it, too. PyTorch's
 results count as right. The version that ortlens is tested with, {tested}, has {count} of the {all}.
 
-`python -m tests.faults` checks the list against the installed version, `make faults` against all versions.
+`python -m tests.faults` checks the list against the installed version, `make sweep-faults` against all versions.
 `python -m tests.faults --issue NAME` writes an issue with a script that shows a fault. `python -m tests.faults --page` writes this page.
 
 """

@@ -1,7 +1,7 @@
 """A few random programs, other ones with each commit.
 
 They are drawn from seeds that were all judged right when the range was written down, so that a failure is something that changed.
-`make fuzz-programs` goes beyond them.
+`make sweep-fuzz` goes beyond them.
 """
 
 from __future__ import annotations

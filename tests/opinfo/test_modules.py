@@ -1,4 +1,4 @@
-"""A part of PyTorch's databases of modules and optimisers; `make opinfo` judges all of them."""
+"""A part of PyTorch's databases of modules and optimisers; `make sweep-opinfo` judges all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part of the operator database; `make opinfo` judges all of it."""
+"""A part of the operator database; `make sweep-opinfo` judges all of it."""
 
 from __future__ import annotations
 
