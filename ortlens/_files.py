@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STANDARD_ERROR = 2
 
 
-def beside(path: Path) -> Path:
+def temp_sibling(path: Path) -> Path:
     """Return an unused hidden name in the same folder, 25 characters long whatever the length of the other."""
     return path.with_name(f".ortlens-{secrets.token_hex(6)}.tmp")
 
@@ -56,7 +56,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         with target.open("wb") as stream:
             yield stream
         return
-    temporary = beside(target)
+    temporary = temp_sibling(target)
     try:
         with open(temporary, "xb", opener=opened_above_streams) as stream:
             yield stream
@@ -81,7 +81,7 @@ def whole_folder(path: Path, *, mark: str, replace: bool = False) -> Iterator[Pa
     Without `replace`, `path` must not exist, or must be empty. Replacing is one step on Linux; elsewhere there is no folder for an instant.
     A kill may leave a hidden folder, the old one or the new one: one that has `mark`, written last and removed first, has everything.
     """
-    made, old = beside(path), beside(path)
+    made, old = temp_sibling(path), temp_sibling(path)
     try:
         made.mkdir()
         yield made

@@ -1,9 +1,15 @@
-"""What the system knows of a process: whether it runs, and how much memory it holds."""
+"""What the system knows of a process: whether it runs, the memory that it holds, the cores that it may use."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may use; a container or an affinity mask may allow fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def is_running(pid: int) -> bool:

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens import _versions
+from ortlens._process import usable_cores
 from ortlens.errors import OrtLensError
 
 if TYPE_CHECKING:
@@ -168,12 +169,7 @@ def _threads() -> Check:
         return Check(
             name="torch threads", status="error", found=f"torch does not import: {err}", advice="pip install --force-reinstall torch"
         )
-    return Check(name="torch threads", status="info", found=f"{torch.get_num_threads()} of {_usable_processors()} usable processors")
-
-
-def _usable_processors() -> int:
-    # A container or taskset may leave fewer than the machine has; macOS and Windows cannot say.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Check(name="torch threads", status="info", found=f"{torch.get_num_threads()} of {usable_cores()} usable processors")
 
 
 def _features() -> Iterator[Check]:

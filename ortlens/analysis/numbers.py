@@ -52,7 +52,7 @@ class Farthest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class NumericsSummary:
     """The verdict on the numbers of a capture.
 
     Attributes:
@@ -92,13 +92,13 @@ class Numbers:
         return self.call is not None and self.call.undecided > 0 and not self.call.right and not self.call.wrong
 
 
-def numbers_of(capture: Capture) -> Numbers | None:
+def numbers_of(capture: Capture) -> NumericsSummary | None:
     """Sum up the compared values; None when nothing was compared, which is no verdict at all."""
     if not capture.numerics:
         return None
     rows = [row for row in capture.numerics if row.scope != "call"]
     reasons = Counter(row.note.partition(";")[0] or "no reason was recorded" for row in rows if row.ok is None)
-    return Numbers(
+    return NumericsSummary(
         right=sum(row.ok is True for row in rows),
         wrong=sum(row.ok is False for row in rows),
         unchecked=tuple(reasons.most_common()),

@@ -11,7 +11,7 @@ from ortlens.analysis.findings.calls import ALIKE
 from ortlens.analysis.numbers import numbers_of
 
 if TYPE_CHECKING:
-    from ortlens.analysis.numbers import Numbers
+    from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture, StepRole
 
@@ -199,7 +199,7 @@ def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
     return Counter(role for role, of_role in pairs if role is None or role == of_role)
 
 
-def is_wholly_compared(capture: Capture, overview: Overview, numbers: Numbers) -> bool:
+def is_wholly_compared(capture: Capture, overview: Overview, numbers: NumericsSummary) -> bool:
     """Tell whether every partition of the current graphs and every part of the call was compared before time ran out."""
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
     current = {row.graph.graph_id for row in overview.graphs if row.is_current}
@@ -207,7 +207,7 @@ def is_wholly_compared(capture: Capture, overview: Overview, numbers: Numbers) -
     return whole and not numbers.left_out and not (numbers.call is not None and numbers.call.unchecked)
 
 
-def _correct(capture: Capture, overview: Overview, numbers: Numbers | None) -> Correct:
+def _correct(capture: Capture, overview: Overview, numbers: NumericsSummary | None) -> Correct:
     if numbers is None or not (numbers.compared or numbers.call):
         nothing = overview.coverage.verdict in ("none", "foreign", "no_compute", "empty")
         return Correct(verdict="nothing" if nothing else "unchecked", right=0, wrong=0)

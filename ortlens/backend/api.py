@@ -13,7 +13,7 @@ from ortlens._versions import check_supported
 from ortlens.backend.error_text import LEFT_TO_TORCH
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.errors import OrtLensError
-from ortlens.trace.guard import beside, surviving
+from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.recorder import CURRENT
 from ortlens.trace.records import Graph
 
@@ -114,7 +114,7 @@ class OrtBackend:
         """Report a graph that PyTorch runs as Dynamo recorded it, because preparing it failed."""
         said = f"{type(error).__name__}: {error}"
         if recorder is not None:
-            with surviving(recorder, "recording a failure"):
+            with lens_guard(recorder, "recording a failure"):
                 from ortlens.backend.recording.survived import failure_finding
 
                 for graph_id in _graph_ids(recorder) - before:  # the compilation came to nothing
@@ -129,7 +129,7 @@ class OrtBackend:
         if recorder is None or recorder.on_graph is None:
             return contextlib.nullcontext()
         on_graph = recorder.on_graph
-        return beside(recorder, "noting a compilation", lambda: on_graph(module, self.options))
+        return lens_context(recorder, "noting a compilation", lambda: on_graph(module, self.options))
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> OrtBackend:
         """Return this backend: `copy.deepcopy` of what `torch.compile` returns copies its backend, too."""
@@ -217,7 +217,7 @@ def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None, pha
     from ortlens.backend.lowering.entry import count_ops
     from ortlens.backend.recording.reporter import GraphReporter
 
-    with surviving(recorder, "recording a graph"):
+    with lens_guard(recorder, "recording a graph"):
         compile_id = _torch.current_compile_id()
         reporter = GraphReporter(recorder, phase=phase, compile_id=compile_id, op_count=count_ops(module), aot_ns=0)
         reporter.graph_skipped(module, reason)
@@ -225,7 +225,7 @@ def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None, pha
 
 def _graph_ids(recorder: Recorder | None) -> set[str]:
     if recorder is not None:
-        with surviving(recorder, "recording a graph"):
+        with lens_guard(recorder, "recording a graph"):
             return {graph.graph_id for graph in recorder.records(Graph)}
     return set()
 

@@ -18,7 +18,7 @@ from ortlens.backend.error_text import short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.runtime.run_counts import RunCounts
 from ortlens.backend.runtime.speed_trial import SpeedTrials
-from ortlens.trace.guard import lens_failed, surviving
+from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +124,7 @@ class GraphCompiler:
             if recorder is not None:
                 from ortlens.backend.recording import survived
 
-                with surviving(recorder, "recording a failure"):
+                with lens_guard(recorder, "recording a failure"):
                     recorder.add(survived.failure_finding(rule, title, error))
             warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
 
@@ -157,6 +157,6 @@ def _reporter(recorder: Recorder | None, lowered: LoweredGraph) -> GraphReporter
         return None
     from ortlens.backend.recording.reporter import GraphReporter
 
-    with surviving(recorder, "recording a graph"):
+    with lens_guard(recorder, "recording a graph"):
         return GraphReporter(recorder, phase=lowered.phase, compile_id=lowered.compile_id, op_count=lowered.op_count, aot_ns=lowered.aot_ns)
     return None

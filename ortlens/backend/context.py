@@ -102,13 +102,13 @@ class CompileContext:
             reason = f'on_slow="fallback": a run of its partition took {ort_ns} in ONNX Runtime and {torch_ns} in PyTorch'
             self.reporter.partition_lost(runner, reason, code="policy")
 
-    def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+    def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
         """Report and warn of changed weights that earlier calls may have missed; after `calls` every change is noticed."""
         shapes = [list(node.meta["val"].shape) for node in runner.partition.inputs if node.name in names]
         which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
         said = f"{which} changed in a way that torch does not count; up to {calls - 1} earlier calls may have used the previous values"
         if self.reporter is not None:
-            self.reporter.written_unseen(runner, said, names)
+            self.reporter.stale_weights_detected(runner, said, names)
         warnings.warn(f"ortlens: {said}; write under torch.no_grad() instead", RuntimeWarning, stacklevel=2)
 
     def report_failure(self, rule: str, title: str, error: Exception) -> None:

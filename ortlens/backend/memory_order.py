@@ -93,7 +93,7 @@ def restride(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return made if core is tensor else made.as_strided_(tensor.shape, strides)
 
 
-def laid_like(tensor: torch.Tensor, given: torch.Tensor, *, whole: bool = False) -> torch.Tensor:
+def with_layout_of(tensor: torch.Tensor, given: torch.Tensor, *, whole: bool = False) -> torch.Tensor:
     """Give a tensor the strides and the storage offset of another one of its shape, with no two elements in one place.
 
     Returns the tensor itself if it lies like that already, or has another shape; otherwise a copy in a storage of its own. With `whole`,

@@ -71,7 +71,7 @@ class Planner:
             with progress("converting to ONNX", sum(len(partition.module.graph.nodes) for partition in partitions), "node") as step:
                 runners = [self._runner(partition, step, last=attempt == MAX_PLANS - 2) for partition in partitions]
             complete = [runner for runner in runners if runner is not None]
-            if len(complete) == len(partitions) and self._are_made(complete):
+            if len(complete) == len(partitions) and self._in_place_writes_succeeded(complete):
                 return complete
         raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
 
@@ -88,7 +88,7 @@ class Planner:
             return ()
         return buffer_writes.session_writes(self.promoted, self._lowered.mutated, self._of_users())
 
-    def _are_made(self, runners: list[PartitionRunner]) -> bool:
+    def _in_place_writes_succeeded(self, runners: list[PartitionRunner]) -> bool:
         """Tell whether sessions make the writes that were left to them in place; if not, PyTorch does, in another plan."""
         made = {node for runner in runners for node in runner.updated_in_place()}
         if made.issuperset(self._left_to_sessions):

@@ -15,7 +15,7 @@ from ortlens.job.targets import add_target, target_and_inputs
 if TYPE_CHECKING:
     import argparse
 
-    from ortlens.analysis.compare.ways import Way
+    from ortlens.analysis.compare.ways import RunVariant
     from ortlens.cli.commands import Commands
     from ortlens.trace.records import Capture
 
@@ -57,7 +57,7 @@ def _bench(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _tell(options: argparse.Namespace, rows: tuple[Way, ...], capture: Capture) -> None:
+def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Capture) -> None:
     from ortlens.trace import store
     from ortlens.views.ways_text import ways_text
 

@@ -13,7 +13,7 @@ from ortlens.cli.commands import add_quiet, command_in
 from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
 from ortlens.cli.printing import json_text, print_json, print_note, print_text, width
 from ortlens.errors import UsageError
-from ortlens.job.request import Read
+from ortlens.job.request import ParsedArgument
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +30,7 @@ _EXAMPLES = """
 """
 _STDOUT = "-"
 _LIMITS = ("max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown")
-_WHOLE = Read(int, "a whole number")
+_WHOLE = ParsedArgument(int, "a whole number")
 
 
 def add(commands: Commands) -> None:
@@ -42,13 +42,13 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--min-coverage",
         metavar="SHARE",
-        type=Read(_share, "a share, as 0.9 or 90%"),
+        type=ParsedArgument(_share, "a share, as 0.9 or 90%"),
         help="least share of operations in ONNX Runtime: 0.9 or 90%%",
     )
     command.add_argument(
         "--max-abs-err",
         metavar="SIZE",
-        type=Read(float, "a number"),
+        type=ParsedArgument(float, "a number"),
         help="largest absolute difference from PyTorch at most; the capture must be verified",
     )
     command.add_argument(
@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--max-slowdown",
         metavar="FACTOR",
-        type=Read(_factor, "a factor, as 1.2 or 20%"),
+        type=ParsedArgument(_factor, "a factor, as 1.2 or 20%"),
         help="with --baseline: how many times as long anything may take, as 1.2 or 20%%",
     )
     command.add_argument(

@@ -10,7 +10,7 @@ from ortlens.cli.commands import OneOf, command_in
 from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import json_text, print_json, print_summary, print_text, width
 from ortlens.errors import UsageError
-from ortlens.job.request import Read
+from ortlens.job.request import ParsedArgument
 from ortlens.views.plain_tables import csv_from_rows, records_of, rows_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
 
 
 def _row_count(text: str) -> int:
-    number: int = Read(int, "a whole number")(text)
+    number: int = ParsedArgument(int, "a whole number")(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is negative; 0 shows every row")
     return number

@@ -68,7 +68,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ParsedArgument:
     """A type of argument whose refusal says what is wanted, where argparse names the function.
 
     Attributes:
@@ -93,7 +93,7 @@ def _seconds(text: str) -> float:
     raise ValueError(text)
 
 
-SECONDS = Read(_seconds, "a time in seconds")
+SECONDS = ParsedArgument(_seconds, "a time in seconds")
 """A time above 0, as the `type` of an option."""
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
 from ortlens.job.inputs import inputs_from_texts
-from ortlens.job.request import Read
+from ortlens.job.request import ParsedArgument
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +39,11 @@ def add_target(command: argparse.ArgumentParser, *files: str) -> None:
         help="arguments in order: f32[1,3,224,224], i64[1,16]:1000 (below 1000), mask=bool[1,16] (keyword), 3, 2.5, true, none, 'text'",
     )
     command.add_argument(
-        "--seed", metavar="N", type=Read(int, "a whole number"), default=0, help="seed for random weights and inputs (default: %(default)s)"
+        "--seed",
+        metavar="N",
+        type=ParsedArgument(int, "a whole number"),
+        default=0,
+        help="seed for random weights and inputs (default: %(default)s)",
     )
 
 

@@ -30,7 +30,7 @@ class CaptureLens(Lens):
     def watching(self) -> Iterator[None]:
         """Have our backend record into this lens."""
         self._recorder.on_graph = self._entered
-        with CURRENT.during(self._recorder):
+        with CURRENT.recording_into(self._recorder):
             yield
 
     @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens import _versions
-from ortlens.backend.runtime.cores import usable_cores
+from ortlens._process import usable_cores
 from ortlens.lens.profiling import machine_peaks
 
 if TYPE_CHECKING:

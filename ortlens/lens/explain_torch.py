@@ -40,7 +40,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     `dry_run` must be as the lens was made.
     """
     lens.know_module(target)
-    lens.know_example(args, kwargs)
+    lens.set_example(args, kwargs)
     lens.trace_again(target)
     with _torch.isolated_compilations() as apart:
         generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None

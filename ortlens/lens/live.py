@@ -13,7 +13,7 @@ from ortlens._process import resident_bytes
 from ortlens._shell import in_notebook
 from ortlens.analysis.live import LivePoint, live_figures, thinned
 from ortlens.trace import records as r
-from ortlens.trace.guard import surviving
+from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import run_from_row
 from ortlens.views.live_html import live_html
 from ortlens.views.live_text import live_line
@@ -87,7 +87,7 @@ class Live:
         recorder = self._recorder()
         if recorder is None:
             return False
-        with self._looking, surviving(recorder, "showing live figures"):
+        with self._looking, lens_guard(recorder, "showing live figures"):
             figures = live_figures(snapshot(recorder), resident_bytes(os.getpid()))
             self._points = thinned([*self._points, LivePoint(at_s=time.monotonic() - self._began, figures=figures)], _POINTS)
             self._screen.show(self._points, is_over=is_over)

@@ -21,7 +21,7 @@ from ortlens.lens.other_backends import recorded, resolve_backend
 from ortlens.lens.sources import KeptSources
 from ortlens.lens.targets import CompiledTargets
 from ortlens.trace import records as r
-from ortlens.trace.guard import beside, surviving
+from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import CURRENT, Recorder
 from ortlens.views.capture_view import CaptureView
@@ -99,7 +99,7 @@ class RecordingLens(CaptureView):
 
     def _head(self) -> dict[str, Any]:
         facts: dict[str, str] = {}
-        with surviving(self._recorder, "reading the environment"):
+        with lens_guard(self._recorder, "reading the environment"):
             facts = environment()
         return {"name": self.name, "backend": self._backend_name, "environment": {**facts, **self._facts}}
 
@@ -129,7 +129,7 @@ class RecordingLens(CaptureView):
         """
         if self._ort is None:
             return self.compile_elsewhere(self._foreign, graph_module, example_inputs, kwargs)
-        with CURRENT.during(self._recorder), beside(self._recorder, _NOTING, lambda: self._compiling(graph_module)):
+        with CURRENT.recording_into(self._recorder), lens_context(self._recorder, _NOTING, lambda: self._compiling(graph_module)):
             return self._backend_for(kwargs.get("options"))(graph_module, example_inputs, dry_run=self._dry_run)
 
     def compile_elsewhere(
@@ -146,9 +146,12 @@ class RecordingLens(CaptureView):
         Returns:
             A callable of the same inputs.
         """
-        with CURRENT.during(self._recorder), beside(self._recorder, _NOTING, lambda: self._compiling(graph_module)) as compile_id:
+        with (
+            CURRENT.recording_into(self._recorder),
+            lens_context(self._recorder, _NOTING, lambda: self._compiling(graph_module)) as compile_id,
+        ):
             compiled = backend(graph_module, example_inputs, **kwargs)
-            with surviving(self._recorder, _NOTING):
+            with lens_guard(self._recorder, _NOTING):
                 return recorded(self._recorder, graph_module, compiled, compile_id, example_inputs)
             return compiled
 
@@ -195,7 +198,7 @@ class RecordingLens(CaptureView):
         if self._ort is None:
             raise UsageError(f"this needs the ortlens backend, and the lens wraps {self._backend_name!r}")
         backend = self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)
-        with surviving(self._recorder, "reading the options"):
+        with lens_guard(self._recorder, "reading the options"):
             self._note_options(backend.options)
         return backend
 
@@ -238,7 +241,7 @@ class RecordingLens(CaptureView):
         self._targets.add(frozen.source, compiled)
         return compiled
 
-    def know_example(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def set_example(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note the arguments that the target is explained with, for `freeze`.
 
         Args:
@@ -262,7 +265,7 @@ class RecordingLens(CaptureView):
         Args:
             target: What is compiled.
         """
-        with surviving(self._recorder, "reading the names of weights"):
+        with lens_guard(self._recorder, "reading the names of weights"):
             self._names = names_of(target)
 
     def trace_again(self, target: object) -> None:
@@ -271,7 +274,7 @@ class RecordingLens(CaptureView):
         Args:
             target: What is compiled.
         """
-        with surviving(self._recorder, "letting Dynamo trace again what it gave up on"):
+        with lens_guard(self._recorder, "letting Dynamo trace again what it gave up on"):
             _torch.trace_again(target)
 
     def know_generating(self, target: Callable[..., Any], generating: Generating) -> None:

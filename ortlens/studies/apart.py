@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ProcessResult:
     """How a process ended.
 
     Attributes:
@@ -82,9 +82,9 @@ class Ended:
     peak_bytes: int | None
 
 
-def run_apart(
+def run_in_subprocess(
     function: Callable[..., Any], args: Sequence[Any], *, limits: Limits, folder: Path, stop: threading.Event | None = None
-) -> Ended:
+) -> ProcessResult:
     """Call a function in a new process, and wait for its answer or its end; no process that it started is left.
 
     The process finds `function` by its name, and also writes to `folder`. The arguments must be picklable, and the answer plain enough for
@@ -109,7 +109,7 @@ def run_apart(
         _kill_all(process)
         text = log.text()
     status, reason, value = _judged(process.returncode, over, folder, limits, text)
-    return Ended(status=status, reason=reason, value=value, log=text, wall_ns=time.monotonic_ns() - began, peak_bytes=peak)
+    return ProcessResult(status=status, reason=reason, value=value, log=text, wall_ns=time.monotonic_ns() - began, peak_bytes=peak)
 
 
 def _send(process: subprocess.Popen[bytes], order: bytes) -> None:

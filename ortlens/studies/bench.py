@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.analysis.compare.ways import MIN_ROUNDS, facts_of, failed_way, way_of
+from ortlens.analysis.compare.ways import MIN_ROUNDS, facts_of, failed_variant, run_variant_of
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.lens import Lens
@@ -22,7 +22,7 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ortlens.analysis.compare.ways import Way
+    from ortlens.analysis.compare.ways import RunVariant
     from ortlens.trace.records import Capture
 
 WAYS = ("eager", "inductor", "ortlens", "frozen", "exported")
@@ -64,7 +64,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     seconds: float = 10.0,
     options: Mapping[str, Any] | None = None,
     name: str = "",
-) -> tuple[tuple[Way, ...], Capture]:
+) -> tuple[tuple[RunVariant, ...], Capture]:
     """Measure a model in several ways; eager is always one of them, as the reference.
 
     Calls the target some hundred times, with gradients as the caller has set them, in ten rounds or more, however short `seconds` is. The
@@ -89,8 +89,8 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
         running, failed = _started(chosen, makers)
         _take_turns(running, seconds)
     reference = running[0].times
-    rows = {way.name: way_of(way.name, way.times, reference, first_ns=way.first_ns, max_abs=way.max_abs) for way in running}
-    found = tuple(rows[way] if way in rows else failed_way(way, failed[way]) for way in chosen)
+    rows = {way.name: run_variant_of(way.name, way.times, reference, first_ns=way.first_ns, max_abs=way.max_abs) for way in running}
+    found = tuple(rows[way] if way in rows else failed_variant(way, failed[way]) for way in chosen)
     capture = lens.captured()
     return found, replace(capture, environment={**capture.environment, **facts_of(found)})
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors
+from ortlens._process import usable_cores
 from ortlens.analysis.surveyed import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.progress import progress
-from ortlens.studies.apart import Ended, Limits, run_apart
+from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess
 from ortlens.studies.cases import cases_from
 from ortlens.studies.child import VARIABLE
 from ortlens.studies.held_memory import usable_bytes
@@ -51,7 +52,7 @@ class Outcome:
         files: The files that it wrote, by name.
     """
 
-    ended: Ended
+    ended: ProcessResult
     host: str
     files: Mapping[str, bytes]
 
@@ -111,9 +112,9 @@ def survey(  # noqa: PLR0913 - the settings of a survey
         raise UsageError("survey() waits for its results, so it needs a Client that was made without asynchronous=True")
     if not time_limit > 0 or (memory_limit is not None and memory_limit <= 0) or (workers is not None and workers < 1):
         raise UsageError(f"limits and workers must be positive: time_limit={time_limit}, memory_limit={memory_limit}, workers={workers}")
-    count = workers or max(1, _cores() // _CORES_PER_CASE)
+    count = workers or max(1, usable_cores() // _CORES_PER_CASE)
     extras = Extras(profile=profile, verify=verify, reports=reports and folder is not None)
-    local = Limits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, _cores() // count))
+    local = Limits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, usable_cores() // count))
     limits = _shared(local, count) if client is None else Limits(seconds=time_limit, memory_bytes=memory_limit)
     jobs = [Job(case=case, key=key_of(case, extras), extras=extras, limits=_own(limits, case)) for case in cases_from(cases, options)]
     with contextlib.ExitStack() as stack:
@@ -140,7 +141,7 @@ def run_case(job: Job, stop: threading.Event | None = None) -> Outcome:
     limits = job.limits if job.limits.memory_bytes is not None else _shared(job.limits, 1)
     with tempfile.TemporaryDirectory(prefix="ortlens-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        ended = run_apart(measured, (job.case, job.extras, name), limits=limits, folder=folder, stop=stop)
+        ended = run_in_subprocess(measured, (job.case, job.extras, name), limits=limits, folder=folder, stop=stop)
         files = {file: (folder / file).read_bytes() for file in (CAPTURE, JOURNAL, REPORT) if (folder / file).is_file()}
     if CAPTURE in files:
         files.pop(JOURNAL, None)
@@ -175,7 +176,7 @@ def _on_cluster(client: Any, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome
 
 def _lost(error: BaseException) -> Outcome:
     reason = f"no worker brought an answer: {type(error).__name__}: {' '.join(str(error).split())}"
-    ended = Ended(status="lost", reason=reason[:_REASON], value=None, log="", wall_ns=0, peak_bytes=None)
+    ended = ProcessResult(status="lost", reason=reason[:_REASON], value=None, log="", wall_ns=0, peak_bytes=None)
     return Outcome(ended=ended, host="", files={})
 
 
@@ -207,8 +208,3 @@ def _shared(limits: Limits, count: int) -> Limits:
 
 def _own(limits: Limits, case: Case) -> Limits:
     return replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

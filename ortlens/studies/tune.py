@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -12,6 +11,7 @@ import torch
 
 from ortlens import _torch
 from ortlens._os_errors import clear_os_errors
+from ortlens._process import usable_cores
 from ortlens.analysis.compare.ways import MIN_ROUNDS, ratio_interval
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
@@ -296,9 +296,7 @@ def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
     """Yield session options with other threads than ortlens chooses."""
     import onnxruntime
 
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    for count in sorted({1, torch.get_num_threads(), cores}):
+    for count in sorted({1, torch.get_num_threads(), usable_cores()}):
         for spinning in (True, False) if count > 1 else (False,):
             made = onnxruntime.SessionOptions()
             made.log_severity_level = 4

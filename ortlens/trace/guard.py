@@ -1,7 +1,7 @@
 """The one guard between a lens and the program that it observes: what fails on the lens's side is a finding and one warning.
 
-Whatever a lens does around the user's work passes through here: `surviving` around a step of the lens's own, `beside` around a context
-of the lens that the user's work runs in. What the user's work itself raises passes untouched.
+Whatever a lens does around the user's work passes through here: `lens_guard` around a step of the lens's own, `lens_context` around a
+context of the lens that the user's work runs in. What the user's work itself raises passes untouched.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _said(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def surviving(recorder: Recorder, doing: str) -> Iterator[None]:
+def lens_guard(recorder: Recorder, doing: str) -> Iterator[None]:
     """Run a step of the lens's own: if it fails, what follows goes on without it."""
     try:
         yield
@@ -84,13 +84,13 @@ def surviving(recorder: Recorder, doing: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def beside(recorder: Recorder, doing: str, observing: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T | None]:
+def lens_context(recorder: Recorder, doing: str, observing: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T | None]:
     """Run a context of the lens around the user's work: what the context raises is a finding, what the work raises passes.
 
     Yields what the context gives; None if it could not be entered.
     """
     entered, given = None, None
-    with surviving(recorder, doing):
+    with lens_guard(recorder, doing):
         context = observing()
         given = context.__enter__()
         entered = context
@@ -98,11 +98,11 @@ def beside(recorder: Recorder, doing: str, observing: Callable[[], AbstractConte
         yield given
     except BaseException:
         if entered is not None:
-            with surviving(recorder, doing):
+            with lens_guard(recorder, doing):
                 _leave(entered, *sys.exc_info())
         raise
     if entered is not None:
-        with surviving(recorder, doing):
+        with lens_guard(recorder, doing):
             entered.__exit__(None, None, None)
 
 
@@ -121,7 +121,7 @@ def reported(doing: str) -> Callable[[Callable[Concatenate[_O, _P], _T]], Callab
     def decorate(method: Callable[Concatenate[_O, _P], _T]) -> Callable[Concatenate[_O, _P], _T | None]:
         @functools.wraps(method)
         def guarded(self: _O, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
-            with surviving(self.recorder, doing):
+            with lens_guard(self.recorder, doing):
                 return method(self, *args, **kwargs)
             return None
 

@@ -25,7 +25,7 @@ from ortlens._files import opened_above_streams, write_file
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.codec import MAX_ROWS, record_from_row, row_from_record
-from ortlens.trace.guard import surviving
+from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import MAX_RUNS, Recorder, run_from_row
 from ortlens.trace.runlog import RunStats
 from ortlens.trace.schema import TABLES
@@ -124,7 +124,7 @@ class Journal:
         pause = INTERVAL
         while not self._stopped.wait(pause):
             began = time.thread_time()
-            with surviving(self._recorder, "writing the journal"):
+            with lens_guard(self._recorder, "writing the journal"):
                 self.flush()
             pause = max(INTERVAL, (time.thread_time() - began) / _SHARE)
 

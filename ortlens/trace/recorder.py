@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed, surviving
+from ortlens.trace.guard import lens_failed, lens_guard
 from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ortlens.trace.journal import Journal
 
 
-class _Stay:
+class _Scope:
     """One block during which a recorder is the current one; without it once the block has ended, wherever it is still held."""
 
     __slots__ = ("recorder",)
@@ -48,16 +48,16 @@ class Current:
 
     def __init__(self) -> None:
         """Begin without a block."""
-        self._stays: contextvars.ContextVar[tuple[_Stay, ...]] = contextvars.ContextVar("ortlens_recorders", default=())
+        self._stays: contextvars.ContextVar[tuple[_Scope, ...]] = contextvars.ContextVar("ortlens_recorders", default=())
 
     def get(self) -> Recorder | None:
         """Return the recorder of the innermost block; None when nothing is recorded."""
         return next((stay.recorder for stay in reversed(self._stays.get()) if stay.recorder is not None), None)
 
     @contextlib.contextmanager
-    def during(self, recorder: Recorder) -> Iterator[None]:
+    def recording_into(self, recorder: Recorder) -> Iterator[None]:
         """Make a recorder the current one for as long as the block lasts."""
-        stay = _Stay(recorder)
+        stay = _Scope(recorder)
         self._stays.set((*self._stays.get(), stay))
         try:
             yield
@@ -122,7 +122,7 @@ class Recorder:
     def _journalled(self, write: Callable[[Journal], None]) -> None:
         """Write to the journal, if there is one; recording goes on without an entry that cannot be written."""
         if self.journal is not None:
-            with surviving(self, "writing the journal"):
+            with lens_guard(self, "writing the journal"):
                 write(self.journal)
 
     def _key(self, record: r.Record) -> object:

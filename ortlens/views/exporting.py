@@ -8,7 +8,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
-from ortlens._files import beside, write_file
+from ortlens._files import temp_sibling, write_file
 from ortlens.errors import UsageError
 from ortlens.trace.parquet import parquet_from_records
 from ortlens.trace.schema import TABLES, table_by_name
@@ -98,7 +98,7 @@ def _refuse_to_replace(folder: Path, names: Sequence[str], *, replace: bool) -> 
 def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
     """Write all files, first to a folder of their own in there, so that a full disk leaves what was there before."""
     is_new = not folder.exists()
-    made = beside(folder / "_")
+    made = temp_sibling(folder / "_")
     try:
         for name, data in files:
             (made / name).parent.mkdir(parents=True, exist_ok=True)

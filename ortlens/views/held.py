@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 _STATIC = Path(__file__).parent / "static"
-_HELD: dict[str, Held] = {}
+_HELD: dict[str, SharedBlob] = {}
 
 
-class Held(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
+class SharedBlob(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
     """Bytes in the browser."""
 
     content = traitlets.Bytes().tag(sync=True)
@@ -39,22 +39,22 @@ class Held(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
         self.users: set[object] = set()
 
 
-def hold_code(user: object) -> Held:
+def hold_code(user: object) -> SharedBlob:
     """Hold the explorer's code for a user of it until `release`; all users share one model."""
     return _hold(code(), user)
 
 
-def hold_capture(capture: Capture, user: object) -> Held:
+def hold_capture(capture: Capture, user: object) -> SharedBlob:
     """Hold a packed capture for a user of it until `release`; equal snapshots are packed and sent once."""
     twin = next((held for held in _HELD.values() if held.capture is not None and _same(held.capture, capture)), None)
     return _hold(twin.content if twin else payload_bytes(capture), user, capture)
 
 
-def _hold(content: bytes, user: object, capture: Capture | None = None) -> Held:
+def _hold(content: bytes, user: object, capture: Capture | None = None) -> SharedBlob:
     digest = sha256(content).hexdigest()[:16]
     held = _HELD.get(digest)
     if held is None or held.comm is None:  # closed from outside, by `Widget.close_all`
-        held = _HELD[digest] = Held(digest, content, capture)
+        held = _HELD[digest] = SharedBlob(digest, content, capture)
     held.users.add(user)
     return held
 

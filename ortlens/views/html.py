@@ -34,7 +34,7 @@ from ortlens.views.wording import PHASE_WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ortlens.analysis.numbers import Numbers
+    from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
     from ortlens.views.tiles import Tile
@@ -66,7 +66,7 @@ def _tile(tile: Tile) -> str:
     )
 
 
-def answers_html(overview: Overview, numbers: Numbers | None) -> str:
+def answers_html(overview: Overview, numbers: NumericsSummary | None) -> str:
     """Say how much runs in ONNX Runtime, in how many partitions, what a call takes, and what to look at first.
 
     The paragraphs are for an element of class `ortlens-summary`.
@@ -81,7 +81,7 @@ def answers_html(overview: Overview, numbers: Numbers | None) -> str:
     return _wrong(numbers) + _dry(overview) + _coverage(overview) + _facts(overview, numbers) + _looks(overview)
 
 
-def _wrong(numbers: Numbers | None) -> str:
+def _wrong(numbers: NumericsSummary | None) -> str:
     said = wrong_sentence(numbers)
     return f'<p class="ol-wrong" role="alert"><strong>Wrong results:</strong> {safe(said, 600)}</p>' if said else ""
 
@@ -101,7 +101,7 @@ def _coverage(overview: Overview) -> str:
     return f'<p>{sentence}</p><div class="ol-bar" role="img" aria-label="{label}"><span style="width:{filled:.1f}%"></span></div>'
 
 
-def _facts(overview: Overview, numbers: Numbers | None) -> str:
+def _facts(overview: Overview, numbers: NumericsSummary | None) -> str:
     if overview.coverage.verdict == "empty":
         return ""
     facts = [

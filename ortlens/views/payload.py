@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ortlens.analysis.first_look import Look
-    from ortlens.analysis.numbers import Numbers
+    from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
@@ -224,7 +224,7 @@ def _cut_short(overview: Overview) -> str:
     return f", cut short at {place(end.file, end.line)}; until there" if end is not None and end.file else ", cut short; until there"
 
 
-def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: Numbers | None) -> str:
+def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: NumericsSummary | None) -> str:
     said = "; ".join(text for label, text in onnx_answers(overview, facts) if label in ("Dry run", "Model", "Runs on", "Time per call"))
     if wrong := wrong_sentence(numbers):
         return f"wrong results: {wrong}; {said}"
@@ -232,7 +232,7 @@ def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: Numbers | None)
     return f"{said}; results match PyTorch" if same else said
 
 
-def _numbers(overview: Overview, numbers: Numbers | None, capture: Capture) -> list[str]:
+def _numbers(overview: Overview, numbers: NumericsSummary | None, capture: Capture) -> list[str]:
     """Say whether the numbers of the partitions that run now are right; what was never compared must not pass for right."""
     if numbers is None or wrong_sentence(numbers):
         return []

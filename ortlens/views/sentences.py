@@ -12,7 +12,7 @@ from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, re
 
 if TYPE_CHECKING:
     from ortlens.analysis.first_look import Look
-    from ortlens.analysis.numbers import Numbers
+    from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Finding, StepRole
 
@@ -144,7 +144,7 @@ def _whole(overview: Overview) -> str:
     return "; it covers the whole graph" if coverage.graph_count == 1 else "; each covers a whole graph"
 
 
-def numbers_sentence(numbers: Numbers) -> str:
+def numbers_sentence(numbers: NumericsSummary) -> str:
     """Say whether the numbers are those of PyTorch: how many were compared, what is wrong first, what was not compared and why."""
     call = [call_sentence(numbers)] if numbers.call is not None else []
     if not numbers.compared and not numbers.unchecked and call:
@@ -171,7 +171,7 @@ def numbers_sentence(numbers: Numbers) -> str:
     return "; ".join(parts)
 
 
-def call_sentence(numbers: Numbers) -> str:
+def call_sentence(numbers: NumericsSummary) -> str:
     """Say whether the call as a whole gives what PyTorch gives; `numbers` must have a verdict on it."""
     call = numbers.call
     if call is None:
@@ -195,12 +195,12 @@ def _without_verdict(reason: str) -> str:
     return f"without a verdict ({said})" if reason.startswith(_NO_VERDICT) else f"not compared ({said})"
 
 
-def undecided_sentence(numbers: Numbers | None) -> str:
+def undecided_sentence(numbers: NumericsSummary | None) -> str:
     """Say how much the results differ where nobody can say whether they are wrong, and why; empty elsewhere."""
     return call_sentence(numbers) if numbers is not None and numbers.is_undecided else ""
 
 
-def wrong_sentence(numbers: Numbers | None) -> str:
+def wrong_sentence(numbers: NumericsSummary | None) -> str:
     """Say what differs, and where it comes from, in red on the first screen; empty when the call as a whole does not differ."""
     if numbers is None or numbers.call is None or not numbers.call.wrong:
         return ""

@@ -33,7 +33,7 @@ from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ortlens.analysis.numbers import Numbers
+    from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.analysis.slow_lines import SlowLine
     from ortlens.trace.records import Break, Capture, Recompile
@@ -93,7 +93,7 @@ def _prose(text: str, room: int, *, indent: str = "", hang: str = "", lines: int
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [indent]
 
 
-def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
+def _sections(overview: Overview, numbers: NumericsSummary | None, room: int) -> Iterator[tuple[str, list[str]]]:
     """Yield the answers, in the order in which people ask; a section without an answer is left out."""
     if overview.onnx is not None:
         for label, answer in onnx_answers(overview, overview.onnx):
@@ -116,7 +116,7 @@ def _sections(overview: Overview, numbers: Numbers | None, room: int) -> Iterato
     yield from _verdicts(overview, numbers, room)
 
 
-def _verdicts(overview: Overview, numbers: Numbers | None, room: int) -> Iterator[tuple[str, list[str]]]:
+def _verdicts(overview: Overview, numbers: NumericsSummary | None, room: int) -> Iterator[tuple[str, list[str]]]:
     if numbers is not None:
         yield "Numerics", _prose(numbers_sentence(numbers), room, lines=3)
     if overview.findings:

@@ -11,12 +11,12 @@ from ortlens.views.wording import clipped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ortlens.analysis.compare.ways import Way
+    from ortlens.analysis.compare.ways import RunVariant
 
 _HEADS = ("way", "time per call", "of eager", "99 % interval", "first call", "difference", "")
 
 
-def ways_text(rows: Sequence[Way], *, width: int = 100) -> str:
+def ways_text(rows: Sequence[RunVariant], *, width: int = 100) -> str:
     """Lay the ways, eager first, out as a table, with the reasons of those that could not be measured, and a conclusion."""
     measured = [row for row in rows if row.call_ns is not None]
     cells = [_HEADS, *(_cells(row) for row in measured)]
@@ -26,7 +26,7 @@ def ways_text(rows: Sequence[Way], *, width: int = 100) -> str:
     return "\n".join([*lines, "", conclusion(rows)])
 
 
-def conclusion(rows: Sequence[Way]) -> str:
+def conclusion(rows: Sequence[RunVariant]) -> str:
     """Say which way is fastest, as far as that is sure."""
     faster = sorted((row for row in rows if row.verdict == "faster"), key=lambda row: row.ratio or 1.0)
     if not faster:
@@ -37,7 +37,7 @@ def conclusion(rows: Sequence[Way]) -> str:
     return f"Fastest: {best.way}, {best.ratio or 1.0:.2f}x of eager{beside}."
 
 
-def _cells(row: Way) -> tuple[str, ...]:
+def _cells(row: RunVariant) -> tuple[str, ...]:
     reference = row.verdict == "reference"
     return (
         row.way,

@@ -24,10 +24,10 @@ from onnxscript import opset18 as op
 from torch import nn
 
 import ortlens
+from ortlens._process import usable_cores
 from ortlens._torch import isolated_compilations
 from ortlens.analysis.first_look import Look, looks_of
 from ortlens.analysis.overview import overview_of
-from ortlens.backend.runtime.cores import usable_cores
 from ortlens.units import time_from_ns
 
 Target: TypeAlias = Callable[..., Any]

@@ -182,9 +182,9 @@ def test_the_demos_break_has_a_price_and_advice() -> None:
 def test_hints_come_from_the_registry_where_dynamo_gave_none() -> None:
     lens = Lens("eager")
     watch = listener.DynamoWatch(lens._recorder, lambda _: False)
-    watch.heard_break("0/0", "Graph break in user code at model.py:3\nGraph Break Reason: Attempted to copy.deepcopy a tensor")
-    watch.heard_break("0/0", "Graph break in user code at model.py:4\nGraph Break Reason: Attempted to wrap sparse Tensor")
-    watch.heard_break("0/0", "Graph break in user code at model.py:5\nGraph Break Reason: Something that no registry knows")
+    watch.on_graph_break("0/0", "Graph break in user code at model.py:3\nGraph Break Reason: Attempted to copy.deepcopy a tensor")
+    watch.on_graph_break("0/0", "Graph break in user code at model.py:4\nGraph Break Reason: Attempted to wrap sparse Tensor")
+    watch.on_graph_break("0/0", "Graph break in user code at model.py:5\nGraph Break Reason: Something that no registry knows")
     copied, sparse, unknown = lens.captured().breaks
     known = [item for item in (copied, sparse) if item.gb_id]
     assert known

@@ -174,7 +174,7 @@ def test_a_failure_inside_the_listener_becomes_a_finding_and_one_warning(monkeyp
     def tripping(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(listener.DynamoWatch, "heard_break", tripping)
+    monkeypatch.setattr(listener.DynamoWatch, "on_graph_break", tripping)
     monkeypatch.setattr(listener.DynamoWatch, "heard_metrics", tripping)
     lens = Lens()
     compiled = torch.compile(broken, backend=lens)

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.studies.apart import Limits, run_apart
+from ortlens.studies.apart import Limits, run_in_subprocess
 from tests.libraries.measure import Measurement, measured
 from tests.libraries.models import MODELS, PACKAGES, RANKS
 
@@ -47,7 +47,7 @@ Measured with {versions}, Python {python}.
 def _measured_apart(name: str) -> Measurement:
     """One model in a process of its own, on one thread; a crash becomes a measurement too."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = run_apart(measured, (name,), limits=Limits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
+        ended = run_in_subprocess(measured, (name,), limits=Limits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
     found = Measurement(**ended.value) if ended.status == "ok" else Measurement(wrong=f"{ended.status}: {ended.reason}")
     _KEPT.mkdir(parents=True, exist_ok=True)
     _file(name).write_text(json.dumps(dataclasses.asdict(found)), encoding="utf-8")

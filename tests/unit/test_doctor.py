@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens import _versions, doctor
+from ortlens import _process, _versions, doctor
 from ortlens.backend.faults import register
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_a_package_that_does_not_import_is_an_error(module: str, look: Callable[
 def test_processors_where_the_system_cannot_tell_the_usable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert doctor._usable_processors() == 1
+    assert _process.usable_cores() == 1
 
 
 def test_features_say_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

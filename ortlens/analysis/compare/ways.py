@@ -12,7 +12,7 @@ from ortlens.trace.records import column
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-WayVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
+VariantVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
 
 MIN_ROUNDS = 10
 """Fewer rounds cannot tell a difference from chance at the level of `_CHANCE`."""
@@ -25,11 +25,11 @@ _WORTH = 1.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RunVariant:
     """One way of running a model, against PyTorch without compilation."""
 
     way: str = column("`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.")
-    verdict: WayVerdict = column(  # noqa: RUF009 - field() in disguise
+    verdict: VariantVerdict = column(  # noqa: RUF009 - field() in disguise
         "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
     )
     call_ns: int | None = column("Time of a call, the median over the rounds.", unit="ns", default=None)
@@ -55,21 +55,21 @@ def ratio_interval(ratios: Sequence[float]) -> tuple[float, float]:
     return ordered[lowest], ordered[count - 1 - lowest]
 
 
-def way_of(
+def run_variant_of(
     name: str,
     times: Sequence[int],
     reference: Sequence[int],
     *,
     first_ns: int | None = None,
     max_abs: float | None = None,
-) -> Way:
+) -> RunVariant:
     """Evaluate one way against eager, by the ns per call in the same rounds."""
     ratios = [time / base for time, base in zip(times, reference, strict=True) if base > 0]
     if len(ratios) < MIN_ROUNDS:
-        return failed_way(name, f"{len(ratios)} rounds are too few; {MIN_ROUNDS} are needed, so raise the time limit")
+        return failed_variant(name, f"{len(ratios)} rounds are too few; {MIN_ROUNDS} are needed, so raise the time limit")
     low, high = ratio_interval(ratios)
-    verdict: WayVerdict = "faster" if high < 1 / _WORTH else "slower" if low > _WORTH else "same"
-    return Way(
+    verdict: VariantVerdict = "faster" if high < 1 / _WORTH else "slower" if low > _WORTH else "same"
+    return RunVariant(
         way=name,
         verdict="reference" if name == "eager" else verdict,
         call_ns=round(median(times)),
@@ -82,12 +82,12 @@ def way_of(
     )
 
 
-def failed_way(name: str, why: str) -> Way:
+def failed_variant(name: str, why: str) -> RunVariant:
     """Make the row of a way that could not be measured."""
-    return Way(way=name, verdict="unmeasured", note=why)
+    return RunVariant(way=name, verdict="unmeasured", note=why)
 
 
-def facts_of(rows: Sequence[Way]) -> Mapping[str, str]:
+def facts_of(rows: Sequence[RunVariant]) -> Mapping[str, str]:
     """Turn rows into `bench_<way>` facts for the head of a capture: time, ratio and interval that a program can split, or the reason."""
     return {
         f"bench_{row.way}": f"unmeasured: {row.note}"[:300]

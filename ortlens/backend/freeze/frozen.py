@@ -102,9 +102,9 @@ class Frozen:
         Raises:
             UsageError: An argument is outside the traced signature, and there is no `fallback`; the message names what differs.
         """
-        return self.differently(args, kwargs)
+        return self.call_with_rearranged_args(args, kwargs)
 
-    def differently(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_with_rearranged_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call whose arguments are not exactly as traced: they may mean the same.
 
         Args:
@@ -188,7 +188,7 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     _refuse_sessions_per_size(arguments, backend)
     steps = _steps_of(program, decomposed, lowered, backend, recorder=None, arguments=arguments, asked=asked)
     frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback)
-    call = frozen.steps.function(arguments, frozen.differently)
+    call = frozen.steps.function(arguments, frozen.call_with_rearranged_args)
     frozen.__class__ = type("Frozen", (Frozen,), {"__call__": call, "__doc__": Frozen.__doc__})  # Python looks calls up in the class
     return frozen
 
@@ -199,7 +199,7 @@ def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable
     program = _torch.with_renamed_guards(frozen.program)
     decomposed, lowered = _lowered(program, backend, recorder)
     steps = _steps_of(program, decomposed, lowered, backend, recorder=recorder, arguments=frozen.arguments, asked=asked)
-    call = steps.function(frozen.arguments, frozen.differently)
+    call = steps.function(frozen.arguments, frozen.call_with_rearranged_args)
     return lambda *args, **kwargs: call(frozen, *args, **kwargs)
 
 

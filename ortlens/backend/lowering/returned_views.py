@@ -19,7 +19,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.memory_order import laid_like, needs_restride
+from ortlens.backend.memory_order import needs_restride, with_layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -67,7 +67,7 @@ class ReturnedViews:
             like = [args[place] for _, place in written]
             made = run(args)
             for (place, _), given in zip(written, like, strict=True):
-                made[place] = laid_like(made[place], given, whole=whole)
+                made[place] = with_layout_of(made[place], given, whole=whole)
             return list(views(*made, *inputs))
 
         return run_with_views

@@ -176,7 +176,7 @@ class GraphReporter:
             self.recorder.add(finding)
 
     @reported("recording a graph")
-    def written_unseen(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
+    def stale_weights_detected(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
         """Record that weights changed in a way that torch does not count."""
         self.recorder.add(survived.unseen_finding(self._ids[runner][0], title, names))
 

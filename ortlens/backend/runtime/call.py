@@ -25,7 +25,7 @@ from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.binding import Binding, number_buffer
 from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.layout import permuted_name
-from ortlens.backend.runtime.overlaps import are_apart, merged
+from ortlens.backend.runtime.overlaps import are_disjoint, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -219,10 +219,10 @@ class _Writer:
         weights = [item.frozen.contiguous for item in self._inputs if item.frozen is not None]
         frozen = merged((weight.data_ptr(), weight.nbytes) for weight in weights)
         written = frozenset(at for at, (index, _) in enumerate(places) if any(output.in_place == index for output in self._outputs))
-        check = functools.partial(are_apart, written, frozen)
-        self.constants["are_apart"] = functools.lru_cache(maxsize=_KEPT_ADDRESSES)(check)
+        check = functools.partial(are_disjoint, written, frozen)
+        self.constants["are_disjoint"] = functools.lru_cache(maxsize=_KEPT_ADDRESSES)(check)
         blocks = "".join(f"p{index}, {_bytes_text(index, meta)}, " for index, meta in places)
-        return [f"apart = are_apart({blocks.removesuffix(', ')})"]
+        return [f"apart = are_disjoint({blocks.removesuffix(', ')})"]
 
     @staticmethod
     def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The cores that this process may use, and what has them."""
+"""What has the cores of this machine while something is measured."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ from pathlib import Path
 
 _STAT = Path("/proc/stat")
 _WATCHED_S = 0.1
-
-
-def usable_cores() -> int:
-    """Count the cores that this process may use; a container or an affinity mask may allow fewer than the machine has."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 class CoreWatch:

@@ -17,7 +17,7 @@ from ortlens import _torch
 from ortlens.backend.lowering.layout_decisions import LayoutDecisions
 from ortlens.backend.memory_order import is_contiguous, memory_order
 from ortlens.backend.runtime.generated import function_from_source
-from ortlens.backend.runtime.overlaps import are_apart, block_of, merged, overlaps_itself, tensors_overlap
+from ortlens.backend.runtime.overlaps import are_disjoint, block_of, merged, overlaps_itself, tensors_overlap
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class MemoryAssumptions:
         if any(_is_within(self._fixed_of(leaf), *block) for leaf, block in zip(self._blocks, blocks, strict=True)):
             return False
         written = {place for place, leaf in enumerate(self._blocks) if leaf in self.written}
-        return are_apart(written, (), *(number for block in blocks for number in block))
+        return are_disjoint(written, (), *(number for block in blocks for number in block))
 
     def faults(self, leaves: Sequence[Any]) -> list[str]:
         """Describe each assumption that does not hold, and what to do; remember what does hold."""

@@ -16,7 +16,7 @@ _EXACT_ELEMENTS = 1 << 22
 """Most elements of interleaved tensors whose places are compared one by one."""
 
 
-def are_apart(written: Container[int], frozen: Sequence[tuple[int, int]], *blocks: int) -> bool:
+def are_disjoint(written: Container[int], frozen: Sequence[tuple[int, int]], *blocks: int) -> bool:
     """Tell whether blocks of memory that a run writes into overlap no other, so that only the operator that writes changes them.
 
     `blocks` holds address and size in bytes of each in turn, `written` the positions of those written into; `frozen` comes from `merged`.

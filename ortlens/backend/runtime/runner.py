@@ -140,7 +140,7 @@ class PartitionRunner:
         self._prepared[self._key_of(args)] = made
         self._use(self._before_a_trial(self._run_for_sizes if self._fixed_sizes else made.call))
 
-    def keep_current(self, args: Sequence[Any]) -> None:
+    def ensure_session(self, args: Sequence[Any]) -> None:
         """Have a session for some arguments: the one there is, if it holds their weights, else a new one."""
         self._prepared_now(self._key_of(args), args)
 
@@ -299,7 +299,7 @@ class PartitionRunner:
         if not moved and not unseen:
             return
         if unseen:
-            self._context.written_unseen(self, sorted(unseen), self._watch.calls)
+            self._context.stale_weights_detected(self, sorted(unseen), self._watch.calls)
         self.weights_change = weights.change_of(moved.values())
         self._refreezes += 1
         self._prepared.clear()

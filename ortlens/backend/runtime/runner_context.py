@@ -39,5 +39,5 @@ class RunnerContext(Protocol):
     def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
         """React to a runner that leaves its partition to PyTorch from now on because that is faster."""
 
-    def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+    def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
         """React to changed weights that earlier calls may have missed; every change is noticed after `calls` calls."""

@@ -27,7 +27,7 @@ from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed, surviving
+from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +59,7 @@ class DynamoWatch:
         self._fixed: dict[str, frozenset[tuple[str, int]]] = {}  # frame number -> sizes that its versions made constants
         self._backend_ns: dict[str, int] = {}
         self._unlogged: dict[str, tuple[dict[str, int], int]] = {}  # compile id -> failures and steps before it began
-        with surviving(recorder, "listening to torch's log"):
+        with lens_guard(recorder, "listening to torch's log"):
             _LISTENER.add(self)
         weakref.finalize(self, _LISTENER.leave_when_alone)
 
@@ -70,7 +70,7 @@ class DynamoWatch:
             self._fixed.pop(_frame(compile_id), None)
         self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
-    def heard_break(self, compile_id: str, text: str) -> None:
+    def on_graph_break(self, compile_id: str, text: str) -> None:
         """Record a graph break."""
         if not is_break(text):  # the exception that causes a break is logged too, right before it
             return
@@ -157,7 +157,7 @@ class DynamoWatch:
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Fill in what Dynamo reports at the end of a compilation: fields of `torch._dynamo.utils.CompilationMetrics`."""
         self._heard_skip(compile_id, metrics)
-        self._heard_nothing(compile_id, metrics)
+        self._infer_silent_break(compile_id, metrics)
         name, file, line = _torch.display_code(*_compiled_code(metrics))
         place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
@@ -185,7 +185,7 @@ class DynamoWatch:
         if any(compile_id in known.compile_ids for known in self._breaks.values()):
             return
         file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
-        self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
+        self.on_graph_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
 
     def _heard_limit(self, compile_id: str, reason: str) -> None:
         """Record that Dynamo reached its recompile limit for a function, with the guard that failed each time."""
@@ -199,7 +199,7 @@ class DynamoWatch:
             place = {"file": file, "line": line, "source": line_text(file, line)} if file and line else {}
             self.recorder.amend(r.Break, made.break_id, advice=advice_for_limit(refused), **place)
 
-    def _heard_nothing(self, compile_id: str, metrics: dict[str, Any]) -> None:
+    def _infer_silent_break(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Record a frame that Dynamo silently left to Python, or its rest, as a break, with the reason found in its counters."""
         before, seen = self._unlogged.pop(compile_id, ({}, 0))
         steps = _torch.unlogged_steps()[seen:]
@@ -211,7 +211,7 @@ class DynamoWatch:
             file, line, name = (metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name"))
             file, line = steps[-1] if steps else (file, line)
             frame = f'User code traceback:\n  File "{file}", line {line}, in {name}'
-            self.heard_break(compile_id, f"Graph break in user code at {file}:{line}\n{failed[-1]}\n\n{frame}")
+            self.on_graph_break(compile_id, f"Graph break in user code at {file}:{line}\n{failed[-1]}\n\n{frame}")
 
     @contextlib.contextmanager
     def backend_at_work(self) -> Iterator[str | None]:
@@ -332,7 +332,7 @@ class _TraceListener(logging.Handler):
         if event == "dynamo_start":
             watch.heard_start(compile_id)
         elif event == "dynamo_graph_break_reason":
-            watch.heard_break(compile_id, payload)
+            watch.on_graph_break(compile_id, payload)
         elif event == "recompile_reasons":
             watch.heard_recompile(compile_id, payload)
         else:

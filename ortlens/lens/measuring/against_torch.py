@@ -22,8 +22,8 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
-from ortlens.lens.measuring.trials import Seen, as_entered, timed, uncounted_eager
-from ortlens.lens.twins import WeightChanged, uncounted
+from ortlens.lens.measuring.trials import ObservedPartition, as_entered, timed, uncounted_eager
+from ortlens.lens.shadow_sessions import WeightChanged, uncounted
 from ortlens.lens.watching import around_calls, around_runs
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -82,7 +82,7 @@ class AgainstTorch:
 
         Exceptions of the target are raised; a failure of the measurement becomes a finding.
         """
-        seen: dict[object, Seen] = {}
+        seen: dict[object, ObservedPartition] = {}
         spent: dict[object, int] = {}
         entered: dict[CompiledGraph, _Entered] = {}
         with contextlib.ExitStack() as stack:
@@ -94,7 +94,7 @@ class AgainstTorch:
                 stack.enter_context(around_calls(graph, self._entering(entered[graph])))
                 for runner in graph.runners:
                     if len(runner.sessions) == 1 and not runner.is_lost:
-                        seen[runner] = Seen(runner, graph, reporter.identity(runner))
+                        seen[runner] = ObservedPartition(runner, graph, reporter.identity(runner))
                         stack.enter_context(around_runs(runner, self._running(seen[runner], spent)))
             result = call()
         try:
@@ -107,7 +107,7 @@ class AgainstTorch:
             lens_failed(self.recorder, "timing a partition against PyTorch", error)
         return result
 
-    def _time(self, entered: list[_Entered], seen: list[Seen]) -> None:
+    def _time(self, entered: list[_Entered], seen: list[ObservedPartition]) -> None:
         deadline = time.perf_counter_ns() + ALL_NS
         trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], Comparison | None]]] = [
             *((r.Graph, item.graph_id, partial(self._whole, item)) for item in entered),
@@ -148,7 +148,7 @@ class AgainstTorch:
         return around
 
     def _running(
-        self, item: Seen, spent: dict[object, int]
+        self, item: ObservedPartition, spent: dict[object, int]
     ) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
         def around(inner: Callable[..., tuple[Any, ...]], values: tuple[Any, ...]) -> tuple[Any, ...]:
             if threading.get_ident() != self._thread:
@@ -171,7 +171,7 @@ def _undisturbed() -> Iterator[None]:
         yield
 
 
-def _alone(part: Seen, budget_ns: int) -> Comparison | None:
+def _alone(part: ObservedPartition, budget_ns: int) -> Comparison | None:
     """Time a partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
     runner, values = part.runner, part.runner.with_copies(part.values)
     nodes = timed(runner.partition.module, values)

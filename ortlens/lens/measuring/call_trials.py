@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens._process import usable_cores
 from ortlens.analysis.findings.sessions import SESSIONS
-from ortlens.backend.runtime.cores import usable_cores
 from ortlens.backend.runtime.threads import ThreadChoice
 from ortlens.backend.runtime.turns import clocked
-from ortlens.lens.measuring.trials import Pair, Seen, Trial, prepared, present
-from ortlens.lens.twins import variant_of
+from ortlens.lens.measuring.trials import ObservedPartition, Pair, Trial, prepared, present
+from ortlens.lens.shadow_sessions import variant_of
 from ortlens.lens.watching import around_runs
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class CallTrials:
         call: Calls the target.
     """
 
-    seen: list[Seen]
+    seen: list[ObservedPartition]
     call: Callable[[], Any]
 
     def threads(self) -> Iterator[Trial]:
@@ -81,7 +81,7 @@ class CallTrials:
 
     def left_to_torch(self, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
         """Yield one trial of running partitions in PyTorch per graph that the rule `small_partitions` or `tiny_graph` names in `fired`."""
-        by_graph: dict[str, list[Seen]] = defaultdict(list)
+        by_graph: dict[str, list[ObservedPartition]] = defaultdict(list)
         for seen in self.seen:
             by_graph[seen.identity.graph_id].append(seen)
         for rule, most in (("small_partitions", _FEW_NODES), ("tiny_graph", None)):
@@ -118,7 +118,7 @@ class CallTrials:
             pair=pair,
         )
 
-    def _with_threads(self, rule: str, change: str, mitigation: str, choices: dict[Seen, ThreadChoice]) -> Trial:
+    def _with_threads(self, rule: str, change: str, mitigation: str, choices: dict[ObservedPartition, ThreadChoice]) -> Trial:
         def pair() -> Pair | None:
             chosen = list(choices)[:MAX_RUNNERS]
             if sum(seen.runner.sessions[-1].create_ns for seen in chosen) > MAKING_NS:
@@ -128,7 +128,7 @@ class CallTrials:
 
         return Trial(rule=rule, subject=SESSIONS, change=change, mitigation=mitigation, pair=pair)
 
-    def _without(self, rule: str, graph_id: str, chosen: list[Seen]) -> Trial:
+    def _without(self, rule: str, graph_id: str, chosen: list[ObservedPartition]) -> Trial:
         largest = max(seen.node_count for seen in chosen)
         return Trial(
             rule=rule,
@@ -138,7 +138,7 @@ class CallTrials:
             pair=lambda: (self._whole({}), self._whole({seen: seen.runner.partition.module for seen in chosen})),
         )
 
-    def _whole(self, others: dict[Seen, Run]) -> Callable[[], int]:
+    def _whole(self, others: dict[ObservedPartition, Run]) -> Callable[[], int]:
         """Time whole calls in which some partitions run otherwise. All are intercepted and uncounted, so that both sides cost the same."""
         ways = {seen: others.get(seen) or present(seen) for seen in self.seen}
         once = clocked(self.call)

@@ -110,7 +110,7 @@ class Measurement:
 
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
         """Measure what fewer threads would bring, where sessions have more threads than there are cores."""
-        from ortlens.backend.runtime.cores import usable_cores
+        from ortlens._process import usable_cores
         from ortlens.lens.measuring.probes import Probe
 
         if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.measuring.trials import Pair, Seen, Trial, prepared, present, timed
-from ortlens.lens.twins import variant_of
+from ortlens.lens.measuring.trials import ObservedPartition, Pair, Trial, prepared, present, timed
+from ortlens.lens.shadow_sessions import variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -17,7 +17,7 @@ _WORTH_FREEZING = 1 << 16
 """Bytes of weights below which freezing them is not tried."""
 
 
-def frozen(seen: Seen) -> Iterator[Trial]:
+def frozen(seen: ObservedPartition) -> Iterator[Trial]:
     """Yield a trial of weights as constants, if the graph is for inference and most of its weights are inputs now."""
     weights = [seen.values[place] for place, node in enumerate(seen.runner.partition.inputs) if node in seen.runner.weight_nodes()]
     size = sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor))
@@ -40,7 +40,7 @@ def frozen(seen: Seen) -> Iterator[Trial]:
     )
 
 
-def dense(seen: Seen, copied: Container[str | None]) -> Iterator[Trial]:
+def dense(seen: ObservedPartition, copied: Container[str | None]) -> Iterator[Trial]:
     """Yield a trial per copied input that passes it contiguous; `copied` has the subjects of the findings `layout_copy`."""
     for place, node in enumerate(seen.runner.partition.inputs):
         value, subject = seen.values[place], f"{seen.identity.partition_id}:{node.name}"
@@ -56,7 +56,7 @@ def dense(seen: Seen, copied: Container[str | None]) -> Iterator[Trial]:
             )
 
 
-def preallocated(seen: Seen, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
+def preallocated(seen: ObservedPartition, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
     """Yield a trial of outputs that PyTorch allocates, if the rule `output_allocations` names the session in `fired`."""
     session_id = seen.identity.session_id
     if session_id is not None and ("output_allocations", session_id) in fired:
@@ -73,5 +73,5 @@ def preallocated(seen: Seen, fired: Container[tuple[str, str | None]]) -> Iterat
         )
 
 
-def _two_inputs(seen: Seen, others: tuple[Any, ...]) -> Pair:
+def _two_inputs(seen: ObservedPartition, others: tuple[Any, ...]) -> Pair:
     return timed(present(seen), seen.values), timed(present(seen), others)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens._process import usable_cores
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
-from ortlens.backend.runtime.cores import usable_cores
 from ortlens.backend.runtime.turns import Comparison, compare, compare_briefly
 from ortlens.lens.measuring.call_trials import MAKING_NS, MAX_RUNNERS, CallTrials
 from ortlens.lens.measuring.partition_trials import dense, frozen, preallocated
-from ortlens.lens.measuring.trials import Seen, Trial, as_entered, uncounted_eager
+from ortlens.lens.measuring.trials import ObservedPartition, Trial, as_entered, uncounted_eager
 from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
@@ -56,7 +56,7 @@ class Probe:
     graphs: tuple[CompiledGraph, ...]
     call: Callable[[], Any]
     capture: Callable[[], r.Capture]
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[ObservedPartition] = field(default_factory=list)
 
     def run(self) -> None:
         """Observe one call, then measure one change after the other. A trial that fails becomes a finding; the others go on."""
@@ -88,14 +88,14 @@ class Probe:
     def _observe(self) -> None:
         """Note the inputs of every partition that one call runs."""
         here = threading.get_ident()
-        found: dict[PartitionRunner, Seen] = {}
+        found: dict[PartitionRunner, ObservedPartition] = {}
         self.call()  # creates the sessions that are still missing
         with contextlib.ExitStack() as stack:
             for graph in self.graphs:
                 reporter = graph.context.reporter
                 for runner in graph.runners if reporter is not None else ():
                     if reporter is not None and len(runner.sessions) == 1:  # of one per size, it is not known which one runs
-                        found[runner] = Seen(runner, graph, reporter.identity(runner))
+                        found[runner] = ObservedPartition(runner, graph, reporter.identity(runner))
                         stack.enter_context(around_runs(runner, _noting(found[runner], here)))
             self.call()
         cost = {session.session_id: session.p50_ns or 0 for session in self.capture().sessions}
@@ -187,7 +187,7 @@ def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int, *,
         recorder.add(made)
 
 
-def _noting(seen: Seen, thread: int) -> Callable[[Run, tuple[Any, ...]], tuple[Any, ...]]:
+def _noting(seen: ObservedPartition, thread: int) -> Callable[[Run, tuple[Any, ...]], tuple[Any, ...]]:
     def around(inner: Run, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if threading.get_ident() == thread:
             seen.values = seen.values or as_entered(values)
@@ -197,7 +197,7 @@ def _noting(seen: Seen, thread: int) -> Callable[[Run, tuple[Any, ...]], tuple[A
     return around
 
 
-def _dtypes(seen: list[Seen]) -> set[str]:
+def _dtypes(seen: list[ObservedPartition]) -> set[str]:
     tensors = [value for item in seen for value in item.values if isinstance(value, torch.Tensor)]
     return {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
 

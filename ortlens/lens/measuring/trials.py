@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ortlens.backend.runtime.turns import clocked
-from ortlens.lens.twins import uncounted
+from ortlens.lens.shadow_sessions import uncounted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _SMALL = 1024
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class ObservedPartition:
     """A partition as it ran in one call of the target.
 
     Attributes:
@@ -94,12 +94,12 @@ def _is_small_index(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() <= _SMALL
 
 
-def present(seen: Seen) -> Run:
+def present(seen: ObservedPartition) -> Run:
     """Return the present setting: the session in use, uncounted."""
     return uncounted(seen.runner, seen.runner.sessions[-1].session)
 
 
-def prepared(variant: PartitionRunner, seen: Seen) -> Run:
+def prepared(variant: PartitionRunner, seen: ObservedPartition) -> Run:
     """Give a variant of a partition its session, with the weights of `seen`, and return a function of its inputs."""
     variant.prepare(seen.values)
     return variant.run

@@ -13,7 +13,7 @@ from ortlens.lens.onnx_model import graph_records, placement
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated
 from ortlens.trace import records as r
-from ortlens.trace.guard import surviving
+from ortlens.trace.guard import lens_guard
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
 from ortlens.views.capture_view import CaptureView
@@ -96,7 +96,7 @@ class OnnxLens(CaptureView):
 
     def _head(self) -> dict[str, Any]:
         facts: dict[str, str] = {}
-        with surviving(self._recorder, "reading the environment"):
+        with lens_guard(self._recorder, "reading the environment"):
             facts = machine_facts()
         return {"name": self.name, "backend": "onnxruntime", "environment": {**facts, **self._facts}}
 

@@ -21,7 +21,7 @@ from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
 from ortlens.lens.profiling.repeats import PROFILING
-from ortlens.lens.twins import twin_of, uncounted
+from ortlens.lens.shadow_sessions import shadow_session_of, uncounted
 from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
 from ortlens.trace import records as r
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.profiling.repeats import Repeats
+    from ortlens.lens.shadow_sessions import ShadowSession
     from ortlens.lens.targets import CompiledTargets
     from ortlens.lens.time_budget import TimeBudget
-    from ortlens.lens.twins import Twin
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 3
@@ -63,7 +63,7 @@ class _RunTimes(RunLog):
 class _Sitting:
     """One session that is being profiled, and its twin with the profiler."""
 
-    twin: Twin
+    twin: ShadowSession
     runner: PartitionRunner
     folder: Path
     groups: list[int | None] = field(default_factory=list)
@@ -144,12 +144,12 @@ class _Profiler:
         return self.sittings[key]
 
 
-def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, *, ours: bool) -> Twin | None:
+def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, *, ours: bool) -> ShadowSession | None:
     watched = functools.partial(_ort.watched, folder=folder, ours=ours)
     try:
-        return twin_of(runner, args, functools.partial(watched, with_model=True))
+        return shadow_session_of(runner, args, functools.partial(watched, with_model=True))
     except ModelRefused:  # a provider compiled parts of the graph, which cannot be written as a model
-        return twin_of(runner, args, functools.partial(watched, with_model=False))
+        return shadow_session_of(runner, args, functools.partial(watched, with_model=False))
 
 
 def profile(  # noqa: PLR0913, PLR0917 - one call site

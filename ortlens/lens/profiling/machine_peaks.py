@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
+from ortlens._process import usable_cores
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.roofline import is_worth_comparing
-from ortlens.backend.runtime.cores import usable_cores
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 

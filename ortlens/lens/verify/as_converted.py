@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
-from ortlens.lens.twins import variant_of
+from ortlens.lens.shadow_sessions import variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

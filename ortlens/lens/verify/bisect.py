@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from ortlens.lens.twins import uncounted
+from ortlens.lens.shadow_sessions import uncounted
 from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.inner_values import InnerValues, session_with
 from ortlens.lens.verify.lockstep import steps

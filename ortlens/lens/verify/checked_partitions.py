@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.twins import uncounted
+from ortlens.lens.shadow_sessions import uncounted
 from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.bisect import Bisection, Cause
 from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
@@ -258,7 +258,7 @@ class CheckedPartitions:
         made = self._whole[runner]
         if made is not None:
             with contextlib.suppress(Exception):  # then its failure to run is the reason
-                made.keep_current(args)  # modules that share the code have other weights
+                made.ensure_session(args)  # modules that share the code have other weights
         return made
 
     def _ops_of(self, runner: PartitionRunner) -> SingleOps:

@@ -20,7 +20,7 @@ import torch.fx
 from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime.binding import Output
-from ortlens.lens.twins import WeightChanged, twin_of, uncounted
+from ortlens.lens.shadow_sessions import WeightChanged, shadow_session_of, uncounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -125,7 +125,7 @@ def session_with(
 
     Raises LookupError while PyTorch runs the partition.
     """
-    twin = twin_of(runner, args, _at_level(level), model=model, without=without)
+    twin = shadow_session_of(runner, args, _at_level(level), model=model, without=without)
     if twin is None:
         raise LookupError("no session runs this partition")
     return twin.session

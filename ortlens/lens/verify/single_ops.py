@@ -16,7 +16,7 @@ import torch.fx
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.runner_from_model import runner_from_model
-from ortlens.lens.twins import Unrecorded
+from ortlens.lens.shadow_sessions import Unrecorded
 from ortlens.lens.verify.cancellation import NOTE, cancels
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, rounds_a_number, wide_dtypes, widened

@@ -6,7 +6,7 @@ from math import comb
 
 import pytest
 
-from ortlens.analysis.compare.ways import MIN_ROUNDS, Way, facts_of, failed_way, ratio_interval, way_of
+from ortlens.analysis.compare.ways import MIN_ROUNDS, RunVariant, facts_of, failed_variant, ratio_interval, run_variant_of
 from ortlens.views.ways_text import conclusion, ways_text
 
 
@@ -25,26 +25,28 @@ def test_the_interval_misses_the_median_in_1_percent_at_most_and_no_wider_one_is
 def test_ways_in_turns_are_compared_round_by_round() -> None:
     chance = random.Random(0)  # noqa: S311 - noise, no secret
     eager = [round(100_000 * chance.uniform(1, 3)) for _ in range(40)]  # the machine: three times as slow at times
-    rows = {factor: way_of("ortlens", [round(time * factor) for time in eager], eager).verdict for factor in (0.5, 0.95, 1.0, 1.02, 1.1)}
+    rows = {
+        factor: run_variant_of("ortlens", [round(time * factor) for time in eager], eager).verdict for factor in (0.5, 0.95, 1.0, 1.02, 1.1)
+    }
     assert rows == {0.5: "faster", 0.95: "faster", 1.0: "same", 1.02: "same", 1.1: "slower"}
-    assert way_of("eager", eager, eager).verdict == "reference"
-    noisy = way_of("ortlens", [round(time * chance.uniform(0.5, 1.6)) for time in eager], eager)
+    assert run_variant_of("eager", eager, eager).verdict == "reference"
+    noisy = run_variant_of("ortlens", [round(time * chance.uniform(0.5, 1.6)) for time in eager], eager)
     assert noisy.verdict == "same"
 
 
 def test_too_few_rounds_are_no_measurement() -> None:
-    row = way_of("ortlens", [1] * (MIN_ROUNDS - 1), [1] * (MIN_ROUNDS - 1))
+    row = run_variant_of("ortlens", [1] * (MIN_ROUNDS - 1), [1] * (MIN_ROUNDS - 1))
     assert (row.verdict, row.call_ns) == ("unmeasured", None)
 
 
-EAGER = Way(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0, first_ns=5, rounds=20)
-FAST = Way(
+EAGER = RunVariant(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0, first_ns=5, rounds=20)
+FAST = RunVariant(
     way="ortlens", verdict="faster", call_ns=50_000, ratio=0.5, ratio_low=0.45, ratio_high=0.55, first_ns=10**9, max_abs=1e-7, rounds=20
 )
 
 
 def test_the_table_and_its_conclusion() -> None:
-    text = ways_text((EAGER, FAST, failed_way("inductor", "no compiler"))).splitlines()
+    text = ways_text((EAGER, FAST, failed_variant("inductor", "no compiler"))).splitlines()
     assert text[0].split() == ["way", "time", "per", "call", "of", "eager", "99", "%", "interval", "first", "call", "difference"]
     assert text[2].split("  ")[0] == "ortlens"
     assert "0.45x to 0.55x" in text[2]
@@ -56,7 +58,7 @@ def test_the_table_and_its_conclusion() -> None:
 
 
 def test_the_facts_for_the_capture() -> None:
-    assert facts_of((EAGER, FAST, failed_way("inductor", "no compiler"))) == {
+    assert facts_of((EAGER, FAST, failed_variant("inductor", "no compiler"))) == {
         "bench_eager": "call_ns=100000 ratio=1.000 low=1.000 high=1.000 reference",
         "bench_ortlens": "call_ns=50000 ratio=0.500 low=0.450 high=0.550 faster",
         "bench_inductor": "unmeasured: no compiler",

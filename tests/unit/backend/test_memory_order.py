@@ -67,13 +67,13 @@ def test_what_is_laid_out_anew_is_no_view() -> None:
 def test_a_value_laid_like_another() -> None:
     given = torch.rand(5, 6)[1:, 2:4]
     value = torch.rand(4, 2)
-    made = memory_order.laid_like(value, given)
+    made = memory_order.with_layout_of(value, given)
     torch.testing.assert_close(made, value)
     assert (made.stride(), made.storage_offset()) == (given.stride(), given.storage_offset())
-    assert memory_order.laid_like(value, torch.empty(4, 2)) is value
-    assert memory_order.laid_like(value, torch.empty(3, 2)) is value
+    assert memory_order.with_layout_of(value, torch.empty(4, 2)) is value
+    assert memory_order.with_layout_of(value, torch.empty(3, 2)) is value
     empty = torch.empty(0, 2)
-    assert memory_order.laid_like(empty, torch.empty(4, 2)[4:]) is empty
+    assert memory_order.with_layout_of(empty, torch.empty(4, 2)[4:]) is empty
 
 
 def test_symbolic_sizes_of_equal_strides_have_an_order() -> None:

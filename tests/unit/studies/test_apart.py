@@ -16,7 +16,7 @@ import pytest
 
 from ortlens.errors import UsageError
 from ortlens.studies import held_memory
-from ortlens.studies.apart import Ended, Limits, StoppedError, run_apart
+from ortlens.studies.apart import Limits, ProcessResult, StoppedError, run_in_subprocess
 from tests.unit.studies import small_cases
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory 
 LONG = Limits(seconds=60)
 
 
-def end_of(function: Callable[..., Any], folder: Path, *args: object, limits: Limits = LONG) -> Ended:
-    return run_apart(function, args, limits=limits, folder=folder)
+def end_of(function: Callable[..., Any], folder: Path, *args: object, limits: Limits = LONG) -> ProcessResult:
+    return run_in_subprocess(function, args, limits=limits, folder=folder)
 
 
 def is_alive(pid: int) -> bool:
@@ -153,7 +153,7 @@ def test_it_ends_when_it_is_no_longer_wanted(tmp_path: Path) -> None:
 
     threading.Thread(target=stop_it).start()
     with pytest.raises(StoppedError):
-        run_apart(small_cases.hangs, (str(file),), limits=LONG, folder=tmp_path, stop=stop)
+        run_in_subprocess(small_cases.hangs, (str(file),), limits=LONG, folder=tmp_path, stop=stop)
     assert gone(pid_in(file))
 
 
@@ -161,9 +161,9 @@ def test_it_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None
     file = tmp_path / "pid"
     code = (
         "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-        "from ortlens.studies.apart import Limits, run_apart\n"
+        "from ortlens.studies.apart import Limits, run_in_subprocess\n"
         "from tests.unit.studies import small_cases\n"
-        "run_apart(small_cases.hangs, (sys.argv[2],), limits=Limits(seconds=600), folder=pathlib.Path(sys.argv[3]))"
+        "run_in_subprocess(small_cases.hangs, (sys.argv[2],), limits=Limits(seconds=600), folder=pathlib.Path(sys.argv[3]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, json.dumps(sys.path), str(file), str(tmp_path)])
     try:

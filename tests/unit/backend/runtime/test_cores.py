@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ortlens._process import usable_cores
 from ortlens.backend.runtime import cores
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ HZ = 100
 
 @pytest.mark.timed
 def test_other_processes_are_told_from_this_one() -> None:
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores.usable_cores())]
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * usable_cores())]
     try:
         time.sleep(0.5)  # they have begun
         watch = cores.CoreWatch()

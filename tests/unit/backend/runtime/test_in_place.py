@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ortlens.backend.runtime.in_place import safe_pairs
-from ortlens.backend.runtime.overlaps import are_apart, merged
+from ortlens.backend.runtime.overlaps import are_disjoint, merged
 from tests.unit.backend.runtime.test_call import Session
 
 
@@ -82,7 +82,7 @@ def test_an_input_that_overlaps_another_is_left_alone() -> None:
 def test_what_is_written_over_must_overlap_neither_inputs_nor_frozen_weights() -> None:
     frozen = merged([(100, 10), (110, 5), (300, 50), (320, 10)])
     assert frozen == [(100, 115), (300, 350)]
-    apart = partial(are_apart, {0}, frozen)
+    apart = partial(are_disjoint, {0}, frozen)
     assert apart(0, 100, 115, 20, 120, 40)  # others may overlap each other
     assert apart(115, 185, 90, 25)
     for blocks in (
@@ -98,7 +98,7 @@ def test_what_is_written_over_must_overlap_neither_inputs_nor_frozen_weights() -
         (10, 9, 0, 11),
     ):
         assert not apart(*blocks)
-    assert not are_apart({0, 1}, [], 0, 10, 9, 10)
+    assert not are_disjoint({0, 1}, [], 0, 10, 9, 10)
 
 
 def test_an_input_that_is_not_contiguous_is_returned_anew() -> None:

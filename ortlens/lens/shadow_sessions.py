@@ -32,7 +32,7 @@ class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Twin:
+class ShadowSession:
     """A second session of a partition.
 
     Attributes:
@@ -74,18 +74,18 @@ class Unrecorded:
     def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
         """Ignore the result of a trial, which is never made."""
 
-    def written_unseen(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+    def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
         """Ignore changed weights; the runner that serves the user reports them."""
 
 
-def twin_of(
+def shadow_session_of(
     runner: PartitionRunner,
     args: Sequence[Any],
     arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]],
     *,
     model: onnx.ModelProto | None = None,
     without: Sequence[str] = (),
-) -> Twin | None:
+) -> ShadowSession | None:
     """Create a second session like the one that runs some arguments; None while PyTorch runs the partition.
 
     Inside the context that `arranged` returns, the options of the session are changed as wanted. `model` has weights as inputs; `without`
@@ -97,7 +97,7 @@ def twin_of(
     config = runner.factory.config(info.frozen, info.dimensions, model)
     with arranged(config.options):
         session = config.session(config.model.SerializeToString(), without=without)
-    return Twin(session=session, model=config.model, session_id=runner.session_id_for(args), info=info)
+    return ShadowSession(session=session, model=config.model, session_id=runner.session_id_for(args), info=info)
 
 
 def uncounted(
