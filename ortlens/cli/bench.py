@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,12 @@ from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_json, print_note, print_text, width
 from ortlens.job.request import SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
+from ortlens.units import time_from_ns
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from ortlens.analysis.compare.ways import RunVariant
     from ortlens.cli.commands import Commands
@@ -25,6 +29,8 @@ _EXAMPLES = """
     ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
 """
 _SECONDS = 10.0
+
+_HEADS = ("way", "time per call", "of eager", "99 % interval", "first call", "difference", "")
 
 
 def add(commands: Commands) -> None:
@@ -59,7 +65,6 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Capture) -> None:
     from ortlens.trace import store
-    from ortlens.views.ways_text import ways_text
 
     if options.json:
         print_json([asdict(row) for row in rows])
@@ -67,3 +72,37 @@ def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Ca
         print_text(ways_text(rows, width=width()))
     if options.save is not None:
         print_note(f"Saved to {store.save(capture, options.save)}")
+
+
+def ways_text(rows: Sequence[RunVariant], *, width: int = 100) -> str:
+    """Lay the ways, eager first, out as a table, with the reasons of those that could not be measured, and a conclusion."""
+    measured = [row for row in rows if row.call_ns is not None]
+    cells = [_HEADS, *(_cells(row) for row in measured)]
+    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip() for line in cells]
+    lines += [clipped(f"{row.way}: not measured: {row.note}", width) for row in rows if row.call_ns is None]
+    return "\n".join([*lines, "", conclusion(rows)])
+
+
+def conclusion(rows: Sequence[RunVariant]) -> str:
+    """Say which way is fastest, as far as that is sure."""
+    faster = sorted((row for row in rows if row.verdict == "faster"), key=lambda row: row.ratio or 1.0)
+    if not faster:
+        return "No way is faster than eager outside the noise."
+    best, *others = faster
+    close = [row.way for row in others if (row.ratio_low or 0.0) <= (best.ratio_high or 1.0)]
+    beside = f"; {' and '.join(close)} cannot be told apart from it" if close else ""
+    return f"Fastest: {best.way}, {best.ratio or 1.0:.2f}x of eager{beside}."
+
+
+def _cells(row: RunVariant) -> tuple[str, ...]:
+    reference = row.verdict == "reference"
+    return (
+        row.way,
+        time_from_ns(row.call_ns or 0),
+        "" if reference else f"{row.ratio or 1.0:.2f}x",
+        "" if reference else f"{row.ratio_low or 1.0:.2f}x to {row.ratio_high or 1.0:.2f}x",
+        time_from_ns(row.first_ns or 0),
+        "" if reference or row.max_abs is None else "other shapes or NaN" if math.isinf(row.max_abs) else f"{row.max_abs:.1e}",
+        "" if reference else row.verdict,
+    )

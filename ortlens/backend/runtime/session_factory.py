@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.conversion import dtypes
 from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import layout, providers, shared_weights, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
-from ortlens.backend.runtime.boundary import mismatch
 from ortlens.backend.runtime.heap import heap_bytes
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.session_config import ModelRefused, SessionConfig, default_session_options
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.threads import ThreadChoice
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.records import SessionCause
+
+_ADVICE = "; pre_ort_model_transforms must keep the inputs by name, and the order and types of the outputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,3 +191,35 @@ class SessionFactory:
 
 def _device(meta: Any) -> torch.device:
     return meta.device if isinstance(meta, torch.Tensor) else torch.device("cpu")
+
+
+def mismatch(model: onnx.ModelProto, inputs: Mapping[str, Any], outputs: Sequence[Any], names: Sequence[str]) -> str | None:
+    """Describe how a model's inputs and outputs differ from its partition's, and what to do; None if they do not.
+
+    A transform may rename an output that it computes in another way, and drop an input. It may not reorder outputs, because they are
+    returned by position, nor change element types or numbers of dimensions.
+    """
+    unknown = [value.name for value in model.graph.input if value.name not in inputs]
+    if unknown:
+        return f"the model has inputs {sorted(unknown)} that the partition has not{_ADVICE}"
+    if len(model.graph.output) != len(outputs):
+        return f"the model has {len(model.graph.output)} outputs, the partition {len(outputs)}{_ADVICE}"
+    found = [value.name for value in model.graph.output]
+    for place, name in enumerate(found):
+        if name in names and names[place] != name:
+            return f"the outputs are reordered: {name} was output {names.index(name)} and is output {place}{_ADVICE}"
+    boundary = [("input", value, inputs[value.name]) for value in model.graph.input]
+    boundary += [("output", value, meta) for value, meta in zip(model.graph.output, outputs, strict=True)]
+    return next((said for kind, value, meta in boundary if (said := _difference(kind, value, meta))), None)
+
+
+def _difference(kind: str, value: onnx.ValueInfoProto, meta: Any) -> str | None:
+    if not isinstance(meta, torch.Tensor):
+        return None
+    tensor = value.type.tensor_type
+    wanted, rank = dtypes.element_types()[meta.dtype].onnx, meta.dim()
+    if tensor.elem_type not in (0, wanted):
+        return f"{kind} {value.name} has element type {tensor.elem_type} of ONNX, PyTorch expects {wanted} ({meta.dtype}){_ADVICE}"
+    if tensor.HasField("shape") and len(tensor.shape.dim) != rank:
+        return f"{kind} {value.name} has {len(tensor.shape.dim)} dimensions, PyTorch expects {rank}{_ADVICE}"
+    return None

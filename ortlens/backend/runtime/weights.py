@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,10 +11,9 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.runtime import _ort
-from ortlens.backend.runtime.calling_modules import are_of_calling_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import onnx
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 LOCATION = "weights"
 """The location that the model names for frozen weights; the session receives them in memory under that name."""
+
+_CALLS = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "forward"})
+"""The methods through which modules are called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +180,54 @@ def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bo
 def memories(frozen: Iterable[FrozenWeight]) -> dict[str, memoryview]:
     """Return the bytes of the weights that no call compares whole, by name, without those whose memory cannot be read."""
     return {weight.name: weight.memory for weight in frozen if weight.memory is not None and not weight.is_small}
+
+
+def are_of_calling_modules(tensors: Iterable[torch.Tensor]) -> bool:
+    """Tell whether all tensors are weights of modules that are being called in this thread, or of modules inside these.
+
+    Modules that a variable of the calling script or notebook holds, directly or in a list, tuple or dict, count too. Tensors are compared
+    by identity.
+    """
+    left = {id(tensor) for tensor in tensors}
+    seen: set[int] = set()
+    for root in _modules_on_stack():
+        inside = [root]
+        while inside and left:
+            module = inside.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                left.difference_update(map(id, (*_held(module, "_parameters"), *_held(module, "_buffers"))))
+                inside += filter(_is_module, _held(module, "_modules"))
+        if not left:
+            return True
+    return not left
+
+
+def _modules_on_stack() -> Iterator[torch.nn.Module]:
+    """List the modules that are being called, innermost first, and those in the variables of a script."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        # Before Python 3.13, reading `f_locals` copies all variables, so that the tensors of a loop that goes on would stay alive.
+        if frame.f_code.co_name in _CALLS and frame.f_code.co_varnames[:1] == ("self",):
+            yield from filter(_is_module, [frame.f_locals.get("self")])
+        elif frame.f_code.co_name == "<module>":
+            for value in list(frame.f_globals.values()):
+                yield from filter(_is_module, _items(value))
+        frame = frame.f_back
+
+
+def _items(value: Any) -> list[Any]:
+    """Return the items of a plain collection, else the value itself in a list."""
+    if type(value) in {list, tuple}:
+        return list(value)
+    return list(value.values()) if type(value) is dict else [value]
+
+
+def _is_module(value: object) -> bool:
+    """Tell whether a value is a module, without reading its attributes, which may run the user's code."""
+    return issubclass(type(value), torch.nn.Module)
+
+
+def _held(module: torch.nn.Module, kind: str) -> list[Any]:
+    """Read what a module holds of a kind, past its public methods, which the user may have overridden."""
+    return list((vars(module).get(kind) or {}).values())

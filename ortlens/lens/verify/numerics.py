@@ -16,21 +16,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._shell import display_name
+from ortlens.backend.graph import eager_graph
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_outcome import Outcome, outcome_of
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.findings import RULES, finding_of_call
-from ortlens.lens.verify.substitutes import lowered_by_pytorch, with_pytorchs_numbers
+from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.verdicts import Verdict
+from ortlens.lens.watching import wrapped
 from ortlens.progress import no_progress, progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, MutableMapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.targets import CompiledTargets, Target
     from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.verify.checked_partitions import Checked
@@ -253,3 +257,40 @@ def _first_line(target: Any) -> tuple[str | None, int | None]:
     function = function.forward if isinstance(function, torch.nn.Module) else target
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     return (None, None) if code is None else (display_name(code.co_filename), code.co_firstlineno)
+
+
+def with_pytorchs_numbers(runner: PartitionRunner, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Put PyTorch's values into the memory of the outputs that ONNX Runtime returned; what PyTorch raises is raised."""
+    wanted = {node.name: place for place, node in enumerate(runner.partition.outputs)}
+    made = list(outputs)
+    try:
+        with torch.no_grad():
+            for step in steps(runner.partition.module, args, double=False):
+                place = wanted.get(step.node.name)
+                if place is not None:
+                    made[place] = _overwritten(made[place], step.eager)
+    except NodeRaised as raised:
+        raise raised.error from None  # as the partition would in PyTorch
+    return tuple(made)
+
+
+def _overwritten(output: Any, value: Any) -> Any:
+    if not isinstance(output, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return value
+    if output.shape != value.shape or output.dtype is not value.dtype:
+        return value
+    return output.copy_(value)
+
+
+@contextlib.contextmanager
+def lowered_by_pytorch(graphs: Iterable[CompiledGraph]) -> Iterator[None]:
+    """Let PyTorch run whole graphs as they were lowered; those that have not run yet stay as they are."""
+    with contextlib.ExitStack() as stack:
+        for graph in graphs:
+            if graph.is_prepared:
+                stack.enter_context(wrapped(graph, functools.partial(_instead, eager_graph(graph.lowered.module))))
+        yield
+
+
+def _instead(run: Any, _present: Any) -> Any:
+    return run

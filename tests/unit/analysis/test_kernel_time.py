@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortlens.analysis.kernel_time import divided
+from ortlens.lens.profiling.kernel_records import divided
 
 KERNELS = st.lists(st.tuples(st.floats(0, 1e9), st.integers(1, 1000)), min_size=1, max_size=30)
 

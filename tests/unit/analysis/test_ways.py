@@ -7,7 +7,7 @@ from math import comb
 import pytest
 
 from ortlens.analysis.compare.ways import MIN_ROUNDS, RunVariant, facts_of, failed_variant, ratio_interval, run_variant_of
-from ortlens.views.ways_text import conclusion, ways_text
+from ortlens.cli.bench import conclusion, ways_text
 
 
 @pytest.mark.parametrize("count", [10, 11, 25, 60, 200])
