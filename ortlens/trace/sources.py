@@ -7,6 +7,7 @@ is sent to others.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import io
 import json
@@ -50,30 +51,30 @@ def kept_lines(text: str, recorded: Mapping[int, str]) -> list[str | None]:
     if any(number > len(have) or have[number - 1].strip() != line.strip() for number, line in recorded.items()):
         return []
     try:
-        wanted = _functions(ast.parse(text), recorded)
-        plain = _without_strings(text).splitlines()
+        functions, plain = _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
         return []
+    wanted = {number for span, heads in functions if any(line in span for line in recorded) for number in (*span, *heads)}
     return [
         line if number in recorded else plain[number - 1] if number in wanted and number <= len(plain) else None
         for number, line in enumerate(have, start=1)
     ]
 
 
-def _functions(tree: ast.Module, recorded: Mapping[int, str]) -> set[int]:
-    """Return the numbers of the lines of all functions with a recorded line, and of the heads of the classes around them."""
-    found: set[int] = set()
-    waiting: list[tuple[ast.AST, tuple[int, ...]]] = [(tree, ())]
+@functools.lru_cache(maxsize=MAX_FILES)
+def _parsed(text: str) -> tuple[list[tuple[range, tuple[int, ...]]], list[str]]:
+    """Find the outermost functions, each with the numbers of its lines and of the heads of the classes around it, and the masked lines."""
+    functions: list[tuple[range, tuple[int, ...]]] = []
+    waiting: list[tuple[ast.AST, tuple[int, ...]]] = [(ast.parse(text), ())]
     while waiting:
         node, heads = waiting.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            span = range(min([node.lineno, *(each.lineno for each in node.decorator_list)]), (node.end_lineno or node.lineno) + 1)
-            if any(number in span for number in recorded):
-                found.update(span, heads)
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            functions.append((range(first, (node.end_lineno or node.lineno) + 1), heads))
             continue
         inside = (*heads, node.lineno) if isinstance(node, ast.ClassDef) else heads
         waiting.extend((child, inside) for child in ast.iter_child_nodes(node))
-    return found
+    return functions, _without_strings(text).splitlines()
 
 
 def _without_strings(text: str) -> str:
