@@ -96,17 +96,15 @@ function inOrt(store) {
   const share = coverage.share;
   // A full bar would say that nothing runs outside the graphs.
   const bar = share === null || coverage.verdict === "compiled" ? null : shareBar(share, `${percent(share)} of the compute nodes run in ONNX Runtime`);
-  const big = share === null ? (coverage.is_cut_short ? "Unknown" : "No") : answer(coverage);
-  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, isDryRun(store.data) ? planned(big) : big), bar, el("p", {}, sentence));
+  const big = share === null ? (coverage.is_cut_short ? "Unknown" : "No") : answer(coverage, isDryRun(store.data));
+  return card("ort", "Is it in ONNX Runtime?", el("p.ol-big", {}, big), bar, el("p", {}, sentence));
 }
 
-function answer({ verdict, share, break_count: breaks, is_cut_short: cut }) {
-  const known = { whole: "Yes, all of it", none: "No, none of it", compiled: "Yes, the compiled code" }[verdict];
-  return known ?? `${share < NEARLY_ALL ? "In part" : "Yes"}, ${percent(share)} of ${breaks || cut ? "the compiled code" : "it"}`;
+function answer({ verdict, share, break_count: breaks, is_cut_short: cut }, isPlanned) {
+  const known = { whole: ["Yes", "all of it"], none: ["No", "none of it"], compiled: ["Yes", "the compiled code"] }[verdict];
+  const [word, part] = known ?? [share < NEARLY_ALL ? "In part" : "Yes", `${percent(share)} of ${breaks || cut ? "the compiled code" : "it"}`];
+  return isPlanned && word !== "No" ? `Planned: ${part}` : `${word}, ${part}`; // nothing ran in a dry run
 }
-
-/** Nothing ran in a dry run. */
-const planned = (big) => big.replace(/^(?:Yes|In part), (.*)$/, (_, part) => `Planned: ${part}`);
 
 function partitioning(store) {
   const { overview } = store.data;
@@ -121,7 +119,7 @@ function reasons(store) {
   const more = overview.fallback_groups - items.length;
   if (more > 0) items.push(el("li", {}, go(store, counted(more, "more operator"), { tab: "tables", table: "fallbacks" }), " stay in PyTorch"));
   if (breaks) items.unshift(el("li", {}, go(store, counted(breaks, "graph break"), { tab: "breaks" }), breaks === 1 ? " splits the model" : " split the model"));
-  if (recompiles) items.push(el("li", {}, go(store, recompiles, { tab: "breaks" }), /^1 recompile\b(?!.* and )/.test(recompiles) ? " made another version" : " made other versions"));
+  if (recompiles) items.push(el("li", {}, go(store, recompiles, { tab: "breaks" }), overview.recompile_count === 1 ? " made another version" : " made other versions"));
   return items.length ? el("ul.ol-reasons", {}, ...items) : el("p.ol-soft", {}, "No graph breaks, and no operators in PyTorch.");
 }
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ortlens.analysis.first_look import Look
-    from ortlens.analysis.overview import FallbackGroup, Overview
-    from ortlens.trace.records import Break, Capture, Fallback, Finding, Node
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Break, Capture, Fallback, Node
 
 GainConfidence: TypeAlias = Literal["measured", "estimated", "unknown"]
 
@@ -56,48 +56,34 @@ class Action:
 
 def actions_of(capture: Capture, overview: Overview) -> tuple[Action, ...]:
     """List what can be done, the most useful first, at most `MAX_ACTIONS`; what one change mends is one action."""
-    found = _Found(capture, overview)
-    return tuple(found.action(look) for look in ranked_looks(overview)[:MAX_ACTIONS])
+    sources = _sources(capture)
+    return tuple(_action(look, overview, sources) for look in ranked_looks(overview)[:MAX_ACTIONS])
 
 
-class _Found:
-    """The records behind looks."""
+def _action(look: Look, overview: Overview, sources: Mapping[tuple[str | None, int | None], str]) -> Action:
+    source, do, why = sources.get((look.file, look.line)), look.advice or "", look.what
+    if look.subject == "break":
+        item = overview.breaks[look.index]
+        source, do = item.source, do or (item.hints or ("",))[0]
+    elif look.subject in ("fallback", "nothing_runs"):
+        why = overview.fallbacks[look.index].reason
+    elif look.subject != "recompile":
+        finding = overview.findings[look.index]
+        do, why = finding.mitigation, finding.hazard or look.what  # the title is there already
+    return Action(
+        look=look,
+        source=source.strip() if source else None,
+        why=why,
+        do=do,
+        confidence=_confidence(look),
+        after=line_after(source or "", do) if look.subject in ("break", "finding") else None,
+        paste=tuple(dict.fromkeys(settings_in(do))),
+    )
 
-    def __init__(self, capture: Capture, overview: Overview) -> None:
-        self._sources: dict[tuple[str | None, int | None], str] = {}
-        placed: tuple[Node | Fallback | Break, ...] = (*capture.nodes, *capture.fallbacks, *capture.breaks)
-        for item in placed:
-            if item.source and item.file:
-                self._sources.setdefault((item.file, item.line), item.source)
-        self._breaks: Mapping[tuple[object, ...], Break] = {(item.reason, item.file, item.line): item for item in reversed(overview.breaks)}
-        self._groups: Mapping[tuple[object, ...], FallbackGroup] = {
-            (group.target, group.file, group.line): group for group in reversed(overview.fallbacks)
-        }
-        self._findings: Mapping[tuple[object, ...], Finding] = {
-            (item.title, item.file, item.line): item for item in reversed(overview.findings)
-        }
 
-    def action(self, look: Look) -> Action:
-        key = (look.what, look.file, look.line)
-        item, finding, group = self._breaks.get(key), self._findings.get(key), self._groups.get(key)
-        source = item.source if item is not None and look.subject == "break" else self._sources.get((look.file, look.line))
-        do = look.advice or ""
-        if look.subject in ("finding", "for_training", "slower", "rule") and finding is not None:
-            do = finding.mitigation
-        elif look.subject == "break" and item is not None and not do:
-            do = (item.hints or ("",))[0]
-        why = group.reason if group is not None and look.subject in ("fallback", "nothing_runs") else look.what
-        if finding is not None and look.subject in ("finding", "for_training", "slower", "rule"):
-            why = finding.hazard or look.what  # the title is there already
-        return Action(
-            look=look,
-            source=source.strip() if source else None,
-            why=why,
-            do=do,
-            confidence=_confidence(look),
-            after=line_after(source or "", do) if look.subject in ("break", "finding") else None,
-            paste=tuple(dict.fromkeys(settings_in(do))),
-        )
+def _sources(capture: Capture) -> dict[tuple[str | None, int | None], str]:
+    placed: tuple[Node | Fallback | Break, ...] = (*capture.nodes, *capture.fallbacks, *capture.breaks)
+    return {(item.file, item.line): item.source for item in reversed(placed) if item.source and item.file}
 
 
 def _confidence(look: Look) -> GainConfidence:

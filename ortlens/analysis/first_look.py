@@ -46,6 +46,7 @@ class Look:
 
     Attributes:
         subject: What kind of thing it is.
+        index: Place of its record, the costliest of several, among the breaks, fallbacks, recompiles or findings of the overview.
         what: The operator, the reason of the break, the guard of the recompile, or the title of the finding.
         file: File of the user line.
         line: Number of the user line.
@@ -65,6 +66,7 @@ class Look:
     """
 
     subject: Subject
+    index: int
     what: str
     file: str | None
     line: int | None
@@ -152,7 +154,7 @@ def _merged(looks: Iterator[Look]) -> list[Look]:
 
 def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | None]]) -> Iterator[Look]:
     is_located = any(finding.rule in _INSIDE for finding in overview.findings)
-    for finding in overview.findings:
+    for index, finding in enumerate(overview.findings):
         is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
         is_known |= (finding.rule == _BETWEEN and bool(fallen)) or (finding.rule == _WHOLE_CALL and is_located)
         is_known |= finding.rule == HEAVY_GUARDS and any(item.overhead_ns for item in overview.breaks)  # the price of each break has them
@@ -160,6 +162,7 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
         if _is_worth_a_look(finding, overview) and finding.rule not in _SHOWN_OTHERWISE and not is_known:
             yield Look(
                 subject=_subject(finding),
+                index=index,
                 what=finding.title,
                 file=finding.file,
                 line=finding.line,
@@ -195,9 +198,10 @@ def _subject(finding: Finding) -> Subject:
 
 def _nothing_runs(overview: Overview) -> Iterator[Look]:
     if overview.coverage.verdict == "none" and overview.fallbacks:
-        most = max(overview.fallbacks, key=lambda group: group.node_count)
+        index, most = max(enumerate(overview.fallbacks), key=lambda item: item[1].node_count)
         yield Look(
             subject="nothing_runs",
+            index=index,
             what=most.target,
             file=most.file,
             line=most.line,
@@ -214,11 +218,12 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
 
 def _breaks(overview: Overview) -> Iterator[Look]:
     whole = overview.ledger.total_ns if overview.ledger is not None else 0
-    for item in overview.breaks:
+    for index, item in enumerate(overview.breaks):
         if price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole:  # measured, and nothing to be saved
             continue
         yield Look(
             subject="break",
+            index=index,
             what=item.reason,
             file=item.file,
             line=item.line,
@@ -242,6 +247,7 @@ def _fallbacks(overview: Overview) -> Iterator[Look]:
         most, priced = groups[0], [group.ns_per_call for group in groups if group.ns_per_call is not None]
         yield Look(
             subject="fallback",
+            index=overview.fallbacks.index(most),
             what=most.target,
             file=most.file,
             line=most.line,
@@ -271,9 +277,19 @@ def _is_beside_the_point(groups: Sequence[FallbackGroup], overview: Overview) ->
 
 def _recompiles(overview: Overview) -> Iterator[Look]:
     given_up = [item.advice for item in overview.breaks if item.advice is not None]  # advice for the limit begins with that for the guard
-    for item in overview.recompiles:
+    for index, item in enumerate(overview.recompiles):
         if is_expected(item) or (item.advice and any(advice.startswith(f"{item.advice};") for advice in given_up)):
             continue
         guard, (file, line) = item.guard or item.reason, guard_place(item)
         spent = overview.recompile_ns[item.compile_id]
-        yield Look(subject="recompile", what=guard, file=file, line=line, count=1, ns_per_call=None, recompile_ns=spent, advice=item.advice)
+        yield Look(
+            subject="recompile",
+            index=index,
+            what=guard,
+            file=file,
+            line=line,
+            count=1,
+            ns_per_call=None,
+            recompile_ns=spent,
+            advice=item.advice,
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.actions import actions_of
-from ortlens.analysis.guards import guard_place
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import look_place, look_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
@@ -116,16 +115,12 @@ def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
 
 def look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
     """Find the id that the explorer selects for a look; None where nothing stands for it."""
-    at = (look.file, look.line)
     if look.subject == "break":
-        same = (f"break:{item.break_id}" for item in overview.breaks if (item.reason, item.file, item.line) == (look.what, *at))
-        return next(same, None)
+        return f"break:{overview.breaks[look.index].break_id}"
     if look.subject == "recompile":
-        compiled = (item for item in overview.recompiles if (item.guard or item.reason, *guard_place(item)) == (look.what, *at))
-        return next((f"recompile:{item.compile_id}" for item in compiled), None)
-    if look.subject in ("finding", "for_training", "slower", "rule"):
-        titled = (row for row, item in enumerate(overview.findings) if (item.title, item.file, item.line) == (look.what, *at))
-        return next((f"finding:{row}" for row in titled), None)
+        return f"recompile:{overview.recompiles[look.index].compile_id}"
+    if look.subject not in ("fallback", "nothing_runs"):
+        return f"finding:{look.index}"
     if look.file:
         return f"line:{look.file}:{look.line}"
     return next((f"node:{item.graph_id}/{item.node}" for item in capture.fallbacks if item.target == look.what), None)

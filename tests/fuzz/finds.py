@@ -355,6 +355,21 @@ GRAPH_FINDS: dict[str, Program] = {
         returns=("self.b.nanmedian()",),
         dynamic=True,
     ),
+    # ONNX takes an index into a tensor without dimensions for one into all its numbers, and finds the last where PyTorch raises.
+    "an index into a number": Program(
+        seed=2000436,
+        state=("self.register_buffer('b', torch.tensor(0))",),
+        inputs=(("i", "places(91, n)"),),
+        returns=("torch.gather(self.b, 0, i)",),
+        steps=('given(3, i="spoilt(i, 2)")',),
+    ),
+    # Numbers of sizes may be 0: PyTorch then copies, and keeps the order of the strides.
+    "a padding of nothing": Program(
+        seed=2000269,
+        inputs=(("b", "values(73, n, 4).unfold(0, 2, 1)"), ("c", "values(1, n, 4)"), ("i", "places(41, 3)")),
+        returns=("F.pad(b, (i.shape[-1] % 3, -(c.shape[1] % 2)))",),
+        dynamic=True,
+    ),
     # PyTorch takes no complex numbers, of which it compares none; the decomposition compared them.
     "buckets of no complex numbers": Program(
         seed=2100017,

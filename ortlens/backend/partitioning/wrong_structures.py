@@ -104,8 +104,10 @@ def _bins(given: dict[str, Any]) -> str | None:
 
 
 def _gather(given: dict[str, Any]) -> str | None:
-    ranks = given["self"].dim(), given["index"].dim()
-    return "needs an index of as many dimensions" if 0 not in ranks and ranks[0] != ranks[1] else None
+    rank, wanted = given["self"].dim(), given["index"].dim()
+    if not rank:
+        return "does not check an index into a number"
+    return "needs an index of as many dimensions" if wanted and rank != wanted else None
 
 
 def _nothing(given: dict[str, Any]) -> str | None:
@@ -161,7 +163,9 @@ def _dimensions(given: dict[str, Any]) -> str | None:
 
 
 def _padding(given: dict[str, Any]) -> str | None:
-    return _dimensions(given) or _known("value", given)
+    nothing = not any(isinstance(size, int) and size for size in given["pad"]) and not all(isinstance(size, int) for size in given["pad"])
+    order = "may pad nothing, and then keeps the order in memory" if nothing and not given["self"].is_contiguous() else None
+    return _dimensions(given) or _known("value", given) or order
 
 
 def _nonzero(given: dict[str, Any]) -> str | None:
