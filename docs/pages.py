@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._versions import SUPPORTED
+from ortlens.analysis.actions import ActionRow
 from ortlens.analysis.findings.registry import RECORDED, RULES
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import TABLES, table_from_record
 from tests.conformance.lines import LINES
 from tests.figures import read
 from tests.versions import PART, PART_OF_PYTHON, PART_OF_TORCH, REQUIREMENTS
@@ -46,7 +47,8 @@ columns and dtypes. Times are integer nanoseconds, sizes integer bytes. "may be 
 
 def columns() -> str:
     head = ("column", "dtype", "unit", "", "meaning")
-    sections = (f"## {table.name}\n\n{table.meaning}\n\n{_table(head, map(_column, table.columns))}\n" for table in TABLES.values())
+    tables = (*TABLES.values(), table_from_record("actions", ActionRow))
+    sections = (f"## {table.name}\n\n{table.meaning}\n\n{_table(head, map(_column, table.columns))}\n" for table in tables)
     return "\n".join([_COLUMNS, *sections])
 
 

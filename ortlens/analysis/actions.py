@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.first_look import ranked_looks
+from ortlens.analysis.first_look import Subject, ranked_looks
+from ortlens.trace.records import column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,6 +53,33 @@ class Action:
     confidence: GainConfidence
     after: str | None
     paste: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    """What to do about one cause, as a row of `lens.actions`."""
+
+    rank: int = column("Place in the order of usefulness, from 1.")
+    kind: Subject = column(  # noqa: RUF009 - field() in disguise
+        "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
+        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports."
+    )
+    subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
+    subject_id: str | None = column("What to select for it: `lens.show(selected=...)`.", default=None)
+    file: str | None = column("File of the user line; of several lines, the costliest.", default=None)
+    line: int | None = column("Number of the user line.", default=None)
+    do: str = column("What to change.")
+    gain_ns: int | None = column(
+        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.",
+        unit="ns",
+        default=None,
+    )
+    confidence: GainConfidence = column(  # noqa: RUF009 - likewise
+        "How that is known: `measured`, `estimated`, or `unknown`."
+    )
+    tried: bool = column("Whether `lens.probe()` made the change and timed it.", default=False)
+    settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
+    patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
 
 
 def actions_of(capture: Capture, overview: Overview) -> tuple[Action, ...]:

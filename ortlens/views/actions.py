@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.actions import actions_of
+from ortlens.analysis.actions import ActionRow, actions_of
+from ortlens.analysis.findings.registry import PROBED
+from ortlens.analysis.overview import overview_of
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import look_place, look_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
@@ -34,6 +36,32 @@ _FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "
 def action_facts(capture: Capture, overview: Overview) -> list[dict[str, Any]]:
     """Describe the actions of a capture as plain JSON data, the most useful one first."""
     return [_facts(action, capture, overview) for action in actions_of(capture, overview)]
+
+
+def action_rows(capture: Capture) -> list[ActionRow]:
+    """List the actions of a capture as rows of a table, the most useful first."""
+    overview = overview_of(capture)
+    return [
+        ActionRow(
+            rank=rank,
+            kind=action.look.subject,
+            subject=action.look.what,
+            subject_id=look_id(action.look, overview, capture),
+            file=action.look.file,
+            line=action.look.line,
+            do=_do(action),
+            gain_ns=action.look.ns_per_call,
+            confidence=action.confidence,
+            tried=_was_probed(action.look, overview),
+            settings=action.paste,
+            patch=action.after,
+        )
+        for rank, action in enumerate(actions_of(capture, overview), start=1)
+    ]
+
+
+def _was_probed(look: Look, overview: Overview) -> bool:
+    return look.subject in ("rule", "slower") and look.is_measured and overview.findings[look.index].rule in PROBED
 
 
 def _facts(action: Action, capture: Capture, overview: Overview) -> dict[str, Any]:

@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens._os_errors import with_clear_os_errors
+from ortlens.analysis.actions import ActionRow
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.trace.frames import frame_from_capture
+from ortlens.trace.frames import frame_from_capture, frame_from_records
+from ortlens.trace.schema import table_from_record
+from ortlens.views.actions import action_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +91,11 @@ class CaptureFrames(ABC):
         """What ortlens reports, with evidence: what was recorded, and what the rules find in the records; the most expensive first."""
         capture = self.captured()
         return frame_from_capture(replace(capture, findings=findings_of(capture)), "findings")
+
+    @property
+    def actions(self) -> pd.DataFrame:
+        """What to do, one row per cause, the most useful first: breaks, operators in PyTorch, recompiles and findings."""
+        return frame_from_records(table_from_record("actions", ActionRow), action_rows(self.captured()))
 
     @property
     def ledger(self) -> pd.DataFrame:

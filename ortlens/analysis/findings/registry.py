@@ -54,6 +54,8 @@ RULES: tuple[Rule, ...] = (
 """Every rule, in the order in which they are asked."""
 
 RULE_NAMES = frozenset(rule.name for rule in RULES)
+PROBED = frozenset(rule.name for rule in RULES if rule.probed)
+"""Rules whose change `lens.probe()` makes and times."""
 
 RECORDED: Mapping[str, str] = {
     "provider_fallback": "An execution provider that was asked for is not in use.",
