@@ -14,7 +14,6 @@ from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.demo import _model_and_tokens
 from ortlens.lens.dynamo import listener
 
 if TYPE_CHECKING:
@@ -39,11 +38,16 @@ def cost(item: Break) -> int:
     return item.cost_ns
 
 
-def burn(milliseconds: float) -> None:
-    """Work that cannot be traced, of a length of its own."""
+@torch.compiler.disable
+def slow(milliseconds: float) -> None:
     until = time.perf_counter() + milliseconds / 1e3
     while time.perf_counter() < until:
         pass
+
+
+@torch.compiler.disable
+def quick() -> None:
+    pass
 
 
 def test_a_break_that_parts_graphs_many_times_costs_all_of_them() -> None:
@@ -91,10 +95,10 @@ def test_removing_the_break_saves_what_it_cost() -> None:
     assert lenses[1].breaks.empty
 
 
-def test_breaks_in_functions_of_functions_have_prices_of_their_own() -> None:
+def test_breaks_of_nested_functions_have_prices_of_their_own_without_the_programs_work() -> None:
     def inner(x: torch.Tensor) -> torch.Tensor:
         x = x.sin()
-        quick(0)
+        quick()
         return x.cos()
 
     def outer(x: torch.Tensor) -> torch.Tensor:
@@ -102,36 +106,15 @@ def test_breaks_in_functions_of_functions_have_prices_of_their_own() -> None:
         slow(3.0)
         return x.sigmoid()
 
-    breaks = ortlens.explain(outer, backend="eager", calls=24)(X).captured().breaks
-    prices = {item.source: cost(item) for item in breaks if item.cost_ns}
-    assert prices["slow(3.0)"] > 3_000_000
-    assert 0 < prices["quick(0)"] < prices["slow(3.0)"] / 4
-
-
-@torch.compiler.disable
-def quick(milliseconds: float) -> None:
-    burn(milliseconds)
-
-
-@torch.compiler.disable
-def slow(milliseconds: float) -> None:
-    burn(milliseconds)
-
-
-def test_work_of_the_program_between_the_graphs_is_no_overhead_of_the_break() -> None:
-    def works(x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        slow(3.0)
-        return x.cos()
-
-    lens = ortlens.explain(works, backend="eager", calls=24)(X)
-    (item,) = lens.captured().breaks
+    lens = ortlens.explain(outer, backend="eager", calls=24)(X)
+    breaks = {item.source: item for item in lens.captured().breaks if item.cost_ns}
+    item = breaks["slow(3.0)"]
     assert cost(item) > 3_000_000
+    assert 0 < cost(breaks["quick()"]) < cost(item) / 4
     assert 0 < (item.overhead_ns or 0) < 1_000_000
-    (shown,) = overview_of(lens.captured()).breaks
+    shown = next(shown for shown in overview_of(lens.captured()).breaks if shown.source == "slow(3.0)")
     assert price_of(shown) == item.overhead_ns
     assert own_code_ns(shown) > 2_500_000
-    assert "besides" in " ".join(lens.summary().split())
 
 
 def test_a_loop_that_pytorch_gives_up_is_priced_by_the_gaps() -> None:
@@ -171,14 +154,6 @@ def test_a_plain_lens_has_no_prices_until_it_measures() -> None:
     assert len(lens.captured().breaks[0].compile_ids) == 2
 
 
-def test_the_demos_break_has_a_price_and_advice() -> None:
-    model, tokens = _model_and_tokens()
-    (item,) = ortlens.explain(model)(tokens).captured().breaks
-    assert 1_000 < cost(item) < 5_000_000
-    assert (item.advice or "").startswith("Compute both outcomes and choose with `torch.where`")
-    assert item.hints
-
-
 def test_hints_come_from_the_registry_where_dynamo_gave_none() -> None:
     lens = Lens("eager")
     watch = listener.DynamoWatch(lens._recorder, lambda _: False)
@@ -192,17 +167,6 @@ def test_hints_come_from_the_registry_where_dynamo_gave_none() -> None:
         assert item.hints
         assert not any("{" in hint for hint in item.hints)
     assert (unknown.gb_id, unknown.hints, unknown.advice) == (None, (), None)
-
-
-def test_advice_reaches_the_frame() -> None:
-    def prints(x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        print(end="")  # noqa: T201 - what breaks the graph
-        return x * float(x.sum())
-
-    lens = ortlens.explain(prints, backend="eager", calls=2)(X)
-    assert any("Print before or after the compiled function" in advice for advice in lens.breaks.advice.dropna())
-    assert any("without `float()`" in advice for advice in lens.breaks.advice.dropna())
 
 
 # Dynamo reads it of every tensor that it passes on.

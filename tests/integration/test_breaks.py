@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,23 +51,6 @@ def watch(function: Callable[..., Any], *calls: tuple[Any, ...], backend: str = 
     return lens
 
 
-def calls_libraries(x: torch.Tensor) -> torch.Tensor:
-    x = x.relu()
-    logging.getLogger("ortlens.tests").debug("x")  # logs
-    x = x + 1
-    json.dumps({"a": [1, 2]})  # writes json
-    x = x.sin()
-    return x * 3
-
-
-def test_the_place_of_a_break_is_the_line_that_calls_a_library() -> None:
-    lens = watch(calls_libraries, (X,))
-    assert lens.captured().breaks
-    places = {(broken.file, broken.line, broken.function) for broken in lens.captured().breaks}
-    assert places <= {(str(HERE), line_of(comment), "calls_libraries") for comment in ("logs", "writes json")}
-    assert any("json" in frame for broken in lens.captured().breaks for frame in broken.user_stack), "the stack still shows the library"
-
-
 LIBRARY = """
 import functools
 
@@ -81,21 +62,15 @@ def keeps_its_result(function):
 """
 
 
-@pytest.fixture
-def decorate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A decorator of an installed library, as transformers puts them around `forward`."""
-    library = tmp_path / "site-packages" / "some_library.py"
+def test_a_function_is_named_and_placed_behind_the_decorators_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "site-packages" / "some_library.py"  # as transformers puts decorators around `forward`
     library.parent.mkdir()
     library.write_text(LIBRARY, encoding="utf-8")
     monkeypatch.syspath_prepend(str(library.parent))
-    return importlib.import_module("some_library").keeps_its_result  # type: ignore[no-any-return]  # of a module that mypy cannot see
-
-
-def test_a_function_is_named_and_placed_behind_the_decorators_of_a_library(decorate: Callable[..., Any]) -> None:
+    decorate = importlib.import_module("some_library").keeps_its_result
     lens = watch(decorate(decorate(outermost)), (X,), (torch.ones(2, 3),))
     assert "wrapper" not in set(lens.graphs.name)
-    again = {row.file for row in lens.captured().recompiles if row.function == "outermost"}
-    assert again == {str(HERE)}
+    assert {row.file for row in lens.captured().recompiles if row.function == "outermost"} == {str(HERE)}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -111,13 +86,18 @@ def test_one_break_three_calls_deep(backend: str) -> None:
     assert "graph_break()" in broken.reason
     assert broken.explanation
     assert broken.hints
-    assert [frame.rpartition(" ")[2] for frame in broken.user_stack][-4:] == ["outermost", "third", "second", "innermost"]
     assert lens.recompiles.empty
     assert len(lens.graphs) == 8
     assert set(lens.graphs.name) == {"innermost", "second", "third", "outermost"}
     assert (lens.graphs.dynamo_ns > 0).all()
     for word in ("Graph Count: 8", "Graph Break Count: 7", "Op Count: 8", "(x7)", broken.reason):
         assert word in str(output)
+
+
+def test_the_stack_of_a_break_that_explain_met_is_the_users() -> None:
+    (broken,) = explain(outermost, calls=1)(X).captured().breaks
+    assert [frame.rpartition(" ")[2] for frame in broken.user_stack][-4:] == ["outermost", "third", "second", "innermost"]
+    assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -133,23 +113,6 @@ def test_three_static_shapes_are_two_recompiles_and_no_break(backend: str) -> No
         assert "size mismatch" in (record.guard or "")
         assert "expected" in record.reason
         assert (record.file, record.function) == (str(HERE), "<lambda>")
-
-
-def test_two_distinct_breaks_in_one_function() -> None:
-    def broken_twice(x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        torch._dynamo.graph_break()  # first of two
-        x = x.cos()
-        print(end="")  # noqa: T201 # second of two
-        return x.tan()
-
-    lens = watch(broken_twice, (X,), (X,))
-    assert lens.breaks.line.tolist() == [line_of("first of two"), line_of("second of two")]
-    assert lens.breaks.occurrences.tolist() == [1, 1]
-    assert lens.breaks.gb_id.tolist() == ["GB0025", "GB0059"]
-    assert lens.breaks.function.tolist() == ["broken_twice"] * 2
-    assert (lens.output().graph_count, lens.output().graph_break_count) == (3, 2)
-    assert set(lens.graphs.name) == {"broken_twice"}
 
 
 def test_the_same_line_called_from_two_places_is_one_break() -> None:
@@ -173,10 +136,7 @@ def test_a_branch_on_data() -> None:
         return y - 1
 
     lens = watch(branches, (X,), (-X,), (X,))
-    (broken,) = lens.captured().breaks
-    assert (broken.line, broken.source) == (line_of("branch on data"), "if y.sum() > 0:  # branch on data")
-    assert "data-dependent branching" in broken.reason.lower()
-    assert any("torch.cond" in hint for hint in broken.hints)
+    assert lens.breaks.line.tolist() == [line_of("branch on data")]
     assert lens.output().graph_count == 3
     assert lens.recompiles.empty
 
@@ -195,13 +155,6 @@ def test_a_break_in_a_loop_skips_the_frame_and_is_told() -> None:
     assert line_of("in a loop") in lens.breaks.line.tolist()
     assert lens.graphs.name.tolist() == ["inner"], "PyTorch skips the frame with the loop and compiles what it calls"
     assert not lens.captured().findings
-
-
-def test_item_names_its_remedy() -> None:
-    lens = watch(lambda x: x * x.sum().item(), (X,))
-    (broken,) = lens.captured().breaks
-    assert "item()" in broken.reason
-    assert any("capture_scalar_outputs" in hint for hint in broken.hints)
 
 
 def test_a_recompile_of_a_function_with_a_break_adds_no_break() -> None:
@@ -242,7 +195,7 @@ def takes_from_signs(x: torch.Tensor) -> torch.Tensor:  # takes from a generator
 
 
 def test_a_frame_given_up_for_its_generator_is_a_break_with_the_reason() -> None:
-    """Nothing is logged of it by torch 2.9; the line is then the function's, since that of the break is lost."""
+    # Torch 2.9 logs nothing of it; the line is then the function's, since that of the break is lost.
     lens = watch(takes_from_signs, (X.view(5, 1),), (-X.view(5, 1),))
     (told,) = lens.breaks.itertuples()
     assert (told.reason, told.gb_id) == ("Data-dependent branching", "GB0170")
@@ -262,8 +215,7 @@ def test_a_frame_with_nothing_to_compile_is_no_break() -> None:
 
 
 def test_a_frame_that_the_backend_cannot_compile_is_one_break() -> None:
-    """PyTorch logs it twice: that it gives the frame up, and why."""
-
+    # PyTorch logs it twice: that it gives the frame up, and why.
     def takes(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         return torch.stack([x, x + 1])[at]  # indexed by a number in a tensor
 
@@ -272,43 +224,19 @@ def test_a_frame_that_the_backend_cannot_compile_is_one_break() -> None:
     assert (broken.reason, broken.line) == ("Backend compiler exception", line_of("indexed by a number in a tensor"))
 
 
-def test_a_library_that_runs_uncompiled_is_placed_at_the_users_line() -> None:
-    """PyTorch leaves the call to Python, and then compiles what the library does inside."""
-
-    def logs(x: torch.Tensor) -> torch.Tensor:
-        y = x.sin()
-        logging.getLogger("ortlens.tests").debug("sum %s", y.sum())  # logs a tensor
-        return y.cos()
-
-    lens = watch(logs, (X,))
-    assert set(lens.breaks.line) == {line_of("logs a tensor")}
-    assert set(lens.breaks.file) == {str(HERE)}
+def raises(x: torch.Tensor) -> torch.Tensor:
+    raise KeyError(x.shape)
 
 
-def test_full_graph_mode_raises_as_pytorch_does() -> None:
+@pytest.mark.parametrize(("function", "error", "fullgraph"), [(outermost, torch._dynamo.exc.Unsupported, True), (raises, KeyError, False)])
+def test_an_error_of_full_graph_mode_or_of_the_user_is_raised_and_no_finding(
+    function: Callable[..., Any], error: type[Exception], *, fullgraph: bool
+) -> None:
     lens = Lens("eager")
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        torch.compile(outermost, backend=lens, fullgraph=True)(X)
+    with pytest.raises(error):
+        torch.compile(function, backend=lens, fullgraph=fullgraph)(X)
     assert lens.graphs.empty
     assert not lens.captured().findings
-
-
-def test_the_error_of_the_user_is_not_a_break() -> None:
-    def raises(x: torch.Tensor) -> torch.Tensor:
-        x = x + 1
-        raise KeyError("mine")
-
-    lens = Lens("eager")
-    with pytest.raises(KeyError, match="mine"):
-        torch.compile(raises, backend=lens)(X)
-    assert not lens.captured().findings
-
-
-def test_the_stack_of_a_break_is_the_users() -> None:
-    lens = explain(outermost, calls=1)(X)
-    (broken,) = lens.captured().breaks
-    assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
-    assert broken.user_stack[-1].endswith("innermost")
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")

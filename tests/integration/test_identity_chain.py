@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -48,7 +49,7 @@ def line_of(name: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {name}"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lens() -> ortlens.Lens:
     model, x = Model().eval(), torch.randn(4, 16)
     with torch.no_grad():
@@ -65,6 +66,7 @@ def test_from_a_line_to_its_kernels_and_back(lens: ortlens.Lens) -> None:
     for kernel in set(gelu.kernel):
         assert set(lens.links(kernel=kernel).line) == {line_of("gelu")}
     assert set(lens.links(line=f"{Path(__file__).name}:{line_of('norm')}").op_type) == {"LayerNormalization"}
+    assert set(lens.links(module="blocks.1").module) == {f"blocks.1{rest}" for rest in ("", ".norm", ".up", ".down")}
 
 
 def test_every_link_of_a_chain_finds_the_same_row(lens: ortlens.Lens) -> None:
@@ -81,10 +83,6 @@ def test_every_link_of_a_chain_finds_the_same_row(lens: ortlens.Lens) -> None:
     for name, found in ways.items():
         same = found[(found.node == row.node) & (found.kernel == row.kernel) & (found.onnx_node == row.onnx_node)]
         assert len(same) == 1, name
-
-
-def test_modules_hold_what_is_inside_them(lens: ortlens.Lens) -> None:
-    assert set(lens.links(module="blocks.1").module) == {f"blocks.1{rest}" for rest in ("", ".norm", ".up", ".down")}
 
 
 def test_a_saved_capture_tells_the_same(lens: ortlens.Lens, tmp_path: Path) -> None:
@@ -118,32 +116,25 @@ def test_weights_are_packed_into_copies_by_default(lens: ortlens.Lens) -> None:
     assert partition.arena_bytes in range(1, partition.arena_held_bytes + 1)
 
 
-def test_weights_inside_the_model_are_copies() -> None:
-    import onnxruntime
+class Turned(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(16, 8).t())
 
-    options = onnxruntime.SessionOptions()
-    model, x = torch.nn.Linear(16, 16).eval(), torch.randn(2, 16)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ self.weight)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "size"),
+    [(torch.nn.Linear(8, 16), {"ort_session_options": onnxruntime.SessionOptions()}, 9 * 16 * 4), (Turned(), None, 16 * 8 * 4)],
+    ids=["inside the model", "not contiguous"],
+)
+def test_weights_that_cannot_be_shared_are_copied(model: torch.nn.Module, options: dict[str, object] | None, size: int) -> None:
     with torch.no_grad():
-        lens = ortlens.explain(model, calls=1, options={"ort_session_options": options})(x)
+        lens = ortlens.explain(model, calls=1, options=options)(torch.randn(2, 8))
     _, partition = memory(lens.captured())
-    assert (partition.shared_bytes, partition.copied_bytes) == (0, 17 * 16 * 4)
-
-
-def test_a_weight_that_is_not_contiguous_is_copied() -> None:
-    weight = torch.nn.Parameter(torch.randn(16, 8).t())
-
-    class Turned(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = weight
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x @ self.weight)
-
-    with torch.no_grad():
-        lens = ortlens.explain(Turned(), calls=1)(torch.randn(2, 8))
-    _, partition = memory(lens.captured())
-    assert (partition.shared_bytes, partition.copied_bytes) == (0, 16 * 8 * 4)
+    assert (partition.shared_bytes, partition.copied_bytes) == (0, size)
 
 
 def test_backward_nodes_lead_to_forward_lines() -> None:
