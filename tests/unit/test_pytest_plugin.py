@@ -150,11 +150,6 @@ def test_the_marker_is_registered_and_nothing_heavy_is_loaded(tmp_path: Path) ->
     assert "@pytest.mark.ortlens(max_breaks, max_recompiles" in run_pytest(tmp_path, "--markers")
 
 
-def test_the_entry_point_names_the_plugin() -> None:
-    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert '[project.entry-points.pytest11]\nortlens = "ortlens.pytest_plugin"\n' in settings
-
-
 @pytest.mark.slow
 def test_the_example_of_the_docs(tmp_path: Path) -> None:
     (example,) = python_blocks((ROOT / "docs" / "ci.md").read_text(encoding="utf-8"))

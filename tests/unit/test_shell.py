@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,11 +44,7 @@ def test_a_stack_begins_in_the_first_cell(cell: str) -> None:
     magic = f"{Path(IPython.__file__).parent}/core/interactiveshell.py:2583 run_line_magic"
     stack = (KERNEL, f"{cell}:7 <module>", magic, "/a b/model.py:3 forward", f"{cell}:2 f")
     assert display_frames(stack) == ("In[1]:7 <module>", "/a b/model.py:3 forward", "In[1]:2 f")
-
-
-def test_a_stack_without_cells_stays_whole(cell: str) -> None:
-    assert cell
-    assert display_frames((KERNEL, "model.py:3 forward", "odd")) == (KERNEL, "model.py:3 forward", "odd")
+    assert display_frames((KERNEL, "model.py:3 forward", "odd")) == (KERNEL, "model.py:3 forward", "odd"), "there is no cell in it"
     assert display_frames(()) == ()
 
 
@@ -55,8 +52,5 @@ def test_a_stack_without_cells_stays_whole(cell: str) -> None:
 def test_outside_of_a_notebook_names_stay(monkeypatch: pytest.MonkeyPatch, shell: object) -> None:
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     assert display_name("model.py") == "model.py"
-
-
-def test_without_ipython_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "IPython", None)
+    monkeypatch.setitem(sys.modules, "IPython", None)
     assert display_name("model.py") == "model.py"

@@ -68,44 +68,36 @@ FOREIGN = Capture(
     backend="inductor", name="net", graphs=(Graph(graph_id="g0", phase="inference", op_count=3),), environment={"cpu_count": "4"}
 )
 DRY = hand_made.clean(sessions=(), runs=(), environment={"dry_run": "1"})
+ENDED = replace(DRY, findings=(Finding(rule="dry_run_ended", severity="warning", title="ended"),))
 
 
 @pytest.mark.parametrize(
     ("capture", "limits", "why"),
     [
         (Capture(), {"max_breaks": 0}, "nothing was compiled"),
-        (Capture(), {"max_recompiles": 0}, "nothing was compiled"),
-        (Capture(), {"min_coverage": 0.5}, "nothing was compiled"),
         (Capture(), {"max_abs_err": 0.5}, "the results were not verified"),
-        (FOREIGN, {"min_coverage": 0.5}, "the backend inductor does not partition graphs"),
+        (FOREIGN, {"min_coverage": 0.5}, "does not partition graphs"),
         (hand_made.clean(graphs=(hand_made.graph(node_count=0, coverage=None),)), {"min_coverage": 0.5}, "no graph computes anything"),
         (DRY, {"max_recompiles": 0}, "a dry run calls nothing again"),
-        (
-            replace(DRY, findings=(Finding(rule="dry_run_ended", severity="warning", title="ended"),)),
-            {"max_breaks": 0},
-            "the dry run ended before the function did",
-        ),
+        (ENDED, {"max_breaks": 0}, "ended before the function did"),
         (hand_made.clean(numerics=(replace(NUMERIC, max_abs=None, ok=None),)), {"max_abs_err": 1}, "no value could be compared"),
         (
             hand_made.clean(numerics=(NUMERIC, replace(NUMERIC, max_abs=None, ok=None, note=f"{LEFT_OUT} 60 s was over"))),
             {"max_abs_err": 1},
-            "1 value was not compared, because the time of verify was over",
+            "the time of verify was over",
         ),
     ],
 )
 def test_what_was_not_measured_does_not_pass(capture: Capture, limits: dict[str, Any], why: str) -> None:
     row = only(capture, **limits)
-    assert (row.verdict, row.detail, row.holds) == ("unmeasured", why, False)
+    assert (row.verdict, row.holds) == ("unmeasured", False)
+    assert why in row.detail
 
 
-def test_a_count_beyond_its_limit_fails_even_where_more_may_follow() -> None:
-    cut = replace(DRY, breaks=(BREAK,), findings=(Finding(rule="dry_run_ended", severity="warning", title="ended"),))
-    assert only(cut, max_breaks=0).verdict == "failed"
-
-
-@pytest.mark.parametrize("wrong", [{"max_abs": None, "ok": False}, {"max_abs": float("nan")}, {"max_abs": float("inf")}])
-def test_values_that_cannot_be_compared_are_beyond_any_limit(wrong: dict[str, Any]) -> None:
-    assert only(hand_made.clean(numerics=(NUMERIC, replace(NUMERIC, **wrong))), max_abs_err=1e9).verdict == "failed"
+def test_what_is_beyond_its_limit_fails_though_more_may_follow_or_it_cannot_be_compared() -> None:
+    assert only(replace(ENDED, breaks=(BREAK,)), max_breaks=0).verdict == "failed"
+    for wrong in (replace(NUMERIC, max_abs=None, ok=False), replace(NUMERIC, max_abs=float("nan")), replace(NUMERIC, max_abs=float("inf"))):
+        assert only(hand_made.clean(numerics=(NUMERIC, wrong)), max_abs_err=1e9).verdict == "failed"
 
 
 @pytest.mark.parametrize(
@@ -130,10 +122,7 @@ def test_a_check_without_a_limit_is_refused() -> None:
         verdicts_of(Capture(), Limits())
     with pytest.raises(UsageError, match="max_slowdown needs a baseline"):
         verdicts_of(Capture(), limits_from(max_slowdown=1.1))
-
-
-def test_a_slowdown_is_a_factor_or_what_is_added() -> None:
-    assert limits_from(max_slowdown=0.25).max_slowdown == limits_from(max_slowdown=1.25).max_slowdown == 1.25
+    assert limits_from(max_slowdown=0.25).max_slowdown == limits_from(max_slowdown=1.25).max_slowdown == 1.25, "a factor, or what is added"
 
 
 # ------------------------------------------------------------------------------------------------------------- baseline

@@ -37,13 +37,13 @@ PLAIN = sorted(path.stem for path in (DATA / "compare").glob("plain*.ortlens"))
 PLANTED = sorted(path.stem for path in (DATA / "compare").glob("planted*.ortlens"))
 
 
-def slower(result: Compared) -> set[str]:
-    return {row.subject for row in result.timings if row.verdict == "slower"}
-
-
 def only(result: Compared) -> Change:
     (change,) = result.changes
     return change
+
+
+def slower(result: Compared) -> set[str]:
+    return {row.subject for row in result.timings if row.verdict == "slower"}
 
 
 # ---------------------------------------------------------------------------------------------------------------- times
@@ -116,11 +116,8 @@ def test_what_slows_down_binding_too_is_the_machine() -> None:
     assert verdict_of(before, after, Machine(before_ns=10_000, after_ns=20_000)) == "same"
     assert verdict_of(after, before, Machine(before_ns=20_000, after_ns=10_000)) == "same"
     assert verdict_of(before, after, None) == "same"  # nothing shows how busy the machine was
-
-
-def test_less_than_a_tenth_is_no_difference_however_sure() -> None:
-    before, after = band_of([100_000] * 60), band_of([109_000] * 60)
-    assert verdict_of(before, after, Machine(before_ns=1_000, after_ns=1_000)) == "same"
+    nearly, alike = band_of([109_000] * 60), band_of([100_000] * 60)
+    assert verdict_of(alike, nearly, Machine(before_ns=1_000, after_ns=1_000)) == "same"  # less than a tenth, however sure
 
 
 def test_long_calls_are_compared_on_a_calm_machine_only() -> None:
@@ -181,9 +178,9 @@ def test_a_capture_does_not_differ_from_itself(path: Path) -> None:
     assert all(row.match == "exact" and row.before_node == row.after_node for row in result.operators)
 
 
-@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.graphs])
-def test_odd_captures_do_not_differ_from_themselves(name: str) -> None:
-    assert compared(SAMPLES[name], SAMPLES[name]).changes == ()
+def test_odd_captures_do_not_differ_from_themselves() -> None:
+    odd = {name: sample for name, sample in SAMPLES.items() if sample.graphs and name != "huge"}
+    assert {name: compared(sample, sample).changes for name, sample in odd.items()} == dict.fromkeys(odd, ())
 
 
 def layered(*targets: str, graph: str = "g0", partition: str = "p0", **changes: object) -> Capture:
@@ -313,12 +310,9 @@ def test_findings_about_the_same_thing_under_another_id_are_the_same() -> None:
     assert compared(before, after).changes == ()
 
 
-def test_different_models_are_refused() -> None:
+def test_captures_that_cannot_be_compared_are_refused() -> None:
     before, after = replace(layered("a", "b"), name="bert"), replace(layered("c", "d"), name="resnet")
-    with pytest.raises(UsageError, match=r"'bert' and 'resnet' share 0 of 2 operators: they are of different models; compare captures of"):
+    with pytest.raises(UsageError, match="'bert' and 'resnet' share 0 of 2 operators"):
         compared(before, after)
-
-
-def test_an_empty_capture_is_refused() -> None:
     with pytest.raises(UsageError, match="the second capture 'net' has no graphs"):
         compared(layered("a"), Capture(name="net"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ortlens.analysis.coverage import coverage_of, current_graphs, ort_node_count
@@ -11,25 +13,16 @@ def _graph(graph_id: str, compile_id: str | None, nodes: int | None = 10, covera
     return Graph(graph_id=graph_id, compile_id=compile_id, phase="inference", name=name, node_count=nodes, op_count=1, coverage=coverage)
 
 
-def test_current_graphs_keep_the_newest_attempt_of_each_frame() -> None:
-    graphs = [_graph("a", "0/0"), _graph("b", "1/0"), _graph("c", "0/2"), _graph("d", "0/1"), _graph("e", "0/10")]
-    assert [graph.graph_id for graph in current_graphs(graphs)] == ["b", "e"]
-
-
-def test_current_graphs_tell_functions_with_one_frame_number_apart() -> None:
-    graphs = [_graph("a", "0/0", name="f"), _graph("b", "0/1", name="g")]
-    assert len(current_graphs(graphs)) == 2
-
-
-@pytest.mark.parametrize("compile_id", [None, "odd", "!1/x/y"])
-def test_current_graphs_keep_what_they_cannot_number(compile_id: str | None) -> None:
-    graphs = [_graph("a", compile_id), _graph("b", compile_id)]
-    assert current_graphs(graphs) == tuple(graphs)
-
-
-def test_coverage_weighs_by_nodes() -> None:
-    capture = Capture(graphs=(_graph("a", "0/0", 90, 1.0), _graph("b", "1/0", 10, 0.0)))
-    assert coverage_of(capture).share == pytest.approx(0.9)
+@pytest.mark.parametrize(
+    ("graphs", "current"),
+    [
+        ((_graph("a", "0/0"), _graph("b", "1/0"), _graph("c", "0/2"), _graph("d", "0/1"), _graph("e", "0/10")), "be"),
+        ((_graph("a", "0/0", name="f"), _graph("b", "0/1", name="g")), "ab"),
+        *(((_graph("a", odd), _graph("b", odd)), "ab") for odd in (None, "odd", "!1/x/y")),
+    ],
+)
+def test_current_graphs_are_the_newest_attempts_of_each_function(graphs: tuple[Graph, ...], current: str) -> None:
+    assert "".join(graph.graph_id for graph in current_graphs(graphs)) == current
 
 
 def test_coverage_counts_recompiled_code_once() -> None:
@@ -43,12 +36,8 @@ def test_coverage_counts_partitions_of_current_graphs_only() -> None:
     capture = Capture(graphs=(_graph("a", "0/0", 10, 1.0), _graph("b", "0/1", 10, 1.0)), partitions=parts)
     coverage = coverage_of(capture)
     assert (coverage.partition_count, coverage.whole_graph_count, coverage.verdict) == (1, 1, "whole")
-
-
-def test_a_graph_in_two_pieces_is_not_whole() -> None:
-    parts = tuple(Partition(partition_id=f"p{n}", graph_id="a", node_count=5, input_count=1, output_count=1) for n in range(2))
-    coverage = coverage_of(Capture(graphs=(_graph("a", "0/0", 10, 1.0),), partitions=parts))
-    assert (coverage.verdict, coverage.whole_graph_count) == ("whole", 0)
+    in_two = replace(capture, partitions=(parts[1], replace(parts[1], partition_id="p2")))
+    assert coverage_of(in_two).whole_graph_count == 0
 
 
 def test_ort_node_count_falls_back_on_the_partitions() -> None:

@@ -13,14 +13,12 @@ import ortlens
 from ortlens.analysis.findings import registry
 from ortlens.analysis.findings.registry import RECORDED, RULES, findings_of
 from ortlens.analysis.findings.rule import Rule
-from ortlens.analysis.first_look import looks_of, ranked_looks
+from ortlens.analysis.first_look import ranked_looks
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.records import Capture, Finding, LedgerPart
-from ortlens.units import time_from_ns
 from ortlens.views.actions import gain_text
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.sentences import look_sentence
 from tests.unit.analysis.hand_made import clean, graph, partition, session
 
 if TYPE_CHECKING:
@@ -104,14 +102,7 @@ def test_the_summary_shows_the_three_most_expensive_with_their_gain() -> None:
     text = SavedCapture(replace(clean(), findings=rows)).summary()
     section = text[text.index("Findings") : text.index("Look first at")]
     assert re.findall(r"fault number \d", section) == ["fault number 5", "fault number 4", "fault number 3"]
-    assert "saves 5.00 µs per call, measured" in " ".join(section.split())
-    assert "about 4.00 µs per call, estimated" in " ".join(section.split())
     assert "and 2 more" in section
-
-
-def test_looks_name_a_rule_once_and_leave_breaks_to_themselves() -> None:
-    (look,) = looks_of(overview_of(CROWDED))
-    assert (look.subject, look.what) == ("rule", findings_of(CROWDED)[0].title)
 
 
 def test_names_are_unique_and_every_rule_explains_itself() -> None:
@@ -143,6 +134,9 @@ def _gain(rule: str, subject: str | None, gain: int) -> Finding:
     return Finding(rule=rule, subject=subject, severity="warning", title=rule, mitigation="Do.", gain_ns=gain, measured=True)
 
 
+CALLED = _called(guards=60_000, bind=20_000, run=190_000, output=10_000, residual=12_000)
+
+
 @pytest.mark.parametrize(
     ("rule", "subject", "limit"),
     [
@@ -155,20 +149,20 @@ def _gain(rule: str, subject: str | None, gain: int) -> Finding:
     ],
 )
 def test_a_gain_is_never_more_than_the_part_of_a_call_that_it_is_about(rule: str, subject: str, limit: int) -> None:
-    capture = replace(
-        _called(guards=60_000, bind=20_000, run=190_000, output=10_000, residual=12_000), findings=(_gain(rule, subject, 406_000),)
-    )
+    capture = replace(CALLED, findings=(_gain(rule, subject, 406_000),))
     (found,) = findings_of(capture)
     assert (found.gain_ns, found.at_most) == (limit, True)
-    assert SavedCapture(capture).findings[["gain_ns", "at_most"]].values.tolist() == [[limit, True]]
-    overview, limited = overview_of(capture), f"at most {time_from_ns(limit)}"
-    assert f"saves {limited} per call, measured" in " ".join(SavedCapture(capture).summary().split())
-    shown = payload_from_capture(capture)["overview"]
-    assert shown["gains"] == [f"{limited}, measured"]
-    assert [(item["gain"], item["ns"]) for item in shown["actions"]] == [(f"saves {limited} per call", limit)]
-    assert limited in look_sentence(looks_of(overview)[0])
     below = replace(capture, findings=(_gain(rule, subject, limit),))
     assert findings_of(below) == below.findings, "what fits is left as it is"
+
+
+def test_every_view_says_that_a_gain_is_a_limit() -> None:
+    capture = replace(CALLED, findings=(_gain("heavy_guards", "guards", 406_000),))
+    assert SavedCapture(capture).findings[["gain_ns", "at_most"]].values.tolist() == [[60_000, True]]
+    assert "saves at most 60.0 µs per call, measured" in " ".join(SavedCapture(capture).summary().split())
+    shown = payload_from_capture(capture)["overview"]
+    assert shown["gains"] == ["at most 60.0 µs, measured"]
+    assert [(item["gain"], item["ns"]) for item in shown["actions"]] == [("saves at most 60.0 µs per call", 60_000)]
 
 
 def test_gains_together_are_never_more_than_a_call_takes() -> None:

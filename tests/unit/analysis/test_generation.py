@@ -19,12 +19,13 @@ from ortlens.trace.records import Break, Capture, Graph, LedgerPart, Node, Recom
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.page import report_page
-from ortlens.views.sentences import partitions_sentence, recompiles_sentence
 from ortlens.views.text import summary
-from ortlens.views.time_sentences import generate_ns, generation_sentences, ledger_sentence
+from ortlens.views.time_sentences import generate_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ortlens.trace.records import LedgerPartName
 
 KEYS = 6144
 """Bytes of a cache of 12 positions."""
@@ -96,26 +97,17 @@ def roles(capture: Capture) -> dict[str, str | None]:
 
 def test_a_graph_that_takes_a_cache_and_computes_one_position_is_decode() -> None:
     assert roles(generating()) == {"g0": "prefill", "g1": "decode"}
-
-
-def test_the_first_step_of_a_decoder_has_one_position_and_is_prefill() -> None:
-    capture = Capture(graphs=(graph(0), graph(1, past=KEYS)), nodes=(*nodes("g0", 1), *nodes("g1", 1, past=KEYS)))
-
-    assert roles(capture) == {"g0": "prefill", "g1": "decode"}
+    of_a_decoder = Capture(graphs=(graph(0), graph(1, past=KEYS)), nodes=(*nodes("g0", 1), *nodes("g1", 1, past=KEYS)))
+    assert roles(of_a_decoder) == {"g0": "prefill", "g1": "decode"}, "its first step has one position"
+    without_a_cache = Capture(graphs=(graph(0), graph(1)), nodes=(*nodes("g0", 12), *nodes("g1", 1)))
+    assert roles(without_a_cache) == {"g0": None, "g1": None}
+    assert generation_of(with_roles(without_a_cache)) is None
 
 
 def test_a_window_of_the_cache_that_is_returned_is_a_cache() -> None:
     capture = sliding()
 
     assert roles(capture) == {"g0": "prefill", "g1": "decode"}
-    assert cache_words(capture) == "cache: each decode step copies 6.00 KiB of 6.00 KiB to write 512 B"
-
-
-def test_a_model_without_a_cache_has_no_roles() -> None:
-    capture = Capture(graphs=(graph(0), graph(1)), nodes=(*nodes("g0", 12), *nodes("g1", 1)))
-
-    assert roles(capture) == {"g0": None, "g1": None}
-    assert generation_of(with_roles(capture)) is None
 
 
 def test_a_role_under_another_backend_is_that_of_the_steps_that_enter_the_graph() -> None:
@@ -126,7 +118,6 @@ def test_a_role_under_another_backend_is_that_of_the_steps_that_enter_the_graph(
 
 def test_decode_does_not_replace_prefill() -> None:
     assert [graph.graph_id for graph in current_graphs(with_roles(generating()).graphs)] == ["g0", "g1"]
-    assert partitions_sentence(overview_of(with_roles(generating()))).startswith("none, in 2 graphs, prefill and decode")
 
 
 def recompile(number: int, guard: str, advice: str) -> Recompile:
@@ -185,6 +176,14 @@ def test_no_advice_to_change_the_cache_that_generate_makes(guard: str) -> None:
 
 
 def test_a_recompile_per_token_is_one_item_and_named_decode() -> None:
+    capture = past_the_limit()
+
+    (found,) = findings_of(capture)
+    assert found.rule == "recompile_storm"
+    assert [look.subject for look in looks_of(overview_of(capture))] == ["break"]
+
+
+def past_the_limit() -> Capture:
     capture = versions(7)
     limit = Break(
         break_id="b0",
@@ -196,33 +195,7 @@ def test_a_recompile_per_token_is_one_item_and_named_decode() -> None:
         occurrences=9,
         advice=f"{capture.recompiles[-1].advice}; PyTorch stopped recompiling this function",
     )
-    capture = replace(capture, breaks=(limit,))
-
-    (found,) = findings_of(capture)
-    assert (found.rule, found.title.partition(";")[0]) == ("recompile_storm", "decode: forward was compiled again 6 times")
-    assert "reached its limit" in found.title
-    assert found.mitigation.startswith("Compile with `dynamic=True`")
-    assert [look.subject for look in looks_of(overview_of(capture))] == ["break"]
-
-
-def cache_words(capture: Capture) -> str:
-    return generation_sentences(overview_of(with_roles(capture)))[-1]
-
-
-@pytest.mark.parametrize(
-    ("capture", "words"),
-    [
-        (generating(), "cache: each decode step copies all of it, 6.00 KiB at the sizes compiled for, to append 512 B"),
-        (generating(write="aten.index_put.default"), "cache: each decode step copies 6.00 KiB of 6.00 KiB to write 512 B"),
-        (
-            generating(write="aten.index_put_.default"),
-            "cache: each decode step writes 512 B of 6.00 KiB in place, and copies nothing",
-        ),
-        (generating(write="aten.copy.default"), "state: 6.00 KiB, computed anew by each decode step"),
-    ],
-)
-def test_what_a_decode_step_does_to_the_cache(capture: Capture, words: str) -> None:
-    assert cache_words(capture) == words
+    return replace(capture, breaks=(limit,))
 
 
 def step(started: int, ended: int, rows: int, positions: int) -> StepReading:
@@ -257,47 +230,9 @@ def test_steps_add_up_to_the_call() -> None:
         ("decode", 2, 4, 30, 60, ("g1",)),
         ("python", 0, 0, 40, 90, ()),
     ]
-
-
-def test_several_positions_are_prefill_wherever_they_come() -> None:
     (prefill, _) = steps_of([call(step(0, 10, 1, 4), step(10, 20, 1, 4), wall=20)], [])
-
     assert (prefill.role, prefill.calls, prefill.tokens, prefill.uncompiled_ns) == ("prefill", 2, 8, None)
-
-
-def test_without_calls_of_a_model_there_are_no_steps() -> None:
     assert steps_of([call(wall=10)], []) == ()
-
-
-def test_rates_are_those_of_the_steps() -> None:
-    steps = (
-        Step(role="prefill", calls=1, tokens=12, ns=2_000_000, uncompiled_ns=1_000_000),
-        Step(role="decode", calls=9, tokens=18, ns=9_000_000),
-        Step(role="python", ns=9_000_000, uncompiled_ns=8_000_000),
-    )
-
-    assert generation_sentences(overview_of(Capture(steps=steps))) == [
-        "prefill: 12 tokens in 2.00 ms, 6,000 tokens/s (12,000 without torch.compile)",
-        "decode: 9 steps of 1.00 ms, 2,000 tokens/s",
-        "Python of generate around the model: 9.00 ms, 45.0 % of a call (8.00 ms without torch.compile)",
-    ]
-
-
-def test_decode_after_prefill_is_no_recompile_of_it() -> None:
-    assert recompiles_sentence(overview_of(versions(1))) == ""
-    assert recompiles_sentence(overview_of(versions(3))) == "2 recompiles of decode"
-    assert recompiles_sentence(overview_of(replace(versions(3), graphs=()))) == "3 recompiles"
-
-
-def test_python_of_generate_is_named_in_the_time_of_a_call() -> None:
-    parts = (("run", 40), ("eager", 50), ("residual", 10))
-    ledger = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 100) for part, ns in parts)  # type: ignore[arg-type]  # literals
-    capture = Capture(ledger=ledger, steps=(Step(role="decode", ns=70), Step(role="python", ns=30)))
-
-    assert generate_ns(overview_of(capture)) == 30
-    assert ledger_sentence(overview_of(capture)) == (
-        "100 ns: 30.0 % Python of generate, 40.0 % ONNX Runtime, 20.0 % PyTorch and Python of the model, 10.0 % unattributed"
-    )
 
 
 @pytest.mark.parametrize(
@@ -314,3 +249,42 @@ def test_every_view_speaks_of_generation_where_one_was_seen(view: Callable[[Capt
 
     assert words in view(with_roles(generating()))
     assert words not in view(generating())
+
+
+PARTS: dict[LedgerPartName, int] = {"run": 40, "eager": 50, "residual": 10}
+AROUND = Capture(
+    ledger=tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 100) for part, ns in PARTS.items()),
+    steps=(Step(role="decode", ns=70), Step(role="python", ns=30)),
+)
+RATES = Capture(
+    steps=(
+        Step(role="prefill", calls=1, tokens=12, ns=2_000_000, uncompiled_ns=1_000_000),
+        Step(role="decode", calls=9, tokens=18, ns=9_000_000),
+        Step(role="python", ns=9_000_000, uncompiled_ns=8_000_000),
+    )
+)
+
+
+def test_python_of_generate_is_part_of_the_time_of_a_call() -> None:
+    assert generate_ns(overview_of(AROUND)) == 30
+
+
+WORDED: tuple[Capture, ...] = (
+    *(
+        with_roles(made)
+        for made in (
+            generating(),
+            generating(write="aten.index_put.default"),
+            generating(write="aten.index_put_.default"),
+            generating(write="aten.copy.default"),
+            sliding(),
+        )
+    ),
+    versions(1),
+    versions(3),
+    replace(versions(3), graphs=()),
+    past_the_limit(),
+    RATES,
+    AROUND,
+)
+"""Captures whose generation is spoken of differently."""

@@ -67,37 +67,26 @@ def test_from_a_line_to_its_kernels() -> None:
     ]
 
 
-def test_a_line_is_found_in_forward_and_backward() -> None:
+def test_from_each_link_to_the_others() -> None:
     assert {link.phase for link in links(CAPTURE, line="me/model.py:11")} == {"inference", "backward"}
-
-
-def test_from_a_kernel_to_all_lines() -> None:
+    assert links(CAPTURE, line="odel.py:11") == ()
     assert [link.line for link in links(CAPTURE, kernel="relu_nchwc", partition="p0")] == [10, 11]
+    assert told(links(CAPTURE, node="g1:relu")) == [("g1", "relu", None, "relu_nchwc")]
+    gemm = links(CAPTURE, onnx_node="node_Gemm")
+    assert told(gemm) == [("g0", "t", "node_Gemm", "fused node_Gemm"), ("g0", "addmm", "node_Gemm", "fused node_Gemm")]
+    assert {link.onnx_confidence for link in gemm} == {"fused"}
 
 
-def test_from_an_onnx_node_both_ways() -> None:
-    found = links(CAPTURE, onnx_node="node_Gemm")
-    assert told(found) == [("g0", "t", "node_Gemm", "fused node_Gemm"), ("g0", "addmm", "node_Gemm", "fused node_Gemm")]
-    assert {link.onnx_confidence for link in found} == {"fused"}
+def test_where_a_chain_ends() -> None:
+    (link,) = links(CAPTURE, onnx_node="addmm/Shape")
+    assert (link.kernel, link.kernel_confidence, link.onnx_confidence) == (None, "none", "inferred")
+    (link,) = links(CAPTURE, node="median")
+    assert (link.partition_id, link.onnx_node, link.kernel, link.onnx_confidence) == (None, None, None, "none")
 
 
 def test_a_module_holds_what_is_inside_it_and_no_namesake() -> None:
     assert [link.node for link in links(CAPTURE, module="stem")] == ["conv", "relu", "relu"]
     assert {link.node for link in links(CAPTURE, module="head")} == {"t", "addmm"}
-
-
-def test_an_onnx_node_without_a_kernel_ends_there() -> None:
-    (link,) = links(CAPTURE, onnx_node="addmm/Shape")
-    assert (link.kernel, link.kernel_confidence, link.onnx_confidence) == (None, "none", "inferred")
-
-
-def test_a_node_that_pytorch_runs_ends_there() -> None:
-    (link,) = links(CAPTURE, node="median")
-    assert (link.partition_id, link.onnx_node, link.kernel, link.onnx_confidence) == (None, None, None, "none")
-
-
-def test_a_graph_tells_namesakes_apart() -> None:
-    assert told(links(CAPTURE, node="g1:relu")) == [("g1", "relu", None, "relu_nchwc")]
 
 
 def test_all_nodes_are_in_the_whole_chain_and_nothing_fits_nothing() -> None:
@@ -106,14 +95,10 @@ def test_all_nodes_are_in_the_whole_chain_and_nothing_fits_nothing() -> None:
     assert links(r.Capture()) == ()
 
 
-@pytest.mark.parametrize("line", ["model.py", "12", "model.py:x", ""])
+@pytest.mark.parametrize("line", ["model.py", "12", "model.py:x"])
 def test_a_line_without_file_or_number_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match=r"model\.py:12"):
         links(CAPTURE, line=line)
-
-
-def test_a_file_name_fits_whole_parts_only() -> None:
-    assert links(CAPTURE, line="odel.py:11") == ()
 
 
 def test_fusions_tell_what_became_of_each_node() -> None:
@@ -125,7 +110,4 @@ def test_fusions_tell_what_became_of_each_node() -> None:
         ("unknown", "Mystery", (), ()),
         ("gone", None, ("addmm/Shape",), ("addmm",)),
     ]
-
-
-def test_what_was_not_profiled_has_no_fusions() -> None:
-    assert fusions(r.Capture(nodes=CAPTURE.nodes, sessions=CAPTURE.sessions)) == ()
+    assert fusions(r.Capture(nodes=CAPTURE.nodes, sessions=CAPTURE.sessions)) == (), "not profiled"

@@ -19,10 +19,6 @@ def test_times_are_never_negative_and_add_up_to_the_unprofiled_total(kernels: li
     assert min(times) >= 0
 
 
-def test_no_kernels_share_nothing() -> None:
-    assert divided([], [], 1000) == []
-
-
 def test_a_known_cost_is_taken_from_each_call() -> None:
     # A large kernel of 600 us and thirty of 0.3 us, each told 1.8 us more than it takes.
     told = [601_800.0, *[2_100.0] * 30]
@@ -45,7 +41,5 @@ def test_a_kernel_that_ran_keeps_a_tenth_of_its_time() -> None:
 
 def test_what_lies_between_kernels_goes_to_all_in_proportion() -> None:
     assert divided([100.0, 300.0], [1, 1], 800) == [200, 600]
-
-
-def test_kernels_of_no_time_at_all_share_by_their_calls() -> None:
-    assert divided([0.0, 0.0], [1, 3], 400) == [100, 300]
+    assert divided([0.0, 0.0], [1, 3], 400) == [100, 300], "by their calls"
+    assert divided([], [], 1000) == []

@@ -47,6 +47,10 @@ def test_one_graph_and_no_break() -> None:
     assert booked(ledger, "g0") == {"guards": 26, "bind": 10, "run": 70, "output": 5, "eager": 9, "residual": 6}
     assert [row.part for row in ledger.parts] == list(PARTS)
     assert ledger.break_ns == {}
+    unclocked = ledger_from_calls([call(0, 20, 420, 420)], Surroundings(unclocked={"g0"}))
+    assert booked(unclocked, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "eager": 315}, "what sessions leave is PyTorch's"
+    for outside in ([], [CallTrace(started_ns=0, ended_ns=50, visits=())]):
+        assert ledger_from_calls(outside, Surroundings()) == Ledger(parts=(), break_ns={}, calls=0)
 
 
 def test_the_gap_of_a_break_is_guards_and_python_and_its_price() -> None:
@@ -98,11 +102,6 @@ def test_python_after_the_last_graph_is_the_last_breaks() -> None:
     assert (booked(unknown, "g0")["eager"], unknown.break_ns) == (1000, {}), "of several, nobody knows which it is"
 
 
-def test_what_sessions_leave_is_pytorchs_where_nodes_have_no_clock() -> None:
-    ledger = ledger_from_calls([call(0, 20, 420, 420)], Surroundings(unclocked={"g0"}))
-    assert booked(ledger, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "eager": 315}
-
-
 def test_a_graph_entered_twice_has_one_row_per_part() -> None:
     twice = CallTrace(
         started_ns=0,
@@ -118,12 +117,6 @@ def test_slow_and_lucky_calls_stay_outside() -> None:
     usual = [call(0, 20, 120, 126, shift=1000 * n) for n in range(6)]
     odd = [call(0, 20, 900_000, 900_006, shift=-2_000_000), call(0, 1, 87, 87, shift=-9000)]
     assert ledger_from_calls([*odd, *usual], Surroundings()).parts == ledger_from_calls(usual, Surroundings()).parts
-
-
-def test_nothing_was_entered() -> None:
-    outside = CallTrace(started_ns=0, ended_ns=50, visits=())
-    for calls in ([], [outside]):
-        assert ledger_from_calls(calls, Surroundings()) == Ledger(parts=(), break_ns={}, calls=0)
 
 
 @given(

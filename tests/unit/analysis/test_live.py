@@ -60,23 +60,16 @@ def test_runs_that_are_no_longer_kept_do_not_make_the_loop_look_idle() -> None:
     assert (figures.period_ns, figures.busy_ns) == (MS, round((19 * 0.5 + 2 * 1) * MS / 19))
 
 
-def test_nothing_ran_yet() -> None:
-    figures = live_figures(Capture(graphs=GRAPHS))
-    assert (figures.runs, figures.period_ns, figures.busy_ns, figures.graphs) == (0, None, None, ())
-    assert live_line(figures) == "no run yet"
-
-
-def test_a_single_run_has_no_period() -> None:
-    figures = live_figures(Capture(graphs=GRAPHS, runs=(run(None, "g0", 0, 1, 2),)))
-    assert (figures.runs, figures.period_ns) == (1, None)
-    assert [graph.call_ns for graph in figures.graphs] == [2 * MS]
-    assert live_line(figures).startswith("1 run; median of the latest: step (forward) 2.00 ms; ")
-
-
-def test_another_backend_runs_whole_graphs() -> None:
-    figures = live_figures(Capture(graphs=GRAPHS, runs=tuple(run(None, "g2", at, 4 * at, 1) for at in range(5))))
-    assert (figures.runs, figures.period_ns, figures.busy_ns) == (5, 4 * MS, MS)
-    assert "25.0 %) of it in graphs" in live_line(figures)
+def test_little_ran_or_whole_graphs_of_another_backend() -> None:
+    nothing, once, foreign = (
+        live_figures(Capture(graphs=GRAPHS, runs=made))
+        for made in ((), (run(None, "g0", 0, 1, 2),), tuple(run(None, "g2", at, 4 * at, 1) for at in range(5)))
+    )
+    assert (nothing.runs, nothing.period_ns, nothing.busy_ns, nothing.graphs) == (0, None, None, ())
+    assert live_line(nothing) == "no run yet"
+    assert (once.runs, once.period_ns, [graph.call_ns for graph in once.graphs]) == (1, None, [2 * MS])
+    assert (foreign.runs, foreign.period_ns, foreign.busy_ns) == (5, 4 * MS, MS)
+    assert "25.0 %) of it in graphs" in live_line(foreign)
 
 
 def test_a_curve_stays_short_and_keeps_its_ends() -> None:

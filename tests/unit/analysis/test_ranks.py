@@ -106,52 +106,48 @@ def test_equal_ranks_have_no_finding() -> None:
     assert found(one(0, delay_ms=2), one(1), one(2, slow=1.2), one(3)) == {}
 
 
-def test_a_break_on_one_rank_is_named_with_its_rank_and_line() -> None:
-    item = Break(break_id="b0", reason="print", file="/job/net.py", line=9, compile_ids=("0/0",), source="print(x)", advice="Delete it")
-    broken = replace(one(2, ops=("aten.mm",)), breaks=(item,))
-    findings = found(one(0), one(1), broken, one(3))
-    assert set(findings) == {"rank_break"}, "the other graphs are explained by it"
-    finding = findings["rank_break"]
-    assert (finding.file, finding.line, finding.subject) == ("/job/net.py", 9, "r2.b0")
-    assert finding.title == "graph break on rank 2 only, at net.py:9: print"
-    assert finding.evidence == "ranks 0, 1, 3 compiled the same function without it; line: print(x)"
-    assert finding.mitigation == "Delete it"
-    assert found(*(replace(one(rank), breaks=(item,)) for rank in range(3))) == {}
+BREAK = Break(break_id="b0", reason="print", file="/job/net.py", line=9, compile_ids=("0/0",), source="print(x)", advice="Delete it")
+AGAIN = Recompile(compile_id="0/1", of_compile_id="0/0", function="forward", file="/job/net.py", line=7, guard="size 4", reason="r")
+BROKEN = (one(0), one(1), replace(one(2, ops=("aten.mm",)), breaks=(BREAK,)), one(3))
+OTHER_GRAPH = (one(0), one(1, ops=("aten.mm", "aten.add", "aten.tanh")), one(2))
+RECOMPILED = (one(0), replace(one(1), recompiles=(AGAIN, AGAIN)), replace(one(2), recompiles=(AGAIN,)))
+ON_CUDA = replace(one(1).sessions[0], session_id="s9", providers=("CUDAExecutionProvider",))
+DELAYED = (one(0), one(1), one(2, delay_ms=30), one(3))
+SLOW = (one(0), one(1, slow=4), one(2), one(3))
 
-
-def test_another_graph_on_one_rank() -> None:
-    finding = found(one(0), one(1, ops=("aten.mm", "aten.add", "aten.tanh")), one(2))["rank_graphs"]
-    assert finding.title.startswith("rank 1 compiles another forward graph of forward")
-    assert finding.evidence == "more: 1 aten.tanh"
-    assert (finding.file, finding.line) == ("/job/net.py", 7)
-    missing = replace(one(2), graphs=one(2).graphs[:1])
-    assert found(one(0), one(1), missing)["rank_graphs"].title == "rank 2 compiles another backward graph of forward"
-
-
-def test_recompiles_on_one_rank() -> None:
-    again = Recompile(compile_id="0/1", of_compile_id="0/0", function="forward", file="/job/net.py", line=7, guard="size 4", reason="r")
-    finding = found(one(0), replace(one(1), recompiles=(again, again)), replace(one(2), recompiles=(again,)))["rank_recompiles"]
-    assert finding.title == "forward was recompiled 2 times on rank 1, at most 1 time on the others"
-    assert finding.evidence == "guard that failed: size 4"
-    assert finding.subject == "r1.0/1"
-
-
-def test_other_sessions_on_one_rank() -> None:
-    ours = one(1)
-    other = replace(ours, sessions=(*ours.sessions, replace(ours.sessions[0], session_id="s9", providers=("CUDAExecutionProvider",))))
-    finding = found(one(0), other, one(2))["rank_sessions"]
-    assert finding.title == "rank 1 runs the forward graph of forward in other sessions"
-    assert (
-        finding.evidence
-        == "2 sessions on CPUExecutionProvider and CUDAExecutionProvider there, 1 session on CPUExecutionProvider on rank 0"
+WORDED: tuple[tuple[str, Capture], ...] = tuple(
+    (rule, merged(ranks))
+    for rule, ranks in (
+        ("rank_break", BROKEN),
+        ("rank_graphs", OTHER_GRAPH),
+        ("rank_graphs", (one(0), one(1), replace(one(2), graphs=one(2).graphs[:1]))),
+        ("rank_recompiles", RECOMPILED),
+        ("rank_sessions", (one(0), replace(one(1), sessions=(*one(1).sessions, ON_CUDA)), one(2))),
+        ("straggler", DELAYED),
+        ("straggler", SLOW),
     )
+)
+"""Rules and captures that they report on."""
 
 
-def test_a_rank_that_is_delayed_outside_its_graphs() -> None:
-    finding = found(one(0), one(1), one(2, delay_ms=30), one(3))["straggler"]
-    assert (finding.subject, finding.gain_ns is not None and round(finding.gain_ns / MS)) == ("rank 2", 30)
-    assert finding.title.startswith("rank 2 is 30.0 ms behind the other ranks in a step of 50.0 ms")
-    assert finding.evidence == "its graphs take 10.0 ms per step, those of the other ranks 10.0 ms: the delay is outside compiled code"
+@pytest.mark.parametrize(
+    ("ranks", "rule", "subject", "line"),
+    [(BROKEN, "rank_break", "r2.b0", 9), (OTHER_GRAPH, "rank_graphs", "r1.g0", 7), (RECOMPILED, "rank_recompiles", "r1.0/1", 7)],
+)
+def test_what_differs_on_one_rank_is_named_with_its_line(ranks: tuple[Capture, ...], rule: str, subject: str, line: int) -> None:
+    finding = found(*ranks)[rule]
+    assert (finding.file, finding.line, finding.subject) == ("/job/net.py", line, subject)
+
+
+def test_a_break_on_one_rank_explains_its_other_graphs() -> None:
+    assert set(found(*BROKEN)) == {"rank_break"}
+    assert found(*(replace(one(rank), breaks=(BREAK,)) for rank in range(3))) == {}
+
+
+def test_a_rank_that_is_slow_inside_or_outside_of_its_graphs() -> None:
+    assert found(*SLOW)["straggler"].subject == "rank 1"
+    finding = found(*DELAYED)["straggler"]
+    assert (finding.subject, round((finding.gain_ns or 0) / MS)) == ("rank 2", 30)
     elsewhere = replace(one(2, delay_ms=30), environment={"rank": "2", "boot": "other"})
     assert found(one(0), one(1), elsewhere, one(3)) == {}, "clocks of two machines tell nothing"
     assert found(one(0, calls=9), one(1, calls=9), one(2, delay_ms=30, calls=9)) == {}
@@ -164,10 +160,3 @@ def test_a_few_milliseconds_are_the_schedulers_where_ranks_share_cores() -> None
 
     assert on("4", 1.8) == on("2", 2.2) == on("", 1.8) == {"straggler"}
     assert on("2", 1.8) == set(), "8 ms behind the others"
-
-
-def test_a_rank_whose_graphs_take_longer() -> None:
-    finding = found(one(0), one(1, slow=4), one(2), one(3))["straggler"]
-    assert finding.subject == "rank 1"
-    assert finding.evidence == "its graphs take 40.0 ms per step, those of the other ranks 10.0 ms"
-    assert "larger or longer inputs" in finding.mitigation

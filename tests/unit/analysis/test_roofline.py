@@ -45,22 +45,15 @@ def test_a_product_is_bound_by_what_takes_longer() -> None:
     assert (by_operations.intensity, by_operations.flops_per_s, by_operations.bytes_per_s) == (400.0, 5e11, 1.25e9)
     assert (by_operations.peak_flops_per_s, by_operations.peak_bytes_per_s) == (1e12, 1e10)
     assert (by_bytes.bound, by_bytes.limit_ns, by_bytes.reached) == ("memory", 3 * MILLI, 0.75)
-
-
-def test_element_types_have_peaks_of_their_own() -> None:
-    found = only(kernel(node="mm64", nodes=("mm64",)))
-    assert (found.dtype, found.peak_flops_per_s, found.limit_ns) == ("float64", 5e11, 2 * MILLI)
+    doubles = only(kernel(node="mm64", nodes=("mm64",)))
+    assert (doubles.dtype, doubles.peak_flops_per_s, doubles.limit_ns) == ("float64", 5e11, 2 * MILLI)
+    assert only(kernel("FusedGemm", nodes=("mm", "gelu"))).flops == 2 * GIGA, "with an activation"
 
 
 def test_what_is_not_counted_is_bound_by_memory_alone() -> None:
     found = only(kernel("Gelu", node="gelu", nodes=("gelu",)))
     assert (found.flops, found.intensity, found.flops_per_s) == (None, None, None)
     assert (found.bound, found.limit_ns, found.reached) == ("memory", MILLI // 2, 0.125)
-
-
-def test_a_kernel_with_an_activation_has_the_operations_of_its_product() -> None:
-    found = only(kernel("FusedGemm", nodes=("mm", "gelu")))
-    assert found.flops == 2 * GIGA
 
 
 def test_what_cannot_be_judged_is_absent() -> None:

@@ -46,6 +46,8 @@ def test_kernels_and_operators_of_a_line_add_up() -> None:
     assert (first.line, first.ns, first.is_torch, first.source) == (7, 600, False, "  y = x.sort()")
     assert first.share == pytest.approx(0.6)
     assert (second.line, second.ns, second.is_torch, second.source) == (9, 200, True, None)
+    assert 8 not in {line.line for line in slow_lines(capture(), limit=9)}, "it takes little"
+    assert slow_lines(replace(capture(), ledger=())) == slow_lines(replace(capture(), kernels=())) == (), "a line may have no time there"
 
 
 def test_a_line_counts_as_often_as_a_call_runs_it() -> None:
@@ -54,15 +56,6 @@ def test_a_line_counts_as_often_as_a_call_runs_it() -> None:
     assert runs_per_call(twice) == {"s0": 2.0}
     assert slow_lines(twice)[0].ns == 1200
     assert slow_lines(twice)[0].share == 1.0
-
-
-def test_where_a_line_may_have_no_time_none_is_the_slowest() -> None:
-    assert slow_lines(replace(capture(), ledger=())) == ()
-    assert slow_lines(replace(capture(), kernels=())) == ()
-
-
-def test_lines_that_take_little_are_left_out() -> None:
-    assert 8 not in {line.line for line in slow_lines(capture(), limit=9)}
 
 
 def test_the_summary_names_the_slowest_lines_in_onnx_runtime_once() -> None:

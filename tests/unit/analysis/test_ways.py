@@ -10,7 +10,7 @@ from ortlens.analysis.compare.ways import MIN_ROUNDS, RunVariant, facts_of, fail
 from ortlens.cli.bench import conclusion, ways_text
 
 
-@pytest.mark.parametrize("count", [10, 11, 25, 60, 200])
+@pytest.mark.parametrize("count", [10, 11, 60])
 def test_the_interval_misses_the_median_in_1_percent_at_most_and_no_wider_one_is_needed(count: int) -> None:
     low, high = ratio_interval([float(value) for value in range(count)])
     below = int(low)  # values that are smaller than the lower end
@@ -32,11 +32,8 @@ def test_ways_in_turns_are_compared_round_by_round() -> None:
     assert run_variant_of("eager", eager, eager).verdict == "reference"
     noisy = run_variant_of("ortlens", [round(time * chance.uniform(0.5, 1.6)) for time in eager], eager)
     assert noisy.verdict == "same"
-
-
-def test_too_few_rounds_are_no_measurement() -> None:
-    row = run_variant_of("ortlens", [1] * (MIN_ROUNDS - 1), [1] * (MIN_ROUNDS - 1))
-    assert (row.verdict, row.call_ns) == ("unmeasured", None)
+    few = run_variant_of("ortlens", [1] * (MIN_ROUNDS - 1), [1] * (MIN_ROUNDS - 1))
+    assert (few.verdict, few.call_ns) == ("unmeasured", None)
 
 
 EAGER = RunVariant(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0, first_ns=5, rounds=20)

@@ -60,20 +60,16 @@ def test_support_joins_what_it_lay_between() -> None:
     assert (row.input_count, row.output_count, row.input_bytes, row.output_bytes) == (1, 1, 8, 4)
 
 
-def test_one_of_two_in_a_row_saves_nothing_and_both_do() -> None:
-    assert savings(ranking(chain("aABb"))) == {"AB": (1, 1), "A": (0, 0), "B": (0, 0)}
-
-
-def test_pairs_that_add_up_are_listed_and_pairs_that_do_not_help_are_not() -> None:
-    found = ranking(chain("aAbBcC"))
-    assert savings(found) == {"AB": (2, 0), "A": (1, 0), "B": (1, 0), "C": (0, 0)}
-    assert found[0].ops == ("aten.A.default", "aten.B.default")
-
-
-def test_support_may_cost_a_partition() -> None:
-    rows = ranking(chain("aABAb"))
-    assert savings(rows)["B"] == (-1, 0)
-    assert rows[-1].ops == ("aten.B.default",)
+@pytest.mark.parametrize(
+    ("ops", "saved"),
+    [
+        ("aABb", {"AB": (1, 1), "A": (0, 0), "B": (0, 0)}),  # one of two in a row saves nothing, and both do
+        ("aAbBcC", {"AB": (2, 0), "A": (1, 0), "B": (1, 0), "C": (0, 0)}),  # pairs that add up, and none that do not help
+        ("aABAb", {"AB": (1, 2), "A": (0, 0), "B": (-1, 0)}),  # support may cost a partition
+    ],
+)
+def test_what_support_of_one_operator_and_of_pairs_saves(ops: str, saved: dict[str, tuple[int, int]]) -> None:
+    assert list(savings(ranking(chain(ops))).items()) == list(saved.items())
 
 
 def test_what_the_best_ones_come_to() -> None:
@@ -84,13 +80,6 @@ def test_what_the_best_ones_come_to() -> None:
     assert first.coverage_gained == second.coverage_gained == 0.25
     assert (second.partitions_saved, second.bytes_saved) == (0, -4)  # what it makes is returned, over the boundary
     assert (first.saved_ns, first.saved_at_most_ns, first.eager_ns) == (None, None, 30)
-
-
-def test_without_calls_there_is_no_estimate() -> None:
-    capture = chain("aAb")
-    never = replace(capture, fallbacks=tuple(replace(f, calls=0, total_ns=0) for f in capture.fallbacks))
-    (row,) = ranking(never)
-    assert (row.eager_ns, row.saved_ns, row.saved_at_most_ns, row.note) == (None, None, None, "")
 
 
 def sessions(*points: tuple[int, int]) -> dict[str, Any]:
@@ -125,18 +114,18 @@ def test_the_cost_of_a_boundary_is_read_off_the_calls() -> None:
     assert boundary_cost(chain("aAb")) is None
 
 
-def test_the_estimate_is_calls_and_bytes_and_at_most_the_eager_time_more() -> None:
-    (row,) = ranking(chain("aAb", **sessions((1000, 3000), (2000, 5000))))
+def test_the_estimate_is_calls_and_bytes_and_at_most_the_eager_time_and_the_shortest_runs_more() -> None:
+    made = sessions((1000, 3000), (2000, 5000))
+    (row,) = ranking(chain("aAb", **made))
     assert row.saved_ns == 1000 + 2 * 8  # one partition fewer, and eight bytes that do not cross
     assert row.saved_at_most_ns == row.saved_ns + 30
     assert row.note.startswith("estimate: median bind_ns + output_ns of 2 sessions")
-
-
-def test_at_most_the_shortest_runs_go_too() -> None:
-    made = sessions((1000, 3000), (2000, 5000))
     made["runs"] = tuple(replace(run, graph_id="g0", run_ns=400 if run.session_id == "s0" else 90) for run in made["runs"])
     (row,) = ranking(chain("aAb", **made))
     assert row.saved_at_most_ns == (row.saved_ns or 0) + 30 + 90  # one partition fewer: as if the shorter of the two took no time
+    uncalled = replace(chain("aAb"), fallbacks=tuple(replace(f, calls=0, total_ns=0) for f in chain("aAb").fallbacks))
+    (row,) = ranking(uncalled)
+    assert (row.eager_ns, row.saved_ns, row.saved_at_most_ns, row.note) == (None, None, None, "")
 
 
 def test_recompiled_graphs_are_not_weighed_twice() -> None:
@@ -149,30 +138,24 @@ def test_recompiled_graphs_are_not_weighed_twice() -> None:
 
 
 def test_names_of_operators() -> None:
-    capture = chain("aAbAc")
     for asked in ("aten.A.default", "aten.A"):
-        assert len(partitions_if(capture, [asked])) == 1
-    with pytest.raises(UsageError, match=r"no node of aten\.AA stays .* operators that do: aten\.A\.default"):
-        partitions_if(capture, ["aten.AA"])
-    with pytest.raises(UsageError, match=r"no node of aten\.b stays .*it runs in ONNX Runtime"):
-        partitions_if(capture, ["aten.b"])
-    with pytest.raises(UsageError, match="no node of this capture does"):
-        partitions_if(chain("ab"), ["aten.A"])
-    with pytest.raises(UsageError, match=r"and 5 more"):
-        partitions_if(chain("ABCDEFGHIJKLMNOPQRSTUVWXY"), ["prims.zzz"])
-
-
-def test_an_operator_of_a_graph_that_was_left_alone_changes_no_cut() -> None:
+        assert len(partitions_if(chain("aAbAc"), [asked])) == 1
     alone = r.Fallback(graph_id="g1", node="sin", target="sin", reason_code="policy", reason="it was left alone")
-    capture = replace(chain("aAb"), fallbacks=(*chain("aAb").fallbacks, alone))
-    assert savings(ranking(capture)) == {"A": (1, 0)}
-    with pytest.raises(UsageError, match=r"PyTorch runs entirely.*it was left alone"):
-        partitions_if(capture, ["sin"])
+    left_alone = replace(chain("aAb"), fallbacks=(*chain("aAb").fallbacks, alone))
+    assert savings(ranking(left_alone)) == {"A": (1, 0)}
+    for capture, asked, message in (
+        (chain("aAbAc"), "aten.AA", r"no node of aten\.AA stays .* operators that do: aten\.A\.default"),
+        (chain("aAbAc"), "aten.b", r"no node of aten\.b stays .*it runs in ONNX Runtime"),
+        (chain("ab"), "aten.A", "no node of this capture does"),
+        (chain("ABCDEFGHIJKLMNOPQRSTUVWXY"), "prims.zzz", "and 5 more"),
+        (left_alone, "sin", "PyTorch runs entirely.*it was left alone"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            partitions_if(capture, [asked])
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
-    [("device", "is not enough (device)"), ("converter_raised", "ONNX function raised"), ("policy", "by choice"), ("no_converter", "")],
+    ("code", "said"), [("device", "(device)"), ("converter_raised", "raised"), ("policy", "by choice"), ("no_converter", "")]
 )
 def test_what_support_alone_would_not_change_is_said(code: r.ReasonCode, said: str) -> None:
     nodes = [node("a", "a", "x"), node("A", "A", "a", reason_code=code), node("b", "b", "A", is_output=True)]
@@ -180,11 +163,8 @@ def test_what_support_alone_would_not_change_is_said(code: r.ReasonCode, said: s
     assert said in row.note
     assert row.note == ranked.note
     assert bool(row.note) == bool(said)
-
-
-def test_a_cut_that_is_not_the_recorded_one_is_said() -> None:
-    capture = replace(chain("aAb"), graphs=(replace(GRAPH, partition_count=5),))
-    assert "5 partitions are recorded" in partitions_if(capture, ["aten.A"])[0].note
+    recorded = replace(capture_of(*nodes), graphs=(replace(GRAPH, partition_count=5),))
+    assert "5 partitions are recorded" in partitions_if(recorded, ["aten.A"])[0].note
 
 
 def test_partitions_that_were_too_small_come_back_with_their_neighbours() -> None:

@@ -17,26 +17,28 @@ def made(*texts: str, seed: int = 0) -> tuple[Any, ...]:
     return args
 
 
-@pytest.mark.parametrize(
-    ("text", "dtype", "shape"),
-    [
-        ("f32[1,3,8,8]", torch.float32, (1, 3, 8, 8)),
-        ("f16[2]", torch.float16, (2,)),
-        ("bf16[2, 3]", torch.bfloat16, (2, 3)),
-        ("f64[]", torch.float64, ()),
-        ("i64[0,4]", torch.int64, (0, 4)),
-        ("i32[4]", torch.int32, (4,)),
-        ("i16[4]", torch.int16, (4,)),
-        ("i8[4]", torch.int8, (4,)),
-        ("u8[4]", torch.uint8, (4,)),
-        ("bool[4]", torch.bool, (4,)),
-        ("float32[4]", torch.float32, (4,)),
-        ("F32[4]", torch.float32, (4,)),
-    ],
-)
-def test_tensors(text: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    (tensor,) = made(text)
-    assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape)
+TENSORS: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+    "f32[1,3,8,8]": (torch.float32, (1, 3, 8, 8)),
+    "f16[2]": (torch.float16, (2,)),
+    "bf16[2, 3]": (torch.bfloat16, (2, 3)),
+    "f64[]": (torch.float64, ()),
+    "i64[0,4]": (torch.int64, (0, 4)),
+    "i32[4]": (torch.int32, (4,)),
+    "i16[4]": (torch.int16, (4,)),
+    "i8[4]": (torch.int8, (4,)),
+    "u8[4]": (torch.uint8, (4,)),
+    "bool[4]": (torch.bool, (4,)),
+    "float32[4]": (torch.float32, (4,)),
+    "F32[4]": (torch.float32, (4,)),
+}
+
+
+def test_tensors() -> None:
+    assert {text: (tensor.dtype, tuple(tensor.shape)) for text in TENSORS for tensor in made(text)} == TENSORS
+    first, again, other = made("f32[8]")[0], made("f32[8]")[0], made("f32[8]", seed=1)[0]
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(*made("f32[8]", "f32[8]"))
 
 
 @pytest.mark.parametrize(
@@ -65,29 +67,22 @@ def test_floats() -> None:
     assert ((above >= 0) & (above < 3)).all()
 
 
-def test_a_seed_gives_the_same_numbers() -> None:
-    assert torch.equal(made("f32[8]")[0], made("f32[8]")[0])
-    assert not torch.equal(made("f32[8]")[0], made("f32[8]", seed=1)[0])
-    assert not torch.equal(*made("f32[8]", "f32[8]"))
+VALUES: dict[str, object] = {
+    "3": 3,
+    "-3": -3,
+    "2.5": 2.5,
+    "1e-5": 1e-5,
+    "true": True,
+    "False": False,
+    "none": None,
+    "'a b'": "a b",
+    "(1,2)": (1, 2),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("3", 3),
-        ("-3", -3),
-        ("2.5", 2.5),
-        ("1e-5", 1e-5),
-        ("true", True),
-        ("False", False),
-        ("none", None),
-        ("'a b'", "a b"),
-        ("(1,2)", (1, 2)),
-    ],
-)
-def test_plain_values(text: str, value: object) -> None:
-    assert made(text) == (value,)
-    assert inputs_from_texts([f"name={text}"]).named == (("name", value),)
+def test_plain_values() -> None:
+    assert {text: made(text)[0] for text in VALUES} == VALUES
+    assert [inputs_from_texts([f"name={text}"]).named for text in VALUES] == [(("name", value),) for value in VALUES.values()]
 
 
 def test_order_and_names() -> None:
@@ -95,6 +90,8 @@ def test_order_and_names() -> None:
     args, kwargs = inputs.made(0)
     assert (args[0].shape, args[1]) == ((1,), 7)
     assert (kwargs["mask"].dtype, kwargs["flag"]) == (torch.bool, True)
+    with pytest.raises(UsageError, match="'x' is given twice"):
+        inputs_from_texts(["x=1", "x=2"])
 
 
 @pytest.mark.parametrize(
@@ -134,11 +131,6 @@ def test_a_slip_is_marked(text: str, said: str, marked: str) -> None:
     assert line == f"  {text}"
     assert line[start : start + len(marked)] == marked
     assert marks.count("^") == max(len(marked), 1)
-
-
-def test_a_name_given_twice() -> None:
-    with pytest.raises(UsageError, match="'x' is given twice"):
-        inputs_from_texts(["x=1", "x=2"])
 
 
 @given(st.text(max_size=30))

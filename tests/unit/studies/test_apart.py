@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -27,7 +28,7 @@ LONG = Limits(seconds=60)
 
 
 def end_of(function: Callable[..., Any], folder: Path, *args: object, limits: Limits = LONG) -> ProcessResult:
-    return run_in_subprocess(function, args, limits=limits, folder=folder)
+    return run_in_subprocess(function, args, limits=limits, folder=Path(tempfile.mkdtemp(dir=folder)))
 
 
 def is_alive(pid: int) -> bool:
@@ -54,12 +55,6 @@ def pid_in(file: Path) -> int:
     raise AssertionError(f"{file} was not written")
 
 
-def test_an_answer(tmp_path: Path) -> None:
-    ended = end_of(small_cases.doubled, tmp_path, 4)
-    assert (ended.status, ended.reason, ended.value, ended.log) == ("ok", "", {"twice": 8}, "working\n")
-    assert ended.wall_ns > 0
-
-
 def test_a_segmentation_fault_names_the_signal_and_the_line(tmp_path: Path) -> None:
     ended = end_of(small_cases.dereferences_null, tmp_path)
     assert ended.status == "crashed"
@@ -68,16 +63,11 @@ def test_a_segmentation_fault_names_the_signal_and_the_line(tmp_path: Path) -> N
     assert "small_cases.py:" in ended.reason
 
 
-def test_a_hang_ends_at_its_limit_and_names_the_line(tmp_path: Path) -> None:
-    ended = end_of(small_cases.hangs, tmp_path, limits=Limits(seconds=1.5))
+def test_a_hang_ends_at_its_limit_with_all_that_it_started_and_names_the_line(tmp_path: Path) -> None:
+    ended = end_of(small_cases.hangs_with_a_child, tmp_path, str(tmp_path / "pid"), limits=Limits(seconds=1.5))
     assert ended.status == "timeout"
     assert ended.reason.startswith("no answer within 1.5 s, while waiting, at ")
     assert ended.reason.endswith(" in hangs")
-
-
-def test_nothing_that_it_started_is_left(tmp_path: Path) -> None:
-    ended = end_of(small_cases.hangs_with_a_child, tmp_path, str(tmp_path / "pid"), limits=Limits(seconds=1.5))
-    assert ended.status == "timeout"
     assert gone(pid_in(tmp_path / "pid"))
 
 
@@ -123,20 +113,17 @@ def test_other_ends(function: Callable[..., Any], args: tuple[int, ...], status:
     assert ended.reason.startswith(reason)
 
 
-def test_an_early_answer_counts_though_the_process_crashes_after_it(tmp_path: Path) -> None:
-    ended = end_of(small_cases.answers_and_crashes, tmp_path)
-    assert (ended.status, ended.value) == ("ok", {"done": True})
-
-
-def test_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
-    ended = end_of(small_cases.chatters, tmp_path)
-    assert ended.status == "ok"
-    assert ended.log.endswith("the end\n")
-    assert len(ended.log) < 100_000
-
-
-def test_it_has_no_input_and_no_arguments(tmp_path: Path) -> None:
-    assert end_of(small_cases.reads, tmp_path).value == ["", "ortlens"]
+def test_an_answer(tmp_path: Path) -> None:
+    ended = end_of(small_cases.doubled, tmp_path, 4)
+    assert (ended.status, ended.reason, ended.value, ended.log) == ("ok", "", {"twice": 8}, "working\n")
+    assert ended.wall_ns > 0
+    early = end_of(small_cases.answers_and_crashes, tmp_path)
+    assert (early.status, early.value) == ("ok", {"done": True}), "it counts though the process crashes after it"
+    assert end_of(small_cases.reads, tmp_path).value == ["", "ortlens"], "it has no input and no arguments"
+    long = end_of(small_cases.chatters, tmp_path)
+    assert long.status == "ok"
+    assert long.log.endswith("the end\n")
+    assert len(long.log) < 100_000
 
 
 def test_what_cannot_be_pickled_is_refused(tmp_path: Path) -> None:

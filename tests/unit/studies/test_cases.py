@@ -44,14 +44,8 @@ def test_every_way_to_write_a_case() -> None:
     ]
     assert cases[-1].inputs == ("f32[2]",)
     assert cases[-1].time_limit == 3
-
-
-def test_a_list_takes_names_from_targets() -> None:
-    assert [case.name for case in cases_from(["a.b:net", small_cases.doubled, Case(target="a:b", name="mine")])] == [
-        "net",
-        "doubled",
-        "mine",
-    ]
+    listed = cases_from(["a.b:net", small_cases.doubled, Case(target="a:b", name="mine")])
+    assert [case.name for case in listed] == ["net", "doubled", "mine"], "names are those of targets"
 
 
 def test_options_multiply_the_cases_and_those_of_a_case_win() -> None:
@@ -64,11 +58,6 @@ def test_options_multiply_the_cases_and_those_of_a_case_win() -> None:
     ]
     assert cases_from(cases) == cases
     assert [dict(case.options) for case in cases_from(["m:a"], {"on_slow": "fallback"})] == [{"on_slow": "fallback"}]
-
-
-def test_a_file_target_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cases_from(["models.py:net"])[0].target == f"{tmp_path}/models.py:net"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +87,7 @@ def test_python_files_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    assert cases_from(["models.py:net"])[0].target == f"{tmp_path}/models.py:net"
     for text, names in (("survey_of_mine.py", ["net"]), ("survey_of_mine.py:FEW", ["net"]), ("survey_of_mine:many", ["x"])):
         cases = cases_from_text(text)
         assert [case.name for case in cases] == names

@@ -51,6 +51,8 @@ def test_the_key_depends_on_case_options_extras_and_versions(monkeypatch: pytest
     keys = [key_of(CASE, Extras()), key_of(CASE, Extras(verify=True)), *(key_of(case, Extras()) for case in others)]
     assert len(set(keys)) == len(keys)
     assert key_of(replace(CASE, time_limit=3, memory_limit=4), Extras()) == keys[0]
+    with pytest.raises(UsageError, match="cannot be sent to another process"):
+        key_of(replace(CASE, options={"pre_ort_model_transforms": [lambda model: model]}), Extras())
     monkeypatch.setattr(_versions, "installed", lambda: {"torch": "9.9"})
     assert key_of(CASE, Extras()) not in keys
 
@@ -60,12 +62,6 @@ def test_options_are_said_without_the_keys_of_a_provider() -> None:
     said = job(replace(CASE, options=given)).options
     assert said.startswith("on_error='raise', preferred_execution_providers=CPUExecutionProvider, api_key: ")
     assert "zq-provider" not in said
-
-
-def test_what_cannot_be_pickled_is_refused() -> None:
-    case = replace(CASE, options={"pre_ort_model_transforms": [lambda model: model]})
-    with pytest.raises(UsageError, match="cannot be sent to another process"):
-        key_of(case, Extras())
 
 
 def test_a_result_is_found_again_with_its_files(tmp_path: Path) -> None:
@@ -84,45 +80,37 @@ def test_a_result_is_found_again_with_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "asked", "verdict"),
+    ("status", "asked", "again"),
     [
-        ("ok", (True, 10, 100), "kept"),
-        ("failed", (False, 10, 100), "kept"),
-        ("failed", (True, 10, 100), "run again"),
-        ("crashed", (False, 99, 999), "kept"),
-        ("timeout", (False, 10, 100), "kept"),
-        ("timeout", (False, 9, 100), "kept"),
-        ("timeout", (False, 11, 100), "run again"),
-        ("memory", (False, 99, 100), "kept"),
-        ("memory", (False, 10, 101), "run again"),
-        ("memory", (False, 10, None), "run again"),
-        ("lost", (False, 10, 100), "run again"),
+        ("ok", (True, 10, 100), False),
+        ("failed", (False, 10, 100), False),
+        ("failed", (True, 10, 100), True),
+        ("crashed", (False, 99, 999), False),
+        ("timeout", (False, 10, 100), False),
+        ("timeout", (False, 11, 100), True),
+        ("memory", (False, 99, 100), False),
+        ("memory", (False, 10, 101), True),
+        ("memory", (False, 10, None), True),
+        ("lost", (False, 10, 100), True),
     ],
 )
-def test_which_results_are_taken_again(status: SurveyStatus, asked: tuple[bool, float, int | None], verdict: str, tmp_path: Path) -> None:
+def test_which_results_are_taken_again(status: SurveyStatus, asked: tuple[bool, float, int | None], again: object, tmp_path: Path) -> None:
     results = Results(tmp_path / "out")
     results.keep(job(), row(status), {}, "")
     retry, seconds, memory = asked
-    found = results.kept(job(seconds=seconds, memory=memory), retry=retry)
-    assert ("run again" if found is None else "kept") == verdict
+    assert (results.kept(job(seconds=seconds, memory=memory), retry=retry) is None) is again
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"row": {}}', '{"row": {"case": 1, "status": "ok"}, "limits": [1, 1]}', '{"row": null}'])
-def test_a_damaged_result_is_none(text: str, tmp_path: Path) -> None:
-    results = Results(tmp_path / "out")
-    results.keep(job(), row(), {}, "")
-    (results.place(job()) / "row.json").write_text(text, encoding="utf-8")
-    assert results.kept(job(), retry=False) is None
-
-
-def test_a_result_of_another_key_is_none(tmp_path: Path) -> None:
+def test_a_damaged_result_and_that_of_another_key_are_none(tmp_path: Path) -> None:
     results = Results(tmp_path / "out")
     results.keep(job(), row(), {}, "")
     file = results.place(job()) / "row.json"
-    held = json.loads(file.read_text(encoding="utf-8"))
-    held["row"]["key"] = "0" * 64
-    file.write_text(json.dumps(held), encoding="utf-8")
-    assert results.kept(job(), retry=False) is None
+    other = json.loads(file.read_text(encoding="utf-8"))
+    other["row"]["key"] = "0" * 64
+    row_of_numbers = '{"row": {"case": 1, "status": "ok"}, "limits": [1, 1]}'
+    for text in ("", "{", "[]", '{"row": {}}', row_of_numbers, '{"row": null}', json.dumps(other)):
+        file.write_text(text, encoding="utf-8")
+        assert results.kept(job(), retry=False) is None, text
 
 
 def test_what_a_process_recorded_before_its_end_is_in_its_row(tmp_path: Path) -> None:

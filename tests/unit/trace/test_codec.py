@@ -1,38 +1,20 @@
 from __future__ import annotations
 
-import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ortlens.errors import CaptureError
 from ortlens.trace import codec
 from ortlens.trace import records as r
 from ortlens.trace.codec import columns_from_records, record_from_row, records_from_columns, row_from_record
 from ortlens.trace.schema import TABLES
-from tests.unit.trace.strategies import records
-
-if TYPE_CHECKING:
-    from ortlens.trace.schema import Table
 
 LEDGER = TABLES["ledger"]
 NODES = TABLES["nodes"]
 NODE = {"graph_id": "g0", "node": "add", "target": "aten.add.Tensor", "supported": True}
-
-
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_record_survives_strict_json(table: Table, data: st.DataObject) -> None:
-    record = data.draw(records(table))
-    text = json.dumps(row_from_record(table, record), allow_nan=False)
-    again = record_from_row(table, json.loads(text))
-    # NaN equals nothing, itself included; repr tells all values apart, -0.0 from 0.0 as well.
-    assert repr(again) == repr(record)
 
 
 def test_floats_that_json_lacks_travel_as_text() -> None:
@@ -85,15 +67,10 @@ def test_wrong_floats_are_refused(value: object, message: str) -> None:
         record_from_row(LEDGER, {"graph_id": "g0", "part": "run", "ns": 1, "share": value})
 
 
-def test_the_row_that_failed_is_counted() -> None:
-    columns = {"graph_id": ["g0"] * 3, "part": ["run"] * 3, "ns": [1, 2, "3"], "share": [0.1] * 3}
-    with pytest.raises(CaptureError, match="table ledger, row 2, column ns: '3' is not an integer"):
+def test_a_message_counts_the_row_and_cuts_the_value() -> None:
+    columns = {"graph_id": ["g0"] * 3, "part": ["run"] * 3, "ns": [1, 2, "3" * 10**6], "share": [0.1] * 3}
+    with pytest.raises(CaptureError, match=r"table ledger, row 2, column ns: '33.* is not an integer") as caught:
         records_from_columns(LEDGER, 3, columns)
-
-
-def test_a_long_value_is_cut_in_the_message() -> None:
-    with pytest.raises(CaptureError) as caught:
-        record_from_row(NODES, {**NODE, "supported": "x" * 10**6})
     assert len(str(caught.value)) < 200
 
 
@@ -129,9 +106,3 @@ def test_more_rows_than_allowed_are_refused_both_ways(monkeypatch: pytest.Monkey
         columns_from_records(LEDGER, (part, part))
     with pytest.raises(CaptureError, match="table ledger: 2 rows are more than the 1"):
         records_from_columns(LEDGER, 2, {})
-
-
-def test_no_records_give_empty_columns() -> None:
-    columns = columns_from_records(LEDGER, ())
-    assert columns == {"graph_id": [], "part": [], "ns": [], "share": [], "rank": []}
-    assert records_from_columns(LEDGER, 0, columns) == ()

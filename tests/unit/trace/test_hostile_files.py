@@ -73,9 +73,10 @@ def _with_table(data: bytes, text: bytes) -> bytes:
 def test_any_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
     good, expected = _saved(tmp_path), small_capture()
     rng = random.Random(7)  # noqa: S311 - a fixed sample, not a secret
-    # Every byte of the zip's own structure behind the data, and a sample of the rest.
     directory = struct.unpack("<L", good[-6:-2])[0]
-    offsets = [*range(directory, len(good)), *rng.sample(range(directory), 400)]
+    fourth = [at for at in range(directory, len(good)) if good.startswith(b"PK\1\2", at)][3]
+    # Every byte of the zip's own structure: three entries, of which the others are like the last, and the end; and a sample of the rest.
+    offsets = [*range(directory, fourth), *range(len(good) - 22, len(good)), *rng.sample(range(directory), 250)]
     errors = 0
     for offset in offsets:
         damaged = bytearray(good)
@@ -83,21 +84,16 @@ def test_any_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
         outcome = _outcome(tmp_path / "bad.ortlens", bytes(damaged))
         assert isinstance(outcome, CaptureError) or outcome == expected, offset
         errors += isinstance(outcome, CaptureError)
-    assert errors > 400
+    assert errors > 0.6 * len(offsets)
 
 
-def test_any_truncation_is_noticed(tmp_path: Path) -> None:
+def test_truncations_and_random_bytes_are_refused(tmp_path: Path) -> None:
     good = _saved(tmp_path)
-    for length in [*range(0, len(good), 97), *range(len(good) - 60, len(good))]:
-        assert isinstance(_outcome(tmp_path / "bad.ortlens", good[:length]), CaptureError), length
-
-
-def test_random_bytes_are_refused(tmp_path: Path) -> None:
     rng = random.Random(3)  # noqa: S311 - a fixed sample, not a secret
-    end = _saved(tmp_path)[-22:]
-    for size in (0, 1, 21, 22, 100, 5000):
-        for tail in (b"", end):
-            assert isinstance(_outcome(tmp_path / "bad.ortlens", rng.randbytes(size) + tail), CaptureError)
+    cut = [good[:length] for length in (*range(0, len(good), 397), *range(len(good) - 60, len(good)))]
+    noise = [rng.randbytes(size) + tail for size in (0, 1, 21, 22, 100, 5000) for tail in (b"", good[-22:])]
+    for data in (*cut, *noise):
+        assert isinstance(_outcome(tmp_path / "bad.ortlens", data), CaptureError), data[:40]
 
 
 def test_missing_and_odd_paths_are_refused(tmp_path: Path) -> None:
@@ -166,13 +162,14 @@ def test_changed_members_of_a_folder_are_noticed(tmp_path: Path) -> None:
     _refused(folder, r"member 'models/m0\.onnx' has more than the 200 bytes allowed")
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "C:\\evil", "a\\b", "models/../../evil", "manifest.json\0.txt", "é.onnx", "NUL"])
-def test_hostile_member_names_are_refused(tmp_path: Path, name: str) -> None:
-    info = zipfile.ZipInfo("x" * len(name.encode()))
-    data = _rezipped(_saved(tmp_path), entries=[(info, b"evil")])
-    # Python's writer would clean the name, so it is put in afterwards.
-    (tmp_path / "bad.ortlens").write_bytes(data.replace(b"x" * len(name.encode()), name.encode()))
-    _refused(tmp_path / "bad.ortlens", "the name is not allowed in a capture")
+def test_hostile_member_names_are_refused(tmp_path: Path) -> None:
+    good = _saved(tmp_path)
+    for name in ("../evil", "/etc/evil", "C:\\evil", "a\\b", "models/../../evil", "manifest.json\0.txt", "é.onnx", "NUL"):
+        plain = "x" * len(name.encode())
+        data = _rezipped(good, entries=[(zipfile.ZipInfo(plain), b"evil")])
+        # Python's writer would clean the name, so it is put in afterwards.
+        (tmp_path / "bad.ortlens").write_bytes(data.replace(plain.encode(), name.encode()))
+        _refused(tmp_path / "bad.ortlens", "the name is not allowed in a capture")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad.ortlens", "good.ortlens"]
 
 
@@ -204,23 +201,18 @@ def test_a_folder_zipped_by_another_tool_opens(tmp_path: Path) -> None:
     assert _outcome(tmp_path / "other.ortlens", _rezipped(_saved(tmp_path), entries=entries)) == small_capture()
 
 
-def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
-    info = zipfile.ZipInfo("models/link")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), entries=[(info, b"/etc/passwd")]))
-    _refused(tmp_path / "bad.ortlens", "member 'models/link' is a symbolic link")
-
-
-def test_other_packing_and_encryption_are_refused(tmp_path: Path) -> None:
-    info = zipfile.ZipInfo("models/x")
-    info.compress_type = zipfile.ZIP_BZIP2
-    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), entries=[(info, b"x" * 100)]))
-    _refused(tmp_path / "bad.ortlens", "packed by method 12")
+def test_links_other_packing_and_encryption_are_refused(tmp_path: Path) -> None:
+    bad, link, packed = tmp_path / "bad.ortlens", zipfile.ZipInfo("models/link"), zipfile.ZipInfo("models/x")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    bad.write_bytes(_rezipped(_saved(tmp_path), entries=[(link, b"/etc/passwd")]))
+    _refused(bad, "member 'models/link' is a symbolic link")
+    packed.compress_type = zipfile.ZIP_BZIP2
+    bad.write_bytes(_rezipped(_saved(tmp_path), entries=[(packed, b"x" * 100)]))
+    _refused(bad, "packed by method 12")
     data = bytearray(_rezipped(_saved(tmp_path), entries=[("models/x", b"x")]))
-    at = data.rindex(b"PK\1\2")
-    data[at + 8] |= 1
-    (tmp_path / "bad.ortlens").write_bytes(data)
-    _refused(tmp_path / "bad.ortlens", "member 'models/x' is encrypted")
+    data[data.rindex(b"PK\1\2") + 8] |= 1
+    bad.write_bytes(data)
+    _refused(bad, "member 'models/x' is encrypted")
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
@@ -294,17 +286,9 @@ def test_hostile_json_is_refused_by_name(tmp_path: Path, text: bytes, message: s
     _refused(tmp_path / "bad.ortlens", rf"member 'tables/nodes\.json'.*{message}")
 
 
-def test_a_missing_member_is_named(tmp_path: Path) -> None:
-    (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), without=("models/m0.onnx",)))
-    _refused(tmp_path / "bad.ortlens", r"member 'models/m0\.onnx' is missing")
-
-
-def test_a_replaced_member_is_noticed(tmp_path: Path) -> None:
-    data = _rezipped(_saved(tmp_path), without=("models/m0.onnx",), entries=[("models/m0.onnx", b"evil" * 50)])
-    (tmp_path / "bad.ortlens").write_bytes(data)
-    _refused(tmp_path / "bad.ortlens", r"member 'models/m0\.onnx' was changed")
-
-
-def test_a_pickle_is_not_a_capture(tmp_path: Path) -> None:
-    (tmp_path / "bad.ortlens").write_bytes(b"cos\nsystem\n(S'touch evil'\ntR.")
+def test_missing_and_replaced_members_are_noticed(tmp_path: Path) -> None:
+    for entries, message in (((), "is missing"), ([("models/m0.onnx", b"evil" * 50)], "was changed")):
+        (tmp_path / "bad.ortlens").write_bytes(_rezipped(_saved(tmp_path), without=("models/m0.onnx",), entries=entries))
+        _refused(tmp_path / "bad.ortlens", rf"member 'models/m0\.onnx' {message}")
+    (tmp_path / "bad.ortlens").write_bytes(b"cos\nsystem\n(S'touch evil'\ntR.")  # a pickle
     _refused(tmp_path / "bad.ortlens", "not a capture file")

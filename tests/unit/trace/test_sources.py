@@ -41,10 +41,9 @@ def test_what_has_other_lines_than_ran_or_is_no_python_is_not_kept() -> None:
     assert kept_lines(PROGRAM, {14: "return x"}) == []
     assert kept_lines(PROGRAM, {99: "return x"}) == []
     assert kept_lines("def f(:\n    return 1\n", {2: "return 1"}) == []
-
-
-def test_lines_outside_of_functions_stand_alone() -> None:
-    assert kept_lines("a = 1\nb = f(a)\nc = 2\n", {2: "b = f(a)"}) == [None, "b = f(a)", None]
+    assert kept_lines("a = 1\nb = f(a)\nc = 2\n", {2: "b = f(a)"}) == [None, "b = f(a)", None], "outside of functions"
+    files = ("/home/ada/model.py", "<string>", "In[3]", "/v/lib/python3.11/site-packages/torch/nn.py", "C:\\x\\site-packages\\a.py")
+    assert [is_own(file) for file in (*files, "/usr/lib/python3.11/contextlib.py")] == [True, *[False] * 5]
 
 
 def test_a_file_comes_back_as_it_was() -> None:
@@ -64,13 +63,6 @@ def test_a_page_has_room_for_so_much() -> None:
     files = dict(attachment_of(f"{n}.py", ["x" * (MAX_TOTAL // 3)]) for n in range(4))
     assert len(sources_of(files)) == 2
     assert sources_of(dict([attachment_of("one.py", ["x" * MAX_TOTAL])])) == {}
-
-
-def test_only_files_of_the_user_are_theirs() -> None:
-    assert is_own("/home/ada/model.py")
-    installed = ("/v/lib/python3.11/site-packages/torch/nn.py", "/usr/lib/python3.11/contextlib.py", "C:\\x\\site-packages\\a.py")
-    for file in ("<string>", "In[3]", *installed):
-        assert not is_own(file)
 
 
 def test_lines_are_those_that_records_quote() -> None:

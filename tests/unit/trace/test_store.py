@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import sys
 import zipfile
 from dataclasses import replace
@@ -21,6 +20,7 @@ from ortlens import _files, _versions
 from ortlens.errors import CaptureError
 from ortlens.trace import archive, store
 from ortlens.trace import records as r
+from ortlens.trace.frames import frame_from_capture
 from ortlens.trace.schema import TABLES
 from tests.unit.trace.strategies import captures, small_capture
 
@@ -30,16 +30,20 @@ if TYPE_CHECKING:
 FORMS = pytest.mark.parametrize("name", ["run.ortlens", "run"], ids=["zip", "folder"])
 
 
-@pytest.mark.parametrize("name", ["run.ortlens", pytest.param("run", marks=pytest.mark.slow)], ids=["zip", "folder"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(capture=captures())
-def test_any_capture_survives(tmp_path: Path, name: str, capture: r.Capture) -> None:
-    path = store.save(capture, tmp_path / name)
+def test_any_capture_survives_and_becomes_frames_that_print_and_export(tmp_path: Path, capture: r.Capture) -> None:
+    path = store.save(capture, tmp_path / "run.ortlens")
     again = store.load(path)
     # NaN equals nothing; repr tells all other values apart. The order of the two mappings is not part of a capture.
     assert repr(replace(again, environment={}, attachments={})) == repr(replace(capture, environment={}, attachments={}))
     assert again.environment == capture.environment
     assert again.attachments == capture.attachments
+    for name in TABLES:
+        frame = frame_from_capture(again, name)
+        assert len(frame) == len(getattr(capture, name))
+        frame.to_csv().encode("utf-8")
+        repr(frame).encode("utf-8")
 
 
 @FORMS
@@ -78,7 +82,7 @@ def test_file_is_a_plain_zip_with_the_documented_members(tmp_path: Path) -> None
 def test_the_name_decides_between_file_and_folder(tmp_path: Path, name: str, is_folder: bool) -> None:  # noqa: FBT001 - parametrised
     path = store.save(small_capture(), os.path.join(tmp_path, name))  # noqa: PTH118 - pathlib drops the separator at the end
     assert path.is_dir() is is_folder
-    assert store.load(path) == small_capture()
+    assert store.load(path) == store.load(os.path.join(path, "") if is_folder else path) == small_capture()  # noqa: PTH118 - as above
 
 
 def test_an_existing_empty_folder_is_filled_whatever_its_name(tmp_path: Path) -> None:
@@ -94,36 +98,25 @@ def test_an_earlier_capture_is_replaced_and_nothing_else_is_left(tmp_path: Path,
     assert os.listdir(tmp_path) == [name]  # noqa: PTH208 - names only
 
 
-def test_a_folder_with_other_files_is_never_touched(tmp_path: Path) -> None:
+def test_files_and_folders_of_others_are_never_touched(tmp_path: Path) -> None:
     store.save(small_capture(), tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(CaptureError, match=r"the folder contains other files, such as 'notes\.txt'"):
-        store.save(r.Capture(), tmp_path / "run")
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(CaptureError, match="other files"):
-        store.save(r.Capture(), tmp_path / "plain")
+    store.save(small_capture(), tmp_path / "damaged")
+    (tmp_path / "damaged" / "manifest.json").write_text("{", encoding="utf-8")
     (tmp_path / "folders" / "empty").mkdir(parents=True)
-    with pytest.raises(CaptureError, match="contains other files, such as 'empty'"):
-        store.save(r.Capture(), tmp_path / "folders")
-    assert (tmp_path / "run" / "notes.txt").read_text(encoding="utf-8") == "mine"
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    for name, message in (
+        ("run", r"the folder contains other files, such as 'notes\.txt'"),
+        ("damaged", "the folder contains other files"),
+        ("folders", "contains other files, such as 'empty'"),
+        ("file", r"this is a file; a name ending in \.ortlens saves a file"),
+    ):
+        with pytest.raises(CaptureError, match=message):
+            store.save(r.Capture(), tmp_path / name)
+    assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("run/notes.txt", "file")] == ["mine"] * 2
     assert (tmp_path / "folders" / "empty").is_dir()
+    assert (tmp_path / "damaged" / "models" / "m0.onnx").exists()
     assert store.load(tmp_path / "run") == small_capture()
-
-
-def test_a_folder_whose_manifest_is_damaged_is_not_replaced(tmp_path: Path) -> None:
-    store.save(small_capture(), tmp_path / "run")
-    (tmp_path / "run" / "manifest.json").write_text("{", encoding="utf-8")
-    with pytest.raises(CaptureError, match="the folder contains other files"):
-        store.save(r.Capture(), tmp_path / "run")
-    assert (tmp_path / "run" / "models" / "m0.onnx").exists()
-
-
-def test_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("mine", encoding="utf-8")
-    with pytest.raises(CaptureError, match=r"this is a file; a name ending in \.ortlens saves a file"):
-        store.save(r.Capture(), tmp_path / "run")
-    assert (tmp_path / "run").read_text(encoding="utf-8") == "mine"
 
 
 @FORMS
@@ -188,19 +181,6 @@ def test_a_folder_is_exchanged_in_one_step(tmp_path: Path, monkeypatch: pytest.M
     assert os.listdir(tmp_path) == ["run"]  # noqa: PTH208 - names only
 
 
-def test_a_half_written_folder_has_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    write = Path.write_bytes
-
-    def noted(self: Path, data: bytes) -> int:
-        written.append(self.name)
-        return write(self, data)
-
-    monkeypatch.setattr(Path, "write_bytes", noted)
-    store.save(small_capture(), tmp_path / "run")
-    assert written.index("manifest.json") == len(written) - 1 > 0
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs symbolic links")
 def test_saving_over_a_link_writes_where_it_points(tmp_path: Path) -> None:
     store.save(r.Capture(), tmp_path / "real.ortlens")
@@ -210,13 +190,27 @@ def test_saving_over_a_link_writes_where_it_points(tmp_path: Path) -> None:
     assert store.load(tmp_path / "real.ortlens") == small_capture()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../x", "/x", "a\\b", "", "a//b", ".hidden", "a/..", "a/b.", "con.onnx", "models/NUL", "é", "a\0b", "a b", "x" * 241, "x" * 121],
-)
-def test_hostile_attachment_names_are_not_saved(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CaptureError, match="the name is not allowed"):
-        store.save(r.Capture(attachments={name: b""}), tmp_path / "run.ortlens")
+def test_hostile_attachment_names_are_not_saved(tmp_path: Path) -> None:
+    paths = (
+        "../x",
+        "/x",
+        "a\\b",
+        "",
+        "a//b",
+        ".hidden",
+        "a/..",
+        "a/b.",
+        "con.onnx",
+        "models/NUL",
+        "é",
+        "a\0b",
+        "a b",
+        "x" * 241,
+        "x" * 121,
+    )
+    for name in paths:
+        with pytest.raises(CaptureError, match="the name is not allowed"):
+            store.save(r.Capture(attachments={name: b""}), tmp_path / "run.ortlens")
     assert not list(tmp_path.iterdir())
 
 
@@ -320,7 +314,6 @@ def test_a_newer_schema_says_who_wrote_it_and_what_to_do(tmp_path: Path) -> None
         ({"format": "other"}, "not an ortlens capture"),
         ({"schema_version": None}, "the schema version is missing"),
         ({"schema_version": 0}, "not a positive number"),
-        ({"schema_version": True}, "not a positive number"),
         ({"schema_version": "2"}, "not a positive number"),
         ({"name": 3}, "name is not text"),
         ({"environment": ["a"]}, "environment is not a JSON object"),
@@ -374,12 +367,6 @@ from ortlens.trace.frames import frame_from_capture
 print(frame_from_capture(load(sys.argv[2]), "nodes")["node"].tolist())
 """
     assert run_python(program, str(root), str(path)).strip() == "['node']"
-
-
-def test_a_folder_may_be_carried_elsewhere(tmp_path: Path) -> None:
-    store.save(small_capture(), tmp_path / "run")
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert store.load(str(tmp_path / "copy") + os.sep) == small_capture()
 
 
 @pytest.mark.parametrize("way", ["exchanged", "renamed"])

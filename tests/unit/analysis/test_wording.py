@@ -1,0 +1,73 @@
+"""Sentences of findings and advice, each asserted once, in wording.txt: `kind: sentence`."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.overview import overview_of
+from ortlens.views.sentences import look_sentence, numbers_sentence, partitions_sentence, recompiles_sentence, wrong_sentence
+from ortlens.views.tiles import tiles_of
+from ortlens.views.time_sentences import call_sentences, generation_sentences, ledger_sentence
+from tests.unit.analysis import (
+    test_advice,
+    test_findings_calls,
+    test_findings_rules,
+    test_findings_slower,
+    test_generation,
+    test_numbers,
+    test_overview,
+    test_ranks,
+    test_timing,
+)
+from tests.unit.analysis.hand_made import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORDING = Path(__file__).with_name("wording.txt")
+
+
+def findings() -> Iterator[str]:
+    told = [(rule, fires) for rule, fires, *_ in test_findings_rules.CASES]
+    for module in (test_findings_rules, test_findings_slower, test_findings_calls, test_ranks):
+        told += module.WORDED
+    for rule, capture in told:
+        for item in found(capture, rule):
+            yield f"{rule}: {item.title} | {item.evidence} | {item.hazard} | {item.mitigation}"
+
+
+def advice() -> Iterator[str]:
+    versions: defaultdict[tuple[str, str | None], list[str]] = defaultdict(list)
+    for version, subject, sentence in test_advice.recorded():
+        versions[subject, sentence].append(version)
+    for (subject, sentence), those in versions.items():
+        only = "" if set(those) == set(test_advice.VERSIONS) else f" ({' '.join(sorted(set(those)))})"
+        yield f"{subject}{only}: {sentence}"
+    yield from (f"{subject}: {sentence}" for subject, sentence in test_advice.other_advice())
+
+
+def overviews() -> Iterator[str]:
+    for capture in (*test_overview.WORDED, test_generation.past_the_limit()):
+        yield from (f"look at {look.subject}: {look_sentence(look)}" for look in looks_of(overview_of(capture)))
+    for overview in map(overview_of, test_generation.WORDED):
+        said = (partitions_sentence(overview), recompiles_sentence(overview), *generation_sentences(overview))
+        yield f"generation: {' | '.join(said)}"
+    yield f"time of a call: {ledger_sentence(overview_of(test_generation.AROUND))}"
+    yield from (f"time per call: {said}" for said in call_sentences(overview_of(test_timing.two_functions())))
+    for capture in test_numbers.WORDED:
+        numbers = numbers_of(capture)
+        assert numbers is not None
+        yield f"numbers: {numbers_sentence(numbers)} | {wrong_sentence(numbers)} | {tiles_of(capture, overview_of(capture))[-1].detail}"
+
+
+def test_sentences_are_those_of_the_file() -> None:
+    """With ORTLENS_WRITE_WORDING=1, write the file anew; read the difference before it is committed."""
+    lines = [line.replace("\n", "; ") for line in dict.fromkeys([*findings(), *overviews(), *advice()])]
+    if os.environ.get("ORTLENS_WRITE_WORDING"):
+        WORDING.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert WORDING.read_text(encoding="utf-8").splitlines() == lines
