@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from ortlens.backend.partitioning.support import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 aten = torch.ops.aten
 NO = Verdict(supported=False, code="no_converter", reason="asked")
@@ -30,7 +29,6 @@ class Dag:
     inputs: int
     sources: tuple[tuple[int, ...], ...]
     supported: tuple[bool, ...]
-    sizes: tuple[int, ...]
 
 
 @st.composite
@@ -39,20 +37,19 @@ def dags(draw: st.DrawFn, *, most: int = 14, inputs: int = 2) -> Dag:
     count = draw(st.integers(1, most))
     sources = tuple(tuple(draw(st.lists(st.integers(0, number + inputs - 1), min_size=1, max_size=2))) for number in range(count))
     flags = tuple(draw(st.lists(st.booleans(), min_size=count, max_size=count)))
-    sizes = tuple(draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)))
-    return Dag(inputs, sources, flags, sizes)
+    return Dag(inputs, sources, flags)
 
 
-def graph_of(dag: Dag, *, sized: bool = False) -> tuple[torch.fx.Graph, list[torch.fx.Node]]:
+def graph_of(dag: Dag) -> tuple[torch.fx.Graph, list[torch.fx.Node]]:
     """The graph; every node without a user is an output."""
     graph = torch.fx.Graph()
     values: list[torch.fx.Node] = [graph.placeholder(f"in{number}") for number in range(dag.inputs)]
     for value in values:
         value.meta["val"] = torch.empty(3)
-    for number, sources in enumerate(dag.sources):
+    for sources in dag.sources:
         args = [values[source] for source in sources]
         node = graph.call_function(aten.sub.Tensor, tuple(args)) if len(args) > 1 else graph.call_function(aten.sin.default, tuple(args))
-        node.meta["val"] = torch.empty(dag.sizes[number] if sized else 3)
+        node.meta["val"] = torch.empty(3)
         values.append(node)
     made = values[dag.inputs :]
     used = {source for node in made for source in node.all_input_nodes}
@@ -81,30 +78,8 @@ def longest_alternation(dag: Dag) -> int:
     return max(runs_after(number, inside=False) for number in range(len(dag.sources)))
 
 
-def can_be_scheduled(dag: Dag, labels: Sequence[int]) -> bool:
-    """Whether a labelling of the supported nodes, in order, leaves partitions that can run one after another."""
-    label = iter(labels)
-    group: list[Any] = [("part", next(label)) if flag else ("eager", number) for number, flag in enumerate(dag.supported)]
-    before: dict[Any, set[Any]] = {name: set() for name in group}
-    for number, sources in enumerate(dag.sources):
-        for source in sources:
-            if source >= dag.inputs and group[source - dag.inputs] != group[number]:
-                before[group[number]].add(group[source - dag.inputs])
-    try:
-        TopologicalSorter(before).prepare()
-    except CycleError:
-        return False
-    return True
-
-
-def module_of(graph: torch.fx.Graph, **attributes: Any) -> torch.fx.GraphModule:
-    owner = torch.nn.Module()
-    for name, value in attributes.items():
-        if isinstance(value, torch.Tensor):
-            owner.register_buffer(name, value)
-        else:
-            setattr(owner, name, value)
-    return torch.fx.GraphModule(owner, graph)
+def module_of(graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
 def traced(function: Callable[..., Any], *args: Any, symbolic: bool = False, **tracing: Any) -> torch.fx.GraphModule:

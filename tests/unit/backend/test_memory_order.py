@@ -26,11 +26,15 @@ def test_memory_order_makes_any_permuted_tensor_contiguous(order: list[int], siz
         assert sorted(permutation) == [0, 1, 2, 3]
 
 
+ODD = (torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal())
+
+
 def test_what_is_not_dense_or_no_tensor_has_no_memory_order() -> None:
-    for tensor in (torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal(), torch.empty(0, 3).t()):
-        assert memory_order.memory_order(tensor) is None
-    for value in (3, True, None, torch.empty(2, 2).to_sparse()):
+    for value in (*ODD, torch.empty(0, 3).t(), torch.empty(2, 2).to_sparse(), 3, True, None):
         assert memory_order.memory_order(value) is None
+    plain = [torch.empty(3, 4), torch.empty(3, 4).t(), torch.empty(0, 4), torch.empty(4, 6)[:0, ::2], torch.empty(())]
+    assert all(memory_order.needs_restride(tensor) for tensor in ODD)
+    assert not any(memory_order.needs_restride(tensor) for tensor in plain)
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["keep", "expand", "step"])), min_size=1, max_size=4), st.randoms())
@@ -43,14 +47,6 @@ def test_restride_keeps_values_and_gives_the_strides(dims: list[tuple[int, str]]
     made = memory_order.restride(view.contiguous(), view.stride())
     torch.testing.assert_close(made, view)
     assert made.stride() == tuple(view.stride())
-
-
-def test_strides_that_restride_is_for() -> None:
-    odd = [torch.empty(3, 1).expand(3, 4), torch.empty(4, 6)[:, ::2], torch.empty(5, 5).diagonal()]
-    plain = [torch.empty(3, 4), torch.empty(3, 4).t(), torch.empty(0, 4), torch.empty(4, 6)[:0, ::2], torch.empty(())]
-    assert all(memory_order.needs_restride(tensor) for tensor in odd)
-    assert not any(memory_order.needs_restride(tensor) for tensor in plain)
-    assert all(memory_order.memory_order(tensor) is None for tensor in odd)
 
 
 def test_what_is_laid_out_anew_is_no_view() -> None:

@@ -53,8 +53,10 @@ def answers(model: ir.Model) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_small_as_the_long_way_and_the_same_numbers(name: str) -> None:
-    short, long = converted(CASES[name]), converted(CASES[name])
-    short = optimize.optimize_model(short)
+    given, long = converted(CASES[name]), converted(CASES[name])
+    before = ir.to_proto(given).SerializeToString()
+    short = optimize.optimize_model(given)
+    assert ir.to_proto(given).SerializeToString() == before
     with _torch.quiet():
         onnxscript.optimizer.optimize_ir(long, onnx_shape_inference=False)
     assert sum(1 for _ in short.graph) <= sum(1 for _ in long.graph)
@@ -73,16 +75,6 @@ def test_numpy_folds_only_what_it_rounds_as_onnx_runtime() -> None:
     with torch.no_grad():
         for ours, theirs in zip(torch.compile(function, backend="ortlens")(torch.ones(1)), function(torch.ones(1)), strict=True):
             torch.testing.assert_close(ours, theirs)
-
-
-def test_rules_are_tried_where_they_can_match_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    rules = rewrite_rules()
-    for guarded in rules:
-        if guarded.name == "ReshapeReshape":
-            monkeypatch.setattr(guarded._rule, "try_rewrite", lambda _model, _graph, node, **_: tried.append(node.op_type))
-    onnxscript.rewriter.RewritePass(rules)(converted(attention))
-    assert set(tried) == {"Reshape"}
 
 
 def test_an_onnxscript_that_lacks_a_rule_applies_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +115,6 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
     assert raised.value.pass_name == breaks.__name__
     assert isinstance(raised.value.__cause__, ValueError)
     assert ir.to_proto(model).SerializeToString() == before
-
-
-def test_optimising_leaves_the_model_as_it_was() -> None:
-    model = converted(attention)
-    before = ir.to_proto(model).SerializeToString()
-    optimized = optimize.optimize_model(model)
-    assert ir.to_proto(model).SerializeToString() == before
-    assert len(optimized.graph) < len(model.graph)
 
 
 def test_a_pass_does_not_run_when_no_earlier_pass_ensures_what_it_requires() -> None:

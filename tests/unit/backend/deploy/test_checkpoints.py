@@ -99,17 +99,12 @@ def test_of_a_mapping_only_tensors_are_taken() -> None:
         checkpoints.open_weights({"up.weight": [1.0, 2.0]})
 
 
-@pytest.mark.parametrize("source", ["nowhere.safetensors", "", 3, None])
+@pytest.mark.parametrize("source", ["nowhere.safetensors", "", 3, None, "."])
 def test_what_is_not_there_is_named(source: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "readme.txt").write_text("nothing")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="checkpoint"):
         checkpoints.open_weights(source)
-
-
-def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "readme.txt").write_text("nothing")
-    with pytest.raises(UsageError, match="contains no checkpoint"):
-        checkpoints.open_weights(tmp_path)
 
 
 class Hostile:
@@ -122,23 +117,17 @@ class Hostile:
         return Path.touch, (self._proof,)
 
 
-def hostile_zip(path: Path, proof: Path) -> None:
-    torch.save({"w": Hostile(proof)}, path)
+HOSTILE: dict[str, Callable[[object, Path], object]] = {
+    "zip": torch.save,
+    "pickle": lambda content, path: path.write_bytes(pickle.dumps(content)),
+    "legacy": lambda content, path: torch.save(content, path, _use_new_zipfile_serialization=False),
+}
 
 
-def hostile_pickle(path: Path, proof: Path) -> None:
-    path.write_bytes(pickle.dumps({"w": Hostile(proof)}))
-
-
-def hostile_legacy(path: Path, proof: Path) -> None:
-    torch.save({"w": Hostile(proof)}, path, _use_new_zipfile_serialization=False)
-
-
-@pytest.mark.parametrize("made", [hostile_zip, hostile_pickle, hostile_legacy], ids=lambda made: made.__name__)
-def test_code_in_a_checkpoint_does_not_run(made: Callable[[Path, Path], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", HOSTILE)
+def test_code_in_a_checkpoint_does_not_run(form: str, tmp_path: Path) -> None:
     proof, path = tmp_path / "ran", tmp_path / "model.pt"
-    made(path, proof)
-    proof.unlink(missing_ok=True)
+    HOSTILE[form]({"w": Hostile(proof)}, path)
     with pytest.raises(UsageError, match=r"model\.pt"):
         checkpoints.open_weights(path)
     assert not proof.exists()
@@ -156,34 +145,25 @@ def bytes_of(content: bytes) -> Callable[[Path], None]:
     return lambda path: (path.write_bytes(content), None)[1]
 
 
-def saved(content: Any) -> Callable[[Path], None]:  # noqa: ANN401 - anything that can be saved
-    return lambda path: torch.save(content, path)
-
-
 DAMAGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "empty safetensors": ("model.safetensors", bytes_of(b"")),
     "noise": ("model.safetensors", bytes_of(b"\xff" * 100)),
     "huge header": ("model.safetensors", bytes_of(struct.pack("<Q", 1 << 60) + b"{}")),
-    "header of another kind": ("model.safetensors", bytes_of(struct.pack("<Q", 2) + b"[]")),
     "offsets beyond the end": (
         "model.safetensors",
         bytes_of(struct.pack("<Q", 58) + b'{"w":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}'.ljust(58)),
     ),
     "empty torch": ("model.pt", bytes_of(b"")),
     "torch noise": ("model.pt", bytes_of(b"PK\x03\x04" + b"\x00" * 60)),
-    "torch text": ("model.pt", bytes_of(b"hello")),
-    "zip of nothing": ("model.pt", zip_of(b"")),
     "zip of noise": ("model.pt", zip_of(b"\x80\x02garbage")),
-    "a tensor alone": ("model.pt", saved(torch.ones(2))),
-    "a list": ("model.pt", saved([torch.ones(2)])),
-    "a number": ("model.pt", saved(3)),
+    "a tensor alone": ("model.pt", lambda path: torch.save(torch.ones(2), path)),
+    "a list": ("model.pt", lambda path: torch.save([torch.ones(2)], path)),
     "no json": ("model.safetensors.index.json", bytes_of(b"{")),
     "no utf-8": ("model.safetensors.index.json", bytes_of(b"\xff\xfe")),
     "json of a list": ("model.safetensors.index.json", bytes_of(b"[]")),
     "no weight map": ("model.safetensors.index.json", bytes_of(b"{}")),
     "weight map of a list": ("model.safetensors.index.json", bytes_of(b'{"weight_map": ["a"]}')),
     "shards that are numbers": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": 3}}')),
-    "shards that are lists": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": ["a"]}}')),
     "a shard without a name": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": ""}}')),
     "a shard that is missing": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": "model-1.safetensors"}}')),
     "itself as its shard": ("model.safetensors.index.json", bytes_of(b'{"weight_map": {"w": "model.safetensors.index.json"}}')),

@@ -70,22 +70,12 @@ def test_equal_values_are_computed_once_and_separate_ones_are_not(function: Call
     made, targets = compiled(function, X.clone())
     torch.testing.assert_close(made, function(X.clone()))
     assert {target: targets.count(target) for target in counts} == counts
-
-
-def test_what_a_program_returns_twice_is_two_tensors() -> None:
-    first, second, third, fourth = compiled(returned, X)[0]
-    assert len({value.untyped_storage().data_ptr() for value in (first, second, third, fourth)}) == 4
+    if isinstance(made, tuple):
+        assert len({value.untyped_storage().data_ptr() for value in made}) == len(made)
 
 
 def test_every_draw_is_another() -> None:
     assert compiled(drawn, X)[0].abs().min() > 0
-
-
-def test_the_node_that_stays_has_its_own_line() -> None:
-    lens = Lens()
-    torch.compile(repeated, backend=lens)(X)
-    lines = {node.target: node.source for node in lens.captured().nodes}
-    assert lines["aten.sin.default"] == "first = (x.t() * 2.0).sin()"
 
 
 def test_a_position_of_many_layers_is_checked_once() -> None:

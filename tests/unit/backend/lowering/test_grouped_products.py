@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -75,23 +75,25 @@ def inputs(batch: int, rows: int, length: int, dtype: torch.dtype = torch.float3
     return [value.to(dtype) for value in made]
 
 
-@pytest.mark.parametrize("varying", [False, True])
-@pytest.mark.parametrize("attention", [grouped, causal, masked, with_copies, by_hand])
+ATTENTIONS = (grouped, causal, masked, with_copies, by_hand)
+
+
+@pytest.mark.parametrize(("attention", "varying"), [*((attention, False) for attention in ATTENTIONS), (grouped, True), (by_hand, True)])
 def test_no_head_is_copied(attention: Attention, *, varying: bool) -> None:
     function, lens = attended(attention), Lens()
     compiled = torch.compile(function, backend=lens, dynamic=varying)
     with torch.no_grad():
-        for batch, rows, length in ((2, 5, 7), (3, 4, 6)):
+        for batch, rows, length in ((2, 5, 7), (3, 4, 6))[: 1 + varying]:
             given = inputs(batch, rows, length)
             torch.testing.assert_close(compiled(*given), function(*given))
     capture = lens.captured()
     assert [node.target for node in capture.nodes if len(node.shape or ()) == 5] == []
     assert varying or all((node.flops or 0) > 0 for node in capture.nodes if "bmm" in node.target)
     assert capture.fallbacks == ()
-    assert len(capture.graphs) == (1 if varying else 2)
+    assert len(capture.graphs) == 1
 
 
-@pytest.mark.parametrize("marked", [(1, 2), (0,), (0, 1, 2)])
+@pytest.mark.parametrize("marked", [(1, 2), (0,)])
 def test_some_sizes_vary(marked: tuple[int, ...]) -> None:
     """Marked are the batch, the rows of queries, and those of keys and values."""
     function, lens = attended(by_hand), Lens()
@@ -108,43 +110,44 @@ def test_some_sizes_vary(marked: tuple[int, ...]) -> None:
     assert all(len(node.shape or ()) < 5 for node in lens.captured().nodes)
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 5), (2, 0, 5), (2, 3, 0)])
-def test_nothing_to_multiply(shape: tuple[int, int, int]) -> None:
-    function, given = attended(by_hand), inputs(*shape)
+def test_nothing_to_multiply() -> None:
+    function = attended(by_hand)
     compiled = torch.compile(function, backend="ortlens", dynamic=True)
     with torch.no_grad():
-        for values in (inputs(3, 4, 6), given):
-            torch.testing.assert_close(compiled(*values), function(*values))
+        for shape in ((3, 4, 6), (0, 3, 5), (2, 0, 5), (2, 3, 0)):
+            given = inputs(*shape)
+            torch.testing.assert_close(compiled(*given), function(*given))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_other_element_types(dtype: torch.dtype) -> None:
-    function, given, rounding = attended(grouped), inputs(2, 3, 5, dtype), torch.finfo(dtype).eps
+@pytest.mark.parametrize(
+    ("attention", "dtype", "options"),
+    [
+        (grouped, torch.float64, {}),
+        (grouped, torch.float16, {}),
+        (in_another_order, torch.float32, {}),
+        (of_rows, torch.float32, {}),
+        (by_hand, torch.float32, {"min_partition_nodes": 999}),
+    ],
+    ids=["float64", "float16", "in another order", "of rows", "in PyTorch"],
+)
+def test_other_types_copies_and_products_of_pytorch_are_as_in_eager(
+    attention: Attention, dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    function, given = attended(attention), inputs(2, 3, 5, dtype)
+    rounding = None if dtype is torch.float32 else 4 * torch.finfo(dtype).eps
     with torch.no_grad():
-        made = torch.compile(function, backend="ortlens")(*given)
-    torch.testing.assert_close(made, function(*given), rtol=4 * rounding, atol=4 * rounding)
+        made = torch.compile(function, backend="ortlens", options=options)(*given)
+    torch.testing.assert_close(made, function(*given), rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("attention", [in_another_order, of_rows])
-def test_other_copies_are_as_in_eager(attention: Attention) -> None:
-    function, given = attended(attention), inputs(2, 3, 5)
-    with torch.no_grad():
-        torch.testing.assert_close(torch.compile(function, backend="ortlens")(*given), function(*given))
+def test_gradients_are_those_of_eager() -> None:
+    def both(*given: torch.Tensor) -> torch.Tensor:
+        return attended(grouped)(*given) + attended(by_hand)(*given).cos()
 
-
-@pytest.mark.parametrize("attention", [grouped, by_hand])
-def test_gradients_are_those_of_eager(attention: Attention) -> None:
-    function, gradients = attended(attention), []
-    for call in (function, torch.compile(function, backend="ortlens")):
+    gradients = []
+    for call in (both, torch.compile(both, backend="ortlens")):
         torch.manual_seed(0)
         given = [value.requires_grad_() for value in inputs(2, 3, 5)]
         call(*given).sin().sum().backward()
         gradients.append([value.grad for value in given])
     torch.testing.assert_close(*gradients)
-
-
-def test_products_that_pytorch_computes() -> None:
-    function, given = attended(by_hand), inputs(2, 3, 5)
-    compiled = torch.compile(function, backend="ortlens", options={"min_partition_nodes": 999})
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(*given), function(*given))

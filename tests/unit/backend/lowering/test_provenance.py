@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,41 @@ import pytest
 import torch
 import torch.fx
 
+import ortlens
 from ortlens import _torch
 from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering.user_frames import Frame, innermost
 from tests.unit.backend.graphs import aten, node_named, traced
+
+OWN = Frame("/home/ada/model.py", 3, "forward")
+PYTHON = Frame(str(copy.__file__), 153, "deepcopy")
+TORCH = Frame(f"{_torch.torch_folder()}/nn/modules/linear.py", 130, "forward")
+ORTLENS = Frame(str(Path(ortlens.__file__).parent / "lens" / "lens.py"), 1, "__call__")
+MODEL = Frame("/opt/lib/python3.11/site-packages/transformers/models/bert/modeling_bert.py", 300, "forward")
+WRAPPER = Frame("/opt/lib/python3.11/site-packages/transformers/utils/generic.py", 912, "wrapper")
+HOOK = Frame("/opt/lib/python3.11/site-packages/accelerate/hooks.py", 175, "new_forward")
+INSTALLED = Frame(f"{Path(copy.__file__).parent}/site-packages/einops/einops.py", 5, "rearrange")
+
+
+@pytest.mark.parametrize(
+    ("stack", "chosen"),
+    [
+        ([OWN, PYTHON], OWN),
+        ([OWN, TORCH], OWN),
+        ([OWN, MODEL, WRAPPER, TORCH], MODEL),
+        ([OWN, WRAPPER, HOOK], OWN),
+        ([MODEL, HOOK, MODEL._replace(line=301), PYTHON], MODEL._replace(line=301)),
+        ([MODEL, OWN._replace(function="wrapper")], OWN._replace(function="wrapper")),
+        ([INSTALLED, PYTHON], INSTALLED),
+        ([OWN, ORTLENS], OWN),
+        ([WRAPPER, TORCH], WRAPPER),
+        ([TORCH], TORCH),
+        ([PYTHON, TORCH], PYTHON),
+        ([], None),
+    ],
+)
+def test_the_innermost_frame_of_the_user_or_of_a_model(stack: list[Frame], chosen: Frame | None) -> None:
+    assert innermost(stack) == chosen
 
 
 def node_with(**meta: Any) -> torch.fx.Node:
@@ -20,25 +53,20 @@ def node_with(**meta: Any) -> torch.fx.Node:
     return node
 
 
-def frames(*places: tuple[str, int]) -> str:
-    return "\n".join(f'  File "{file}", line {line}, in forward\n    some code' for file, line in places)
-
-
-def test_the_innermost_line_outside_torch() -> None:
-    inside = f"{_torch.torch_folder()}/nn/modules/linear.py"
-    trace = frames(("/home/a b/model.py", 3), (__file__, 1), (inside, 130))
-    assert provenance.user_line(node_with(stack_trace=trace)) == (__file__, 1, Path(__file__).read_text().splitlines()[0])
-
-
-def test_torchs_own_line_when_there_is_no_other_and_nothing_when_there_is_none() -> None:
-    inside = f"{_torch.torch_folder()}/nn/modules/linear.py"
-    assert provenance.user_line(node_with(stack_trace=frames((inside, 1))))[:2] == (inside, 1)
-    for nothing in (node_with(), node_with(stack_trace=""), node_with(stack_trace="damaged"), node_with(stack_trace='File "x", line , in')):
-        assert provenance.user_line(nothing) == (None, None, None)
-
-
-def test_a_file_that_cannot_be_read_has_no_source() -> None:
-    assert provenance.user_line(node_with(stack_trace=frames(("/nowhere/model.py", 7)))) == ("/nowhere/model.py", 7, None)
+@pytest.mark.parametrize(
+    ("frames", "line"),
+    [
+        ((("/home/a b/model.py", 3), (__file__, 3), (TORCH.file, 130)), (__file__, 3, "from __future__ import annotations")),
+        ((("/nowhere/model.py", 7),), ("/nowhere/model.py", 7, None)),
+        ((("x", ""),), (None, None, None)),
+        ((), (None, None, None)),
+    ],
+    ids=["outside torch", "no file", "damaged", "nothing"],
+)
+def test_the_line_of_the_user(frames: tuple[tuple[str, int | str], ...], line: tuple[str | None, int | None, str | None]) -> None:
+    trace = "\n".join(f'  File "{file}", line {number}, in forward\n    some code' for file, number in frames)
+    assert provenance.user_line(node_with(stack_trace=trace)) == line
+    assert provenance.user_line(node_with()) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +92,6 @@ def test_the_innermost_module_and_the_one_of_the_forward() -> None:
     assert provenance.module_path(node_with()) == (None, None)
 
 
-def test_operators_read_as_people_write_them() -> None:
-    import math
-    import operator
-
-    graph = torch.fx.Graph()
-    names = [provenance.target_name(graph.call_function(target, ())) for target in (aten.add.Tensor, operator.add, math.floor, _named)]
-    assert names == ["aten.add.Tensor", "operator.add", "math.floor", "_named"]
-
-
-def _named() -> None: ...
-
-
 def test_bytes_of_nests_and_symbolic_sizes() -> None:
     assert provenance.tensor_bytes((torch.empty(2, 3), [torch.empty(4, dtype=torch.int64), None, 3])) == 24 + 32
     assert provenance.tensor_bytes(None) == provenance.tensor_bytes(torch.empty(0, 3)) == 0
@@ -97,22 +113,28 @@ def test_flops_of_products_convolutions_and_nothing_else(symbolic: bool) -> None
     assert flops[aten.mm.default] == 2 * 4 * 6 * 5
     assert flops[aten.convolution.default] == 2 * 3 * 6 * 6 * 2 * 3 * 3
     assert flops[aten.sin.default] == 0
+    assert provenance.node_flops(torch.fx.Graph().call_function(aten.mm.default, (3,))) == 0, "a formula that does not fit"
 
 
-def test_a_formula_that_does_not_fit_costs_a_figure_and_no_more() -> None:
-    graph = torch.fx.Graph()
-    node = graph.call_function(aten.mm.default, (3,))
-    assert provenance.node_flops(node) == 0
-
-
-def test_texts_of_shapes_and_dtypes() -> None:
-    graph = traced(lambda x: torch.cat([x, x]), torch.rand(5, 3), symbolic=True).graph
-    shape = provenance.shape_text(node_named(graph, aten.cat.default).meta["val"])
-    assert shape is not None
-    assert [type(size) for size in shape] == [str, str]
-    assert str(shape[0]).startswith("2*")
-    assert provenance.shape_text((torch.empty(2), torch.empty(3, 4))) == (2,)
-    assert provenance.shape_text(3) is None
-    number = next(node.meta["val"] for node in graph.nodes if node.op == "placeholder").shape[0]
-    values = (torch.empty(1, dtype=torch.bfloat16), [torch.empty(1, dtype=torch.bool)], number, 3, 0.5, True, None)
-    assert [provenance.dtype_text(value) for value in values] == ["bfloat16", "bool", "int", "int", "float", "bool", None]
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("L['x']", "x"),
+        ('L["x"]', "x"),
+        ("L['self']._modules['layers']._modules['0']._parameters['weight']", "layers.0.weight"),
+        ("L['fn']._modules['up']._parameters['bias']", "up.bias"),
+        ("L['mod']._buffers['running_mean']", "running_mean"),
+        ("L['self']._parameters['scale']", "scale"),
+        ("G['model']._modules['head']._parameters['weight']", "head.weight"),
+        ("L['model']._modules['head']._buffers['mask']", "head.mask"),
+        ("L['kwargs']['input_ids']", "input_ids"),
+        ("L['kwargs']", "kwargs"),
+        ("L['pair'][1]", "pair.1"),
+        ("L['given']['x']", "given.x"),
+        (None, "input_4"),
+        ("", "input_4"),
+        ("L", "input_4"),
+    ],
+)
+def test_names_read_as_in_the_users_code(source: str | None, name: str) -> None:
+    assert provenance.input_name(source, 4) == name

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from ortlens.backend.partitioning.extraction import Partition, split
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import NodeKind, kind_of
-from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, node_named, traced, verdicts_of
+from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, traced, verdicts_of
 
 
 def parts_of(module: torch.fx.GraphModule, *stays: object) -> tuple[Plan, list[Partition]]:
@@ -65,13 +65,7 @@ def test_sizes_of_inputs_are_carried_by_every_part_that_needs_them() -> None:
         assert not {node.name for node in carried} & {node.name for node in part.outputs}
 
 
-def test_a_graph_that_only_hands_inputs_through_has_no_parts() -> None:
-    module = traced(lambda x, y: (y, x), torch.rand(2), torch.rand(3))
-    assert parts_of(module)[1] == []
-
-
-def test_order_of_inputs_follows_their_first_use() -> None:
-    module = traced(lambda a, b, c: (c.sin() + a) * b, torch.rand(2), torch.rand(2), torch.rand(2))
-    ((part,),) = (parts_of(module)[1],)
+def test_inputs_that_are_handed_through_make_no_part_and_others_follow_their_first_use() -> None:
+    assert parts_of(traced(lambda x, y: (y, x), torch.rand(2), torch.rand(3)))[1] == []
+    (part,) = parts_of(traced(lambda a, b, c: (c.sin() + a) * b, torch.rand(2), torch.rand(2), torch.rand(2)))[1]
     assert [node.name for node in part.inputs] == ["c_1", "a_1", "b_1"]
-    assert node_named(part.module.graph, aten.sin.default).args[0].name == "c_1"  # type: ignore[union-attr]  # a node

@@ -1,24 +1,17 @@
-# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
-
 from __future__ import annotations
-
-import itertools
-import operator
-from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 from hypothesis import given, settings
 
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
-from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
+from ortlens.backend.partitioning.support import NodeKind, kind_of
 from tests.unit.backend.graphs import (
     EFFECT,
     NO,
     YES,
     Dag,
     aten,
-    can_be_scheduled,
     dags,
     graph_of,
     longest_alternation,
@@ -26,19 +19,11 @@ from tests.unit.backend.graphs import (
     verdicts_of,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-
-def planned(dag: Dag, *, sized: bool = False, min_nodes: int = 1) -> tuple[Plan, list[torch.fx.Node]]:
-    graph, nodes = graph_of(dag, sized=sized)
+def planned(dag: Dag, *, min_nodes: int = 1) -> tuple[Plan, list[torch.fx.Node]]:
+    graph, nodes = graph_of(dag)
     flags = dict(zip(nodes, dag.supported, strict=True))
     return plan_partitions(graph, verdicts_of(flags), min_nodes=min_nodes), nodes
-
-
-def chain(signs: str) -> Dag:
-    """One operator after another, supported where there is a plus."""
-    return Dag(1, tuple((number,) for number in range(len(signs))), tuple(sign == "+" for sign in signs), (1,) * len(signs))
 
 
 def wave(plan: Plan, node: torch.fx.Node) -> tuple[int, int]:
@@ -46,7 +31,7 @@ def wave(plan: Plan, node: torch.fx.Node) -> tuple[int, int]:
     return plan.level[node], int(plan.in_partition(node))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(dags())
 def test_no_node_runs_before_what_it_needs(dag: Dag) -> None:
     plan, nodes = planned(dag)
@@ -56,24 +41,13 @@ def test_no_node_runs_before_what_it_needs(dag: Dag) -> None:
                 assert wave(plan, source) <= wave(plan, node)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(dags(most=12))
 def test_as_few_partitions_as_the_longest_alternation_needs(dag: Dag) -> None:
     plan, nodes = planned(dag)
     assert plan.partition_count == longest_alternation(dag)
     assert {plan.level[node] for node in nodes if plan.in_partition(node)} == set(range(plan.partition_count))
     assert [plan.in_partition(node) for node in nodes] == list(dag.supported)
-
-
-@settings(max_examples=60)
-@given(dags(most=7))
-def test_no_labelling_at_all_does_with_fewer(dag: Dag) -> None:
-    plan, nodes = planned(dag)
-    supported = sum(dag.supported)
-    assert can_be_scheduled(dag, [plan.level[node] for node in nodes if plan.in_partition(node)])
-    if plan.partition_count > 1:
-        fewer = itertools.product(range(plan.partition_count - 1), repeat=supported)
-        assert not any(can_be_scheduled(dag, labels) for labels in fewer)
 
 
 def test_a_constant_is_made_where_it_is_used() -> None:
@@ -86,20 +60,6 @@ def test_a_constant_is_made_where_it_is_used() -> None:
     levels = {node.target: plan.level[node] for node in plan.verdicts}
     assert (levels[aten.sin.default], levels[aten.cos.default]) == (0, 1)
     assert levels[aten.tril.default] == levels[aten.ones.default] == 1
-
-
-def test_alternating_chain() -> None:
-    plan, nodes = planned(chain("+-++-+"))
-    assert [wave(plan, node) for node in nodes] == [(0, 1), (1, 0), (1, 1), (1, 1), (2, 0), (2, 1)]
-    assert plan.partition_count == 3
-
-
-def test_nothing_supported_and_nothing_at_all() -> None:
-    assert planned(chain("--"))[0].partition_count == 0
-    empty = torch.fx.Graph()
-    empty.output((empty.placeholder("x"),))
-    plan = plan_partitions(empty, lambda _: YES)
-    assert (plan.partition_count, plan.verdicts) == (0, {})
 
 
 @settings(max_examples=150)
@@ -116,45 +76,14 @@ def test_no_partition_is_under_the_limit(dag: Dag) -> None:
                 assert f"min_partition_nodes={least}" in (plan.verdicts[node].reason or "")
 
 
-def test_the_reason_counts_in_good_english() -> None:
-    plan, nodes = planned(chain("+-++"), min_nodes=3)
-    assert [plan.verdicts[node].reason for node in (nodes[0], nodes[2])] == [
-        "its partition would have 1 compute node, fewer than min_partition_nodes=3",
-        "its partition would have 2 compute nodes, fewer than min_partition_nodes=3",
-    ]
-
-
-def test_items_of_a_tuple_stay_with_their_producer() -> None:
-    graph = traced(lambda x: torch.topk(x.sin(), 2)[0].cos(), torch.ones(5)).graph
-    for refused in (aten.topk.default, aten.cos.default, None):
-
-        def verdict(node: torch.fx.Node, refused: Any = refused) -> Verdict:
-            return NO if refused in (node.target, _producer(node)) else YES
-
-        plan = plan_partitions(graph, verdict)
-        topk = next(node for node in graph.nodes if node.target is aten.topk.default)
-        for user in topk.users:
-            if user.target is operator.getitem:
-                assert plan.in_partition(user) == plan.in_partition(topk)
-                assert plan.level[user] == plan.level[topk]
-
-
-def _producer(node: torch.fx.Node) -> Any:
-    return node.all_input_nodes[0].target if node.target is operator.getitem else None
-
-
-def _order_of(plan: Plan, nodes: Iterable[torch.fx.Node]) -> list[tuple[int, int]]:
-    return [wave(plan, node) for node in nodes]
-
-
 @settings(max_examples=150)
 @given(dags())
 def test_effects_keep_the_order_of_the_program(dag: Dag) -> None:
     graph, nodes = graph_of(dag)
     flags = dict(zip(nodes, dag.supported, strict=True))
     plan = plan_partitions(graph, lambda node: YES if flags[node] else EFFECT)
-    effects = [node for node in nodes if not flags[node]]
-    assert _order_of(plan, effects) == sorted(_order_of(plan, effects))
+    effects = [wave(plan, node) for node in nodes if not flags[node]]
+    assert effects == sorted(effects)
     for node in nodes:
         for source in node.all_input_nodes:
             if source.op != "placeholder":

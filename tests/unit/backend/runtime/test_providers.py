@@ -31,17 +31,14 @@ def test_inferred_from_devices_others_before_cuda_before_the_cpu() -> None:
     assert names("cpu", "cuda:0", "cpu") == [CUDA, CPU]
     assert names("cuda:0", "cpu", "maia") == [MAIA, CUDA, CPU]
     assert names() == [CPU]
+    assert names("cuda:0", infer_execution_providers=False) == [CPU]
+    assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
 
 
 def test_preferred_before_inferred_before_default() -> None:
     assert names("cuda:0", preferred_execution_providers=[OTHER], default_execution_providers=[MAIA]) == [OTHER, CUDA, MAIA, CPU]
     assert names("cuda:0", preferred_execution_providers=[CPU]) == [CPU, CUDA], "what is preferred stays first, the CPU too"
     assert names("cuda:0", preferred_execution_providers=[CUDA, OTHER, CUDA]) == [CUDA, OTHER, CPU]
-
-
-def test_nothing_inferred_when_told_not_to() -> None:
-    assert names("cuda:0", infer_execution_providers=False) == [CPU]
-    assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
 
 
 def test_options_of_providers_are_kept_and_the_users_win() -> None:

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from ortlens.backend.runtime.shared_weights import shareable
 
-SIDE = 4
+FACTOR = "a = MatMul(x, w)"
+MODELS: dict[str, tuple[str, set[str]]] = {
+    "factors of products": (f"{FACTOR} y = Gemm<transB=1>(v, a)", {"w", "v"}),
+    "also added": (f"{FACTOR} y = Add(a, w)", set()),
+    "also the third operand of a product": (f"{FACTOR} y = Gemm(a, v, w)", {"v"}),
+    "also transposed": (f"{FACTOR} y = Transpose(w)", set()),
+    "also joined": (f"{FACTOR} y = Concat<axis=0>(a, w)", set()),
+    "also in an operator of others": (f"{FACTOR} y = com.example.MatMul(a, w)", set()),
+    "also in a graph inside a node": (
+        f"{FACTOR} y = If<then_branch = t () => (b) {{b = Identity(w)}}, else_branch = e () => (b) {{b = Identity(w)}}>(c)",
+        set(),
+    ),
+    "also an output": ("y = MatMul(x, w) u = Identity(y)", set()),
+}
 
 
-def model_of(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> onnx.ModelProto:
-    """A model of a square input `x` and the square initializers `w` and `v`."""
-    shape = [SIDE, SIDE]
-    weights = [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name in ("w", "v")]
-    graph = helper.make_graph(
-        list(nodes),
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
-        weights,
+@pytest.mark.parametrize("name", MODELS)
+def test_what_only_products_read_can_be_shared(name: str) -> None:
+    nodes, expected = MODELS[name]
+    outputs = "float[4,4] y, float[4,4] w" if "output" in name else "float[4,4] y"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18, "com.example" : 1]> g (float[4,4] x, bool c) => ({outputs})
+        <float[1,1] w = {{0}}, float[1,1] v = {{0}}> {{ {nodes} }}"""
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-
-
-def test_factors_of_products_can_be_shared() -> None:
-    first, second = helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Gemm", ["v", "a"], ["y"], transB=1)
-    assert shareable(model_of(first, second)) == {"w", "v"}
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        helper.make_node("Add", ["a", "w"], ["y"]),
-        helper.make_node("Gemm", ["a", "v", "w"], ["y"]),
-        helper.make_node("Transpose", ["w"], ["y"]),
-        helper.make_node("Concat", ["a", "w"], ["y"], axis=0),
-        helper.make_node("MatMul", ["a", "w"], ["y"], domain="com.example"),
-    ],
-    ids=lambda node: f"{node.domain}{node.op_type}",
-)
-def test_what_another_node_reads_as_well_is_not_shared(node: onnx.NodeProto) -> None:
-    assert "w" not in shareable(model_of(helper.make_node("MatMul", ["x", "w"], ["a"]), node))
-
-
-def test_what_a_graph_inside_a_node_reads_is_not_shared() -> None:
-    inner = helper.make_graph([helper.make_node("Identity", ["w"], ["b"])], "inner", [], [helper.make_empty_tensor_value_info("b")])
-    nodes = helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
-    assert shareable(model_of(*nodes)) == set()
-
-
-def test_an_output_is_not_shared() -> None:
-    assert shareable(model_of(helper.make_node("MatMul", ["x", "w"], ["y"]), outputs=("y", "w"))) == set()
+    for weight in model.graph.initializer:
+        weight.dims[:], weight.float_data[:] = [4, 4], [0.0] * 16
+    assert shareable(model) == expected

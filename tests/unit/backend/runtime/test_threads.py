@@ -31,28 +31,14 @@ def work(size: int, *, symbolic: bool = False) -> int | None:
     return threads.work_of(node for node in module.graph.nodes if node.op == "call_function")
 
 
-def test_work_is_flops_and_elements() -> None:
+def test_the_choice_follows_from_the_work_and_from_who_else_computes() -> None:
     assert work(8) == 2 * 8**3 + 2 * 8**2
-
-
-@pytest.mark.parametrize(("alternates", "spinning", "said"), [(False, True, "the whole graph"), (True, False, "PyTorch computes too")])
-def test_who_else_computes_decides_on_spinning(alternates: bool, spinning: bool, said: str) -> None:  # noqa: FBT001
-    choice = threads.choose(work(256), alternates=alternates)
-    assert (choice.count, choice.spinning) == (2, spinning)
-    assert said in choice.reason
-
-
-def test_little_work_gets_one_thread() -> None:
+    alone, beside = (threads.choose(work(256), alternates=alternates) for alternates in (False, True))
+    assert (alone.count, alone.spinning, beside.count, beside.spinning) == (2, True, 2, False)
     assert threads.choose(work(8), alternates=False).count == 1
-
-
-def test_sizes_that_may_grow_are_not_taken_for_little_work() -> None:
-    assert threads.choose(work(8, symbolic=True), alternates=False).count == 2
-
-
-def test_never_more_than_pytorch() -> None:
+    assert threads.choose(work(8, symbolic=True), alternates=False).count == 2, "sizes that may grow are not taken for little work"
     torch.set_num_threads(1)
-    assert threads.choose(work(256), alternates=False) == threads.ThreadChoice(count=1, spinning=False, reason="1, as many as PyTorch uses")
+    assert (threads.choose(work(256), alternates=False).count, threads.choose(work(256), alternates=False).spinning) == (1, False)
 
 
 @pytest.mark.parametrize("spinning", [True, False])
@@ -72,17 +58,6 @@ def test_of_the_user() -> None:
     choice = threads.of_the_user(options)
     assert (choice.count, choice.spinning) == (3, False)
     assert "ort_session_options" in choice.reason
-
-
-def test_recorded_with_the_session() -> None:
-    def alternating(x: torch.Tensor) -> torch.Tensor:
-        return torch.complex(x @ x, x).real @ x
-
-    lens = ortlens.Lens()
-    torch.compile(alternating, backend=lens)(torch.rand(256, 256))
-    assert set(lens.sessions.threads) == {2}
-    assert not lens.sessions.spinning.any()
-    assert all("PyTorch computes too" in reason for reason in lens.sessions.threads_reason)
 
 
 def tasks() -> int:
@@ -117,5 +92,7 @@ def test_a_graph_that_alternates_gives_the_same_with_threads_put_to_rest() -> No
     fast = torch.compile(alternating, backend=lens)
     for _ in range(3):
         torch.testing.assert_close(fast(x), alternating(x))
+    assert set(lens.sessions.threads) == {2}
+    assert not lens.sessions.spinning.any()
     resting = ["are ended before each run" in reason for reason in lens.sessions.threads_reason]
     assert any(resting) == (_torch.openmp_pause() is not None)

@@ -40,11 +40,6 @@ def test_one_changed_byte_anywhere_is_noticed_within_the_calls_that_it_states(si
     assert watched.changed() == frozenset()
 
 
-def test_weights_above_a_mebibyte_are_not_copied() -> None:
-    watched = WeightWatch({"w": arrays_of(3 << 20)["w0"].data})
-    assert {type(kept) for window in watched._windows for _, (kept, _) in window} == {int}
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8])
 def test_checksums_see_what_plain_sums_miss(dtype: type) -> None:
     array: np.ndarray[Any, Any] = (np.arange((2 << 20) // np.dtype(dtype).itemsize) % 99 + 1).astype(dtype)

@@ -1,8 +1,9 @@
-"""Pools: how many windows there are, what they average, and where the largest value is."""
+"""Pools: how many windows there are, what they average, where the largest value is, and their gradients."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -19,15 +20,33 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable
 
+_aten = torch.ops.aten
 X = torch.sin(torch.arange(2 * 3 * 6 * 7 * 9.0)).reshape(2, 3, 6, 7, 9)
 AVERAGE, LARGEST = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d), (F.max_pool1d, F.max_pool2d, F.max_pool3d)
-
 _UNBLOCKED = ["Add", "Conv", "Conv", "Conv", "MaxPool"]  # on processors for which ONNX Runtime has no such order
+
+ADAPTIVE: dict[str, Any] = {
+    "average to 4": lambda x: F.adaptive_avg_pool1d(x[0, 0], 4),
+    "average to (3, 5)": lambda x: F.adaptive_avg_pool2d(x[0], (3, 5)),
+    "average to (None, 11)": lambda x: F.adaptive_avg_pool2d(x[0], (None, 11)),
+    "average to (4, 3, 2)": lambda x: F.adaptive_avg_pool3d(x, (4, 3, 2)),
+    "average to (3, 7, 3)": lambda x: F.adaptive_avg_pool3d(x, (3, 7, 3)),
+    "average of one": lambda x: F.adaptive_avg_pool3d(x[0], (4, 3, 2)) + F.adaptive_avg_pool3d(x[0], 2)[0, 0, 0, 0],
+    "area": lambda x: F.interpolate(x[0], size=(4, 4), mode="area"),
+    "largest to 4": lambda x: F.adaptive_max_pool1d(x[0, 0], 4, return_indices=True),
+    "largest to (3, 5)": lambda x: F.adaptive_max_pool2d(x[0], (3, 5), return_indices=True),
+    "largest to (11, None)": lambda x: F.adaptive_max_pool2d(x[0, 0], (11, 9), return_indices=True),
+    "largest to (4, 3, 2)": lambda x: F.adaptive_max_pool3d(x, (4, 3, 2), return_indices=True),
+    "largest to (3, 7, 3)": lambda x: F.adaptive_max_pool3d(x, (3, 7, 3), return_indices=True),
+    "largest to (2, 2, 2), values": lambda x: F.adaptive_max_pool3d(x, 2),
+    "largest to (3, 2), values": lambda x: F.adaptive_max_pool2d(x[0], (3, 2)),
+    "largest to 2, values": lambda x: F.adaptive_max_pool1d(x[0, 0], 2),
+}
 
 
 def cases() -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for dims, (size, step, pad) in itertools.product((1, 2, 3), ((2, 2, 1), (3, 2, 1), (2, 3, 0), (3, 1, 0))):
+    for dims, (size, step, pad) in itertools.product((1, 2, 3), ((2, 2, 1), (3, 2, 1), (2, 3, 0), (3, 1, 0), (3, 1, 1))):
         for ceil, whole in itertools.product((False, True), (False, True)):
             name = f"{dims} dimensions, size {size}, step {step}, padding {pad}, ceil {ceil}, {whole}"
             made[f"average, {name}"] = lambda x, d=dims, a=(size, step, pad, ceil, whole): AVERAGE[d - 1](x[(0,) * (3 - d)], *a)
@@ -51,15 +70,94 @@ def test_as_pytorch(*, dynamic: bool) -> None:
     assert all("begin in the padding" in row.reason or "divisor_override" in row.reason for row in capture.fallbacks)
 
 
-def test_gradients() -> None:
-    few = {name: case for place, (name, case) in enumerate(cases().items()) if place % 4 == 0}
-    assert differing(few, X, grad=True)[0] == {}
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients(dtype: torch.dtype) -> None:
+    """Of float64, of average pools alone."""
+    every = 4 if dtype is torch.float32 else 5
+    few = {name: case for place, (name, case) in enumerate(cases().items()) if place % every == 0}
+    few = {name: case for name, case in few.items() if dtype is torch.float32 or "average" in name}
+    assert differing(few, X.to(dtype), grad=True)[0] == {}
+
+
+@pytest.mark.slow
+def test_gradients_of_all_average_pools_run_in_onnx_runtime() -> None:
+    average = {name: case for name, case in cases().items() if "largest" not in name}
+    found, capture = differing(average, X, grad=True)
+    assert found == {}
+    assert not [row for row in capture.fallbacks if "backward" in row.target and "max_pool" not in row.target]
 
 
 def test_a_dynamic_adaptive_pool() -> None:
     found, capture = differing({"to 1": lambda x: F.adaptive_avg_pool2d(x[0], 1)}, X, dynamic=True)
     assert found == {}
     assert not left(capture)
+
+
+def test_windows_of_different_sizes() -> None:
+    found, capture = differing(ADAPTIVE, X)
+    assert found == {}
+    targets = {row.target for row in capture.fallbacks}
+    assert targets == {"aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default"}  # whose indices are read
+    assert not left(differing({name: case for name, case in ADAPTIVE.items() if "largest to" not in name or "values" in name}, X)[1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_adaptive_pools_refuse_integers_as_pytorch_does(size: int) -> None:
+    images = torch.arange(2 * 6 * 6 * 6).reshape(2, 6, 6, 6)
+    for dims, (pool, name) in itertools.product((1, 2, 3), ((F.adaptive_max_pool1d, "max"), (F.adaptive_avg_pool1d, "avg"))):
+        function = getattr(F, pool.__name__.replace("1d", f"{dims}d"))
+        given = images[(0,) * (3 - dims)]
+        try:
+            wanted = function(given, size)
+        except (RuntimeError, NotImplementedError) as error:
+            with pytest.raises(type(error)):
+                torch.compile(function, backend="ortlens")(given, size)
+        else:
+            assert torch.equal(torch.compile(function, backend="ortlens")(given, size), wanted), (name, dims)
+
+
+def test_gradients_of_windows_of_different_sizes() -> None:
+    assert differing(ADAPTIVE, X, grad=True)[0] == {}
+
+
+@pytest.mark.slow
+def test_sizes_that_are_known_at_run_time_only() -> None:
+    assert differing(ADAPTIVE, X, dynamic=True)[0] == {}
+
+
+def test_extreme_values_stay_in_their_windows() -> None:
+    compiled = torch.compile(lambda x: {name: case(x) for name, case in ADAPTIVE.items()}, backend="ortlens")
+    for extreme in (math.nan, math.inf, -math.inf):
+        x = X.clone()
+        x[:, :, ::2, ::3, ::4] = extreme
+        x[0, 0] = extreme
+        wanted = {name: case(x) for name, case in ADAPTIVE.items()}
+        torch.testing.assert_close(compiled(x), wanted, atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+def test_extreme_gradients_stay_in_their_windows() -> None:
+    grad, x = torch.ones(1, 2, 3, 3), torch.zeros(1, 2, 6, 6)
+    grad[0, 0, 1, 1], grad[0, 1, 1, 1] = math.nan, math.inf
+    cases: dict[str, Any] = {
+        "average": lambda g, x: _aten.avg_pool2d_backward(g, x, [3, 3], [2, 2], [1, 1], False, True, None),  # noqa: FBT003 - the schema
+        "adaptive": _aten._adaptive_avg_pool2d_backward,
+    }
+    found, capture = differing(cases, grad, x)
+    assert found == {}
+    assert not left(capture)
+
+
+def test_gradients_of_pools_of_nothing() -> None:
+    cases = {"average": lambda x: F.avg_pool2d(x, 2), "adaptive": lambda x: F.adaptive_avg_pool2d(x, 2)}
+    assert differing(cases, torch.zeros(0, 3, 4, 4), grad=True)[0] == {}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_pools_to_nothing(*, dynamic: bool) -> None:
+    cases = {"lines": lambda x: F.adaptive_avg_pool1d(x[0, 0], 0), "images": lambda x: F.adaptive_avg_pool2d(x[0], (3, 0))}
+    found, capture = differing(cases, X, dynamic=dynamic)
+    assert found == {}
+    assert not capture.findings
 
 
 def extremes() -> torch.Tensor:

@@ -52,13 +52,10 @@ def test_as_pytorch(*, dynamic: bool, dtype: torch.dtype) -> None:
 
 
 def test_gradients() -> None:
-    finite = {name: case for name, case in cases().items() if "nan" not in name}
-    assert differing(finite, C, A, B, grad=True)[0] == {}
-
-
-def test_gradients_of_bilinear_layers_run_whole() -> None:
-    cases = {"bilinear": lambda c, a, b: F.bilinear(a, c, b[:, :, None, :].expand(2, 5, 5, 6)[0])}
-    found, capture = differing(cases, C, A, B, grad=True)
+    """All factors with sums of nothing, and one pair with sums of something."""
+    few = {name: case for name, case in cases().items() if "nan" not in name and ("sums of 5" not in name or "beta 0.2, alpha 0.3" in name)}
+    assert differing(few, C, A, B, grad=True)[0] == {}
+    found, capture = differing({"bilinear": few["bilinear"]}, C, A, B, grad=True)
     assert found == {}
     assert not left(capture)
 

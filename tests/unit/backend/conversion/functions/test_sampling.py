@@ -30,6 +30,7 @@ def test_as_pytorch(image: torch.Tensor, places: torch.Tensor) -> None:
 
 
 def test_symbolic_sizes() -> None:
-    found, capture = differing(CASES, IMAGE, FAR, dynamic=True)
+    few = {name: CASES[name] for name in ("bilinear, zeros, False", "nearest, border, True", "bicubic, reflection, False")}
+    found, capture = differing(few, IMAGE, FAR, dynamic=True)
     assert found == {}
     assert not left(capture)

@@ -1,0 +1,175 @@
+"""Functions of single elements against eager, at the edges of every element type; 64-bit integers are compared whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.opinfo.extremes import differing, extremes, pairs
+
+FLOATS = (torch.float32, torch.float64, torch.float16)
+UNARY: dict[str, Any] = {
+    "add with alpha": lambda x: torch.add(x, 3, alpha=2),
+    "add fractions": lambda x: torch.ops.aten.add.Scalar(x, 1, 3),
+    "sub from a number": lambda x: 1.5 - x,
+    "rsub with alpha": lambda x: torch.rsub(x, 2, alpha=3),
+    "relu6": functional.relu6,
+    "hardtanh": functional.hardtanh,
+    "clamp": lambda x: x.clamp(1, 5),
+    "clamp to crossed bounds": lambda x: x.clamp(5, 1),
+    "clamp from below": lambda x: x.clamp(min=2),
+    "clamp from above": lambda x: x.clamp(max=2),
+    "clamp_min": lambda x: torch.clamp_min(x, 2),
+    "clamp_max": lambda x: torch.clamp_max(x, 2),
+    "clamp to tensors": lambda x: torch.clamp(x, torch.tensor(1), torch.tensor(5)),
+    "clamp to fractions": lambda x: torch.clamp(x, torch.tensor(0.5), torch.tensor(2.5)),
+    "clamp_min of a tensor": lambda x: torch.clamp_min(x, torch.tensor(2)),
+    "threshold": lambda x: functional.threshold(x, 1, 7),
+}
+_PREDICATES = (
+    "isinf",
+    "isposinf",
+    "isneginf",
+    "isnan",
+    "nan_to_num",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "angle",
+    "deg2rad",
+    "rad2deg",
+    "signbit",
+)
+UNARY |= {name: getattr(torch, name) for name in (*_PREDICATES, "sign", "relu")}
+_OF_TWO = ("atan2", "heaviside", "add", "sub", "mul", "maximum", "minimum", "fmax", "fmin")
+BINARY: dict[str, Any] = {name: getattr(torch, name) for name in _OF_TWO} | {
+    "clamp from below by a tensor": lambda x, y: torch.clamp(x, min=y),
+    "clamp from above by a tensor": lambda x, y: torch.clamp(x, max=y),
+    "clamp by tensors": lambda x, y: torch.clamp(x, y, y),
+}
+SPECIAL: dict[str, Any] = {name: getattr(torch, name) for name in ("log1p", "expm1", "log2", "log10", "logit", "erfc")} | {
+    "special.expm1": torch.special.expm1,
+    "sinc": lambda x: torch.sinc(x.clamp(-9, 9)),
+    "logit with eps": lambda x: torch.logit(x, 0.1),
+    "logsigmoid": functional.logsigmoid,
+    "erfcx": torch.special.erfcx,
+    "log_ndtr": torch.special.log_ndtr,
+    "xlogy number first": lambda x: torch.xlogy(2.5, x),
+    "xlogy number second": lambda x: torch.xlogy(x, 2.5),
+    "xlogy of 0": lambda x: torch.xlogy(0.0, x),
+}
+SPECIAL_BINARY = {name: getattr(torch.special, name) for name in ("xlogy", "xlog1py")}
+SPECIAL_BINARY |= {"logaddexp": torch.logaddexp, "logaddexp2": torch.logaddexp2}
+_PLAIN = ("elu", "selu", "celu", "leaky_relu", "hardsigmoid", "silu", "mish", "softplus")
+ACTIVATIONS: dict[str, Any] = {name: getattr(functional, name) for name in _PLAIN} | {
+    "elu with alpha": lambda x: functional.elu(x, 0.3),
+    "elu with scales": lambda x: torch.ops.aten.elu(x, 1.5, 2.0, 0.5),
+    "celu with alpha": lambda x: functional.celu(x, 0.3),
+    "hardswish": lambda x: functional.hardswish(x.clamp(-1e4, 1e4)),
+    "gelu": lambda x: functional.gelu(x.clamp(max=1e4)),
+    "rrelu in evaluation": lambda x: functional.rrelu(x, training=False),
+}
+SMALL: dict[str, Any] = {
+    "sigmoid": torch.sigmoid,
+    "its logarithm": lambda x: torch.log(torch.sigmoid(x)),
+    "elu": functional.elu,
+    "selu": functional.selu,
+    "celu": lambda x: functional.celu(x, 2.0),
+}
+CHOICES: dict[str, Any] = {
+    "where": lambda x, mask: torch.where(mask, x, x.flip(0)),
+    "where broadcasts": lambda x, mask: torch.where(mask[:, None], x, x.flip(0)),
+    "where of a number": lambda x, mask: torch.where(mask, x, 1),
+    "masked_fill": lambda x, mask: x.masked_fill(mask, 1),
+    "masked_fill by a tensor": lambda x, mask: x.masked_fill(mask, torch.tensor(1, dtype=x.dtype)),
+    "masked_fill of a number": lambda x, mask: x[0].masked_fill(mask[0], 0),
+}
+
+
+def of_pairs(unary: dict[str, Any], binary: dict[str, Any]) -> dict[str, Any]:
+    return {name: lambda x, _, case=case: case(x) for name, case in unary.items()} | binary
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.int32, torch.uint8], ids=str)
+def test_exact_functions(dtype: torch.dtype) -> None:
+    cases = of_pairs({name: case for name, case in UNARY.items() if name != "hardtanh" or dtype is not torch.uint8}, BINARY)
+    assert differing(cases, *pairs(extremes(dtype), extremes(dtype)))[0] == {}
+
+
+def test_booleans() -> None:
+    cases = {name: BINARY[name] for name in ("add", "fmax", "fmin", "maximum", "minimum")} | {"isnan": lambda x, _: torch.isnan(x)}
+    found, capture = differing(cases, *pairs(extremes(torch.bool), extremes(torch.bool)))
+    assert found == {}
+    assert not capture.fallbacks
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_logarithms_and_exponentials(dtype: torch.dtype) -> None:
+    lacking = ("erfcx", "log_ndtr") if dtype is torch.float16 else ()  # in eager
+    cases = of_pairs({name: case for name, case in SPECIAL.items() if name not in lacking}, SPECIAL_BINARY)
+    assert differing(cases, *pairs(extremes(dtype), extremes(dtype)), atol=torch.finfo(dtype).eps)[0] == {}
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 5e-7), (torch.float64, 1e-14), (torch.float16, 1e-3)], ids=str)
+def test_activations(dtype: torch.dtype, atol: float) -> None:
+    assert differing(ACTIVATIONS, extremes(dtype), atol=atol)[0] == {}
+
+
+def test_gradients_of_activations() -> None:
+    assert differing(ACTIVATIONS, torch.linspace(-4, 4, 33), backward=True, atol=1e-6)[0] == {}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_lengths_and_signs(dtype: torch.dtype) -> None:
+    cases = {
+        "hypot": torch.hypot,
+        "copysign": lambda x, y: torch.copysign(x, y.nan_to_num()),  # the sign of a NaN is not defined
+        "copysign of a number": lambda x, _: torch.copysign(x, -2.0),
+        "lerp from the near end": lambda x, y: torch.lerp(x, y, 0.1),
+        "lerp from the far end": lambda x, y: torch.lerp(x, y, 0.9),
+        "lerp away from both": lambda x, y: torch.lerp(x.clamp(-9, 9), y.clamp(-9, 9), -0.9),
+    }
+    found, capture = differing(cases, *pairs(extremes(dtype), extremes(dtype)), atol=torch.finfo(dtype).tiny * 4)
+    assert found == {}
+    assert not capture.fallbacks
+
+
+def test_signs_of_zero_that_are_kept() -> None:
+    cases = {"trunc": torch.trunc, "log1p": torch.log1p, "copysign": lambda x: torch.copysign(torch.zeros(4), x)}
+    signs = {name: lambda x, case=case: torch.signbit(case(x)) for name, case in cases.items()}
+    assert differing(signs, torch.tensor([-0.0, 0.0, -0.5, 0.5]))[0] == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.int8, torch.uint8, torch.int32, torch.int64, *FLOATS], ids=str)
+def test_choices_in_types_that_the_where_of_onnx_runtime_lacks(dtype: torch.dtype) -> None:
+    x = extremes(dtype)
+    found, capture = differing(CHOICES, x, torch.arange(len(x)) % 3 == 0)
+    assert found == {}
+    assert not capture.fallbacks
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_small_results_keep_their_digits(dtype: torch.dtype, *, dynamic: bool) -> None:
+    x = torch.tensor([-80, -50, -30, -20, -18.5, -18, -17, -1e-3, -1e-5, -1e-8, 1e-8, 20], dtype=dtype)
+    compiled = torch.compile(lambda x: {name: case(x) for name, case in SMALL.items()}, backend="ortlens", dynamic=dynamic)
+    wanted = {name: case(x) for name, case in SMALL.items()}
+    torch.testing.assert_close(compiled(x), wanted, rtol=2e-6 if dtype is torch.float32 else 1e-13, atol=0)
+
+
+def test_small_arguments_keep_their_digits() -> None:
+    small = torch.tensor([1e-4, -1e-4, 1e-8, -1e-8, 1e-20])
+    kept = {name: SPECIAL[name] for name in ("log1p", "expm1")} | {"erfc": lambda x: torch.erfc(x + 5)}
+    assert differing(kept, small)[0] == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_logarithms_of_powers_are_whole(dtype: torch.dtype) -> None:
+    twos, tens = 2.0 ** torch.arange(-120, 120, dtype=dtype), torch.tensor([10.0**k for k in range(11)], dtype=dtype)
+    first, second = torch.compile(lambda x, y: (torch.log2(x), torch.log10(y)), backend="ortlens")(twos, tens)
+    assert torch.equal(first, torch.arange(-120, 120, dtype=dtype))
+    assert torch.equal(second, torch.arange(11, dtype=dtype))
