@@ -22,7 +22,6 @@ from ortlens.views.capture_view import SavedCapture
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
     from pathlib import Path
 
@@ -32,47 +31,43 @@ def saved(tmp_path: Path) -> str:
     return str(store.save(SAMPLES["demo_like"], tmp_path / "run.ortlens"))
 
 
-def _commands() -> dict[str, argparse.ArgumentParser]:
-    return entry.commands_of(entry.parser())
-
-
-@pytest.mark.parametrize("name", _commands())
-def test_every_command_has_help_and_is_in_the_docs(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (_commands()[name].description or "").endswith(".")
+@pytest.mark.parametrize("name", entry.commands_of(entry.parser()))
+def test_every_command_and_option_has_help_and_is_in_the_docs(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = entry.commands_of(entry.parser())[name]
+    assert (command.description or "").endswith(".")
+    assert [action.dest for action in command._actions if not action.help] == []
     assert cli.main([name, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: ortlens {name}")
     assert f"ortlens {name}" in (root / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", _commands())
-def test_every_option_has_help(name: str) -> None:
-    assert [action.dest for action in _commands()[name]._actions if not action.help] == []
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
+def test_version_with_the_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["ortlens", "--version"])
+    assert cli.main() == 0
     assert capsys.readouterr().out == f"ortlens {ortlens.__version__}\n"
 
 
 def test_an_unknown_command_names_the_near_one_and_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["shwo", "x"]) == 2
-    message = "ortlens: there is no command 'shwo'. Did you mean show? The commands are: "
-    assert (
-        capsys.readouterr().err
-        == message + "demo, run, watch, explain, show, report, export, merge, compare, check, bench, tune, survey, doctor, completion.\n"
-    )
-
-
-def test_an_unknown_command_near_to_none(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ", ".join(entry.commands_of(entry.parser()))
+    assert capsys.readouterr().err == f"ortlens: there is no command 'shwo'. Did you mean show? The commands are: {names}.\n"
     assert cli.main(["zzz"]) == 2
     assert "Did you mean" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["show"], ["show", "f", "--table", "nope"], ["show", "f", "--rows", "-1"], ["show", "f", "--rows", "x"], ["doctor", "--nope"]],
+    [
+        *([], ["show"], ["show", "f", "--table", "nope"], ["show", "f", "--rows", "-1"], ["show", "f", "--rows", "x"]),
+        *(["doctor", "--nope"], ["show", "broken.ortlens"], ["show", "run.ortlens", "--csv"]),
+    ],
 )
-def test_wrong_arguments_exit_with_2_and_one_message(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_exit_with_2_and_one_message(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.ortlens").write_bytes(b"not a capture")
+    store.save(SAMPLES["demo_like"], tmp_path / "run.ortlens")
     assert cli.main(arguments) == 2
     streams = capsys.readouterr()
     assert streams.out == ""
@@ -80,66 +75,30 @@ def test_wrong_arguments_exit_with_2_and_one_message(arguments: list[str], capsy
     assert streams.err.count("\n") == 1
 
 
-def test_arguments_default_to_those_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["ortlens", "--version"])
-    assert cli.main() == 0
-    assert capsys.readouterr().out.startswith("ortlens ")
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["show", *arguments]) == 0
+    return capsys.readouterr().out
 
 
-def test_show_prints_the_summary(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", saved]) == 0
-    assert capsys.readouterr().out.rstrip("\n") == SavedCapture(SAMPLES["demo_like"]).summary()
-
-
-def test_show_prints_the_overview_as_json(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", saved, "--json"]) == 0
-    overview = json.loads(capsys.readouterr().out)
+def test_show_prints_the_overview(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, saved).rstrip("\n") == SavedCapture(SAMPLES["demo_like"]).summary()
+    overview = json.loads(shown(capsys, saved, "--json"))
     assert (overview["graph_count"], overview["coverage"]["verdict"], len(overview["breaks"])) == (3, "part", 1)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_show_prints_every_table_in_every_form(name: str, saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    records = getattr(SAMPLES["demo_like"], name)
-    columns = [column.name for column in TABLES[name].columns]
-    assert cli.main(["show", saved, "--table", name, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == len(records)
-    assert all(list(row) == columns for row in rows)
-    assert cli.main(["show", saved, "--table", name, "--csv"]) == 0
-    table = list(csv.reader(io.StringIO(capsys.readouterr().out)))
-    assert table[0] == columns
-    assert len(table) == len(records) + 1
-    assert cli.main(["show", saved, "--table", name]) == 0
-    assert capsys.readouterr().out.startswith(tuple(columns) if records else "no rows")
-
-
-def test_csv_holds_lists_as_json(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["show", saved, "--table", "breaks", "--csv"])
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+def test_show_prints_every_table_in_every_form(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, about in TABLES.items():
+        records, columns = getattr(SAMPLES["demo_like"], name), [column.name for column in about.columns]
+        rows = json.loads(shown(capsys, saved, "--table", name, "--json"))
+        assert [list(row) for row in rows] == [columns] * len(records)
+        table = list(csv.reader(io.StringIO(shown(capsys, saved, "--table", name, "--csv"))))
+        assert (table[0], len(table)) == (columns, len(records) + 1)
+        assert shown(capsys, saved, "--table", name).startswith(tuple(columns) if records else "no rows")
+    (row,) = csv.DictReader(io.StringIO(shown(capsys, saved, "--table", "breaks", "--csv")))
     assert json.loads(row["hints"]) == list(SAMPLES["demo_like"].breaks[0].hints)
     assert row["function"] == ""
-
-
-def test_rows_bounds_a_text_table(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["show", saved, "--table", "sessions", "--rows", "1"])
-    assert "... and 3 more rows" in capsys.readouterr().out
-    cli.main(["show", saved, "--table", "sessions", "--rows", "0"])
-    assert "more row" not in capsys.readouterr().out
-
-
-def test_csv_of_the_overview_is_refused(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", saved, "--csv"]) == 2
-    assert "--csv needs --table" in capsys.readouterr().err
-
-
-def test_a_broken_file_is_one_message_and_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "broken.ortlens"
-    path.write_bytes(b"not a capture")
-    assert cli.main(["show", str(path)]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("ortlens: ")
-    assert "broken.ortlens" in err
-    assert "Traceback" not in err
+    assert "... and 3 more rows" in shown(capsys, saved, "--table", "sessions", "--rows", "1")
+    assert "more row" not in shown(capsys, saved, "--table", "sessions", "--rows", "0")
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,20 +128,11 @@ def test_a_terminal_without_unicode_gets_ascii(saved: str, monkeypatch: pytest.M
     assert b"###################. 27 of 28" in raw.getvalue()
 
 
-def test_a_terminal_gets_its_own_width_and_bold_labels(
-    saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("NO_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_terminal_gets_its_own_width(saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "70")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    cli.main(["show", saved])
-    out = capsys.readouterr().out
-    assert "\x1b[1mPartitions" in out
-    assert max(map(len, out.replace("\x1b[1m", "").replace("\x1b[0m", "").split("\n"))) <= 70
     monkeypatch.setenv("NO_COLOR", "1")
-    cli.main(["show", saved])
-    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert max(map(len, shown(capsys, saved).split("\n"))) <= 70
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of another kind")
@@ -196,18 +146,14 @@ def test_a_closed_pipe_is_no_error(saved: str) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_python_dash_m_runs_the_command_line(saved: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "ortlens", "show", saved], capture_output=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(b"demo: torch.compile")
-
-
 def test_show_loads_neither_torch_nor_pandas(saved: str, run_python: Callable[..., str]) -> None:
     program = (
-        "import sys; from ortlens.cli import main; main(sys.argv[1:]);"
-        "print(sorted({'torch', 'pandas', 'numpy', 'onnx', 'onnxruntime'} & set(sys.modules)))"
+        "import runpy, sys, atexit; atexit.register(lambda: print(sorted({'torch', 'pandas', 'numpy', 'onnx', 'onnxruntime'}"
+        " & set(sys.modules)))); runpy.run_module('ortlens', run_name='__main__')"
     )
-    assert run_python(program, "show", saved).endswith("\n[]\n")
+    told = run_python(program, "show", saved)
+    assert told.startswith("demo: torch.compile")
+    assert told.endswith("\n[]\n")
 
 
 @pytest.mark.parametrize("difference", [1e-7, 0.5])
@@ -220,8 +166,7 @@ def test_demo_compares_saves_and_says_what_is_next(
     path = tmp_path / "demo.ortlens"
     assert cli.main(["demo", "--save", str(path)]) == (0 if is_match else 1)
     out = capsys.readouterr().out
-    assert ("Results match: over 20 calls," in out) is is_match
-    assert ("RESULTS DIFFER" in out) is not is_match
+    assert ("Results match" in out) is is_match
     assert f"{difference:.1e}" in out
     assert SavedCapture(SAMPLES["demo_like"]).summary() in out
     assert f"ortlens show {path} --table fallbacks" in out

@@ -76,11 +76,9 @@ def _models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ["somemodels:net", "--input", "i64[2,7]:50", "mask=f32[2,7]"],
         ["somemodels:Net", "--input", "i64[2,7]"],
-        ["somemodels:make", "--input", "i64[2,7]"],
         ["somemodels.py:net", "--input", "i64[2,7]"],
         ["somemodels:holder.inner", "--input", "i64[2,7]"],
         ["somemodels:scaled", "--input", "f32[8]", "3"],
-        ["somemodels:scaled", "--input", "f32[8]", "--input", "by=3"],
         ["somemodels:constant"],
         ["torch:relu", "--input", "f32[8]"],
     ],
@@ -142,7 +140,6 @@ def test_another_backend_and_its_options(capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "said"),
     [
         (["somemodels"], "write MODULE:NAME"),
-        (["somemodels:"], "write MODULE:NAME"),
         (["somemodel:net"], "Did you mean 'somemodels'?"),
         (["gone.py:net"], "there is no file 'gone.py'"),
         (["needy:net"], "imports 'not_installed_at_all', which is not installed"),
@@ -162,12 +159,10 @@ def test_another_backend_and_its_options(capsys: pytest.CaptureFixture[str]) -> 
         (["somemodels:net", "--dry-run", "--profile"], "--profile needs a real run"),
         (["somemodels:net", "--backend", "eager", "--verify"], "--verify needs ONNX Runtime"),
         (["somemodels:net", "--html", "gone/run.html"], "there is no folder"),
-        (["somemodels:net", "--html", "."], "is a folder; name a file in it"),
         (["somemodels:net", "--html", "somemodels.py"], "is not an ortlens report, so it is not overwritten"),
-        (["somemodels:net", "-o", "gone/run.ortlens"], "there is no folder"),
         (["somemodels:net", "--redact"], "--report FILE"),
+        (["somemodels:net", "--calls", "0"], "'0' is not a whole number from 1"),
         (["somemodels:net", "--budget", "5"], "--profile and --verify"),
-        (["somemodels:net", "--verify", "--budget", "0"], "'0' is not a time in seconds"),
     ],
 )
 def test_what_cannot_be_is_one_message(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,11 +193,6 @@ def test_an_interrupt_keeps_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     arguments = ["--input", "f32[4]", "--calls", "1", "--profile", "--save", "run.ortlens"]
     assert cli.main(["explain", "somemodels:scaled", *arguments]) == 130
     assert len(ortlens.load(tmp_path / "run.ortlens").sessions) == 1
-
-
-def test_wrong_calls_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "somemodels:net", "--calls", "0"]) == 2
-    assert "'0' is not a whole number from 1" in capsys.readouterr().err
 
 
 def test_a_slip_in_the_inputs_does_not_wait_for_torch(run_python: Callable[..., str]) -> None:

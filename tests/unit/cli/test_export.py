@@ -54,14 +54,11 @@ def test_files_hold_every_row_and_column(saved: str, tmp_path: Path) -> None:
         assert len(values) == len(getattr(SAMPLES["demo_like"], name))
 
 
-def test_findings_of_the_rules_come_along(tmp_path: Path) -> None:
-    assert cli.main(["export", str(RECORDED), str(tmp_path / "x"), "--format", "json", "--table", "findings"]) == 0
-    assert len(json.loads((tmp_path / "x" / "findings.json").read_text())) > len(store.load(RECORDED).findings)
-
-
 def test_some_tables_alone(tmp_path: Path) -> None:
     assert cli.main(["export", str(RECORDED), str(tmp_path / "x"), "--table", "runs", "sessions", "--table", "runs"]) == 0
     assert written_in(tmp_path / "x") == {"runs.csv", "sessions.csv"}
+    assert cli.main(["export", str(RECORDED), str(tmp_path / "y"), "--format", "json", "--table", "findings"]) == 0
+    assert len(json.loads((tmp_path / "y" / "findings.json").read_text())) > len(store.load(RECORDED).findings), "those of the rules"
 
 
 def test_nothing_is_replaced_without_force(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,11 +89,11 @@ def test_places_that_cannot_be_written_to(saved: str, tmp_path: Path, capsys: py
     assert "the format trace contains no tables" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "huge"])  # which no file may hold
-@pytest.mark.parametrize("form", ["csv", "json", "trace"])
-def test_every_capture_exports(name: str, form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["empty", "foreign", "training", "hostile", "measured", "told"])
+def test_every_capture_exports(name: str, tmp_path: Path) -> None:
     path = str(store.save(SAMPLES[name], tmp_path / "run.ortlens"))
-    assert cli.main(["export", path, str(tmp_path / "x"), "--format", form]) == 0
+    for form in ("csv", "json", "trace"):
+        assert cli.main(["export", path, str(tmp_path / "x"), "--format", form]) == 0
     for file in written_in(tmp_path / "x"):
         if file.endswith(".json"):
             json.loads((tmp_path / "x" / file).read_text(encoding="utf-8"), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
@@ -120,17 +117,6 @@ def test_attachments_stay_inside_the_folder(tmp_path: Path, monkeypatch: pytest.
     assert cli.main(["export", "any", str(tmp_path / "x" / "y")]) == 0
     assert {file for file in written_in(tmp_path) if file.endswith(".onnx")} == {"x/y/models/m0.onnx"}
     assert (tmp_path / "x" / "y" / "runs.csv").read_bytes() != b"x"
-
-
-@pytest.mark.parametrize("arguments", [["export", "FILE", "x"], ["report", "FILE"]])
-def test_a_broken_capture_is_one_message(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "broken.ortlens"
-    broken.write_bytes(b"not a capture")
-    assert cli.main([str(broken) if each == "FILE" else each for each in arguments]) == 2
-    err = capsys.readouterr().err
-    assert "broken.ortlens" in err
-    assert "Traceback" not in err
-    assert written_in(tmp_path) == {"broken.ortlens"}
 
 
 def test_the_report_of_a_saved_capture(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ def test_a_small_element_beside_large_ones_is_judged_by_them() -> None:
     assert not compare(torch.tensor([1.0, 2e-3]), eager, None, TOLERANCE).within
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
+@pytest.mark.parametrize("chunk", [1, 3])
 def test_the_size_of_the_pieces_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     eager = torch.randn(5, 7)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.overview import Overview, overview_of
 from ortlens.trace.records import (
     Break,
     Capture,
@@ -297,6 +299,38 @@ def measured() -> Capture:
     )
 
 
+def rich() -> Capture:
+    """One of everything that a view may tell."""
+    base = told()
+    facts = {
+        "torch_threads": "2",
+        "ledger_calls": "51",
+        "uncompiled_ns": "800000",
+        "version_torch": "2.13.0",
+        "option_min_partition_nodes": "3",
+    }
+    product = Node(graph_id="g0", node="mm", target="aten.mm.default", partition_id="p0", supported=True, module="layers.0", file=FILE)
+    kernels = (
+        Kernel(session_id="s0", kernel="mm/Gemm", op_type="Gemm", provider="CPU", calls=10, mean_ns=90_000, total_ns=900_000, share=0.75),
+        Kernel(session_id="s0", kernel="add/Add", op_type="Add", provider="CPU", calls=10, mean_ns=30_000, total_ns=300_000, share=0.25),
+    )
+    return replace(
+        base,
+        environment={**base.environment, **facts},
+        nodes=(*base.nodes, replace(product, module_type="Linear", line=50)),
+        kernels=tuple(replace(kernel, node="mm", nodes=("mm",), confidence="exact", file=FILE, line=50) for kernel in kernels),
+        numerics=(
+            Numeric(partition_id="p0", node="mm", max_abs=1e-6, max_rel=1e-5, ok=True, atol=1e-5, rtol=1e-4),
+            Numeric(partition_id="p1", node="add", max_abs=0.5, max_rel=0.1, ok=False, first_divergence=True, atol=1e-5, rtol=1e-4),
+        ),
+        findings=(
+            Finding(
+                rule="x", severity="warning", title="a finding", hazard="It costs.", mitigation="Do this.", gain_ns=40_000, measured=True
+            ),
+        ),
+    )
+
+
 SAMPLES = {
     "empty": Capture(),
     "demo_like": demo_like(),
@@ -310,3 +344,9 @@ SAMPLES = {
     "measured": measured(),
     "told": told(),
 }
+
+
+@cache
+def overview(name: str) -> Overview:
+    """The overview of a sample, made once: that of the huge one takes a second."""
+    return overview_of(SAMPLES[name])

@@ -46,28 +46,12 @@ class _Broken(CaptureView):
         raise RuntimeError("<script>the recorder\x1b broke")
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_every_table_is_a_frame_of_every_view(name: str) -> None:
-    for capture in (SAMPLES["demo_like"], SAMPLES["empty"], SAMPLES["hostile"]):
-        frame = getattr(SavedCapture(capture), name)
-        assert list(frame.columns) == [column.name for column in TABLES[name].columns]
-        assert len(frame) == len(findings_of(capture) if name == "findings" else getattr(capture, name))
-
-
-def test_the_tables_of_the_profiling_passes_hold_their_rows() -> None:
-    view = SavedCapture(SAMPLES["measured"])
-    assert (view.kernels["op_type"][0], view.numerics["ok"][0], view.ledger["ns"][0]) == ("Gemm", True, 5)
-
-
-@pytest.mark.parametrize(
-    ("sample", "text"),
-    [
-        ("demo_like", "<SavedCapture 'demo': 3 graphs, 1 graph break, 1 recompile, 96.4 % of the compiled code in ONNX Runtime>"),
-        ("foreign", "<SavedCapture 1 graph, 0 graph breaks, 0 recompiles, backend inductor>"),
-    ],
-)
-def test_repr_is_one_line(sample: str, text: str) -> None:
-    assert repr(SavedCapture(SAMPLES[sample])) == text
+@pytest.mark.parametrize("sample", ["demo_like", "empty", "hostile", "measured"])
+def test_every_table_is_a_frame_of_every_view(sample: str) -> None:
+    for name, table in TABLES.items():
+        frame = getattr(SavedCapture(SAMPLES[sample]), name)
+        assert list(frame.columns) == [column.name for column in table.columns]
+        assert len(frame) == len(findings_of(SAMPLES[sample]) if name == "findings" else getattr(SAMPLES[sample], name))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -75,6 +59,7 @@ def test_repr_is_short_and_printable(sample: str) -> None:
     shown = repr(SavedCapture(SAMPLES[sample]))
     assert len(shown) < 200
     assert shown.isprintable()
+    assert sample != "demo_like" or shown.startswith("<SavedCapture 'demo': 3 graphs, 1 graph break, 1 recompile")
 
 
 def test_the_bundle_holds_text_and_html() -> None:
@@ -91,18 +76,9 @@ def test_a_failure_while_drawing_is_told_and_never_raised() -> None:
     assert bundle["text/plain"].startswith("ortlens could not draw this capture: RuntimeError: <script>the recorder\\u001b broke")
     assert "&lt;script&gt;the recorder" in bundle["text/html"]
     assert bundle["text/html"] == view._repr_html_()
-
-
-def test_frames_and_summary_of_a_broken_view_do_raise() -> None:
-    with pytest.raises(RuntimeError, match="broke"):
-        _ = _Broken().graphs
-    with pytest.raises(RuntimeError, match="broke"):
-        _Broken().summary()
-
-
-def test_capture_view_is_abstract() -> None:
-    with pytest.raises(TypeError, match="abstract"):
-        CaptureView()  # type: ignore[abstract]  # that is the test
+    for read in (view.summary, lambda: view.graphs):
+        with pytest.raises(RuntimeError, match="broke"):
+            read()
 
 
 def test_save_and_load_give_the_same_capture_back(tmp_path: Path) -> None:

@@ -17,13 +17,11 @@ from ortlens.trace.records import Break, Capture
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.comparison_html import comparison_html, comparison_page
-from ortlens.views.comparison_text import comparison_text
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.analysis.compare.comparison import Compared
 
 DATA = Path(__file__).parents[2] / "data" / "compare"
 EDITED = DATA / "before.ortlens", DATA / "after.ortlens"
@@ -50,14 +48,16 @@ def test_a_slower_partition_comes_first(capsys: pytest.CaptureFixture[str]) -> N
     assert (partition["subject"], partition["module"]) == ("p1", "back")
     assert 1.15 < partition["ratio"] < 1.45
     text = ortlens.load(PLAIN).compare(ortlens.load(PLANTED)).summary()
-    assert "partition p1 (back) takes 1." in text.splitlines()[2] + text.splitlines()[3]
-    assert "pre_ort_model_transforms: default -> slow_down" in text
+    assert "partition p1 (back)" in text.splitlines()[2] + text.splitlines()[3]
 
 
-@pytest.mark.parametrize("other", [7, None, ["run.ortlens"]])
-def test_what_is_no_capture_is_refused(other: object) -> None:
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [(7, "expected a lens, a capture or"), (["run.ortlens"], "expected a lens, a capture or"), (Capture(), "has no graphs to compare")],
+)
+def test_what_is_no_capture_is_refused(other: object, message: str) -> None:
     view = ortlens.load(PLAIN)
-    with pytest.raises(UsageError, match="expected a lens, a capture or the path of a saved one, not"):
+    with pytest.raises(UsageError, match=message):
         view.compare(other)  # type: ignore[arg-type]  # what the test is about
 
 
@@ -70,25 +70,6 @@ def test_a_missing_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Ca
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2
     assert "they are of different models; compare captures of the same program" in errors[1]
-
-
-def test_breaks_and_versions_in_words() -> None:
-    before = SAMPLES["demo_like"]
-    added = Break(break_id="b9", reason="Call to print", file="/a/model.py", line=3, source="print(x)")
-    after = replace(before, breaks=(*before.breaks, added), environment={**before.environment, "version_torch": "99"})
-    text = SavedCapture(before).compare(SavedCapture(after)).summary()
-    assert "1 graph break new" in text
-    assert "new: Call to print (a/model.py:3): 1x" in text
-    assert "99" in text
-    back = SavedCapture(after).compare(before).summary()
-    assert "1 graph break fixed" in back
-    assert "fixed: Call to print" in back
-
-
-def test_too_few_calls_are_said_to_be_that() -> None:
-    capture = SAMPLES["demo_like"]
-    comparison = SavedCapture(capture).compare(capture)
-    assert "times were not compared" in repr(comparison)
 
 
 def test_nothing_from_a_capture_works_on_the_terminal_or_the_page() -> None:
@@ -119,16 +100,6 @@ def test_the_plain_data_is_json() -> None:
     assert list(found) == ["is_worse", "verdict", "before", "after", "times", "kernels", "changes"]
 
 
-def test_an_empty_capture_is_refused() -> None:
-    view = ortlens.load(PLAIN)
-    with pytest.raises(UsageError, match="has no graphs to compare; call the compiled function while the lens is recording"):
-        view.compare(Capture())
-
-
-def edited() -> Compared:
-    return compared(store.load(EDITED[0]), store.load(EDITED[1]))
-
-
 def test_the_page_is_written_and_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "compare.html"
     assert cli.main(["compare", *map(str, EDITED), "--html", str(page)]) == 0
@@ -142,21 +113,12 @@ def test_the_page_is_written_and_loads_nothing(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_the_page_tells_the_difference_before_anything_else() -> None:
-    html = comparison_html(edited())
-    tiles, _, rest = html.partition('<div class="oc-cards">')
-    for words in ("slower: 2.15x as long", "1 break fixed", "84.2 % → 89.5 %", "1 moved into it", "0 of 20 beyond tolerance"):
-        assert words in tiles
-    cards = rest.partition("<table")[0]
-    for words in ("fixed: Call to", "into ONNX Runtime: aten.mul.Tensor", "+270 µs", "Gemm + Relu → FusedGemm"):
-        assert words in cards
-    assert 'id="' not in html
-    assert "<a " not in html
-
-
 def test_figures_of_the_page_are_those_of_the_frames() -> None:
     comparison = ortlens.load(EDITED[0]).compare(EDITED[1])
     html = comparison._repr_html_()
+    assert html.index('<div class="oc-cards">') < html.index("<table")
+    assert 'id="' not in html
+    assert "<a " not in html
     times = comparison.times
     for ns in (*times.before_ns, *times.after_ns, *comparison.kernels.difference_ns[:5].abs()):
         assert time_from_ns(int(ns)) in html
@@ -164,7 +126,7 @@ def test_figures_of_the_page_are_those_of_the_frames() -> None:
 
 def test_a_large_comparison_stays_small_and_counts_what_it_leaves_out() -> None:
     before = store.load(EDITED[0])
-    nodes = tuple(replace(before.nodes[0], node=f"n{number}", module=f"layers.{number}") for number in range(10_000))
+    nodes = tuple(replace(before.nodes[0], node=f"n{number}", module=f"layers.{number}") for number in range(4_000))
     moved = tuple(replace(node, supported=not node.supported) if int(node.node[1:]) % 2 else node for node in nodes)
     found = compared(replace(before, nodes=nodes), replace(before, nodes=moved))
     html = comparison_html(found)
@@ -174,7 +136,7 @@ def test_a_large_comparison_stays_small_and_counts_what_it_leaves_out() -> None:
     last = (*nodes[:-1], replace(nodes[-1], supported=not nodes[-1].supported))
     html = comparison_html(compared(replace(before, nodes=nodes), replace(before, nodes=last)))
     assert len(html) < 60_000
-    assert "9,999 operators without a difference (layers.0 … layers.9998)" in html
+    assert "3,999 operators without a difference (layers.0 … layers.3998)" in html
     assert 'class="oc-moved' in html
 
 
@@ -190,15 +152,8 @@ def test_why_calls_are_not_compared_is_said() -> None:
     before = store.load(EDITED[0])
     nodes = tuple(replace(node, supported=False, partition_id=None) if node.graph_id == "g1" else node for node in before.nodes)
     found = compared(replace(before, nodes=nodes), before)
-    for shown in (comparison_html(found), " ".join(comparison_text(found).split())):
-        assert "operators moved into or out of what lies between" in shown
+    assert "operators moved into or out of what lies between" in comparison_html(found)
     assert "slower" not in comparison_html(found).partition('<div class="oc-cards">')[0].partition("</style>")[2]
-
-
-def test_the_text_names_the_kernels_that_explain_the_difference() -> None:
-    text = " ".join(comparison_text(edited(), width=200).split())
-    assert "Kernels t, addmm, relu (widen): Gemm + Relu -> FusedGemm: 88.5 µs -> 359 µs: +270 µs t, addmm (narrow): Gemm: 84.7" in text
-    assert "front.layers" not in text
 
 
 def test_times_that_do_not_differ_are_folded_and_counted() -> None:

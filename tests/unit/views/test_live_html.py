@@ -59,13 +59,8 @@ def test_the_curve_marks_what_was_compiled_where_it_was() -> None:
     assert high < low == again, "up is slower"
 
 
-def test_a_single_look_has_figures_and_no_curve() -> None:
-    html = live_html(POINTS[:1], is_over=True)
-    assert "ended after" in html
-    assert parsed(html).find(".//svg") is None
-
-
-def test_nothing_ran_yet() -> None:
+def test_without_calls_there_are_figures_and_no_curve() -> None:
+    assert parsed(live_html(POINTS[:1], is_over=True)).find(".//svg") is None
     idle = replace(FIGURES, runs=0, period_ns=None, busy_ns=None, graphs=(), memory_bytes=None)
     html = live_html([LivePoint(at_s=0, figures=idle), LivePoint(at_s=1, figures=idle)])
     assert "from call to call" not in html

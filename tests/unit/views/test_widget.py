@@ -63,17 +63,21 @@ def shown(lens: SavedCapture = PIECES, **how: str) -> Explorer:
     return view
 
 
-def test_outside_a_notebook_one_line_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("shell_kind", [lambda: None, SimpleNamespace], ids=["without a shell", "in a terminal's, which has no kernel"])
+def test_outside_a_notebook_one_line_says_what_to_do(
+    shell_kind: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("IPython.get_ipython", shell_kind)
     assert PIECES.show() is None
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert "report('run.html')" in said
 
 
-def test_in_a_terminal_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("IPython.get_ipython", SimpleNamespace)  # a terminal's shell has no kernel
-    assert PIECES.show() is None
-    assert "notebook" in capsys.readouterr().out
+def test_plain_python_does_not_load_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert _shell.shell() is None
+    assert "IPython" not in sys.modules
 
 
 @pytest.mark.parametrize("where", ["in a notebook", "as a library"])
@@ -88,21 +92,15 @@ def test_marimo_is_a_notebook_without_a_shell(where: str, monkeypatch: pytest.Mo
     assert held._HELD == {}
 
 
-def test_plain_python_does_not_load_ipython(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "IPython")
-    assert _shell.shell() is None
-    assert "IPython" not in sys.modules
-
-
-@pytest.mark.parametrize("how", [{"selected": "p1"}, {"tab": "grpah"}, {"graph": "g99"}])
 @pytest.mark.parametrize("where", ["notebook", "without widgets", "elsewhere"])
-def test_what_there_is_not_is_an_error_everywhere(how: dict[str, str], where: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_not_is_an_error_everywhere(where: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     if where == "without widgets":
         monkeypatch.setitem(sys.modules, "anywidget", None)
     if where == "elsewhere":
         shell.kernel = None
-    with pytest.raises(UsageError, match=r"there is|there are|did you mean"):
-        PIECES.show(**how)
+    for how in ({"selected": "p1"}, {"tab": "grpah"}, {"graph": "g99"}):
+        with pytest.raises(UsageError, match=r"there is|there are|did you mean"):
+            PIECES.show(**how)
     assert held._HELD == {}
 
 
@@ -121,26 +119,18 @@ def test_without_widgets_the_summary_is_shown_with_a_hint(missing: str, shell: S
     assert missing in repr(view)
 
 
-def test_the_output_holds_what_other_viewers_show(shell: Shell) -> None:
+def test_the_output_holds_what_other_viewers_show(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shell.kernel
     view = shown()
-    bundle = view._repr_mimebundle_()
-    assert bundle is not None
-    data, _about = bundle
+    data, _ = view._repr_mimebundle_() or ({}, None)
     assert data[VIEW]["model_id"] == view.model_id
     assert "46 of 51 compute nodes" in data["text/html"]
     assert "46 of 51 compute nodes" in data["text/plain"]
     assert "<script" not in data["text/html"]
-
-
-def test_a_summary_that_cannot_be_drawn_does_not_keep_the_widget(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shell.kernel
-    view = shown()
     monkeypatch.setattr("ortlens.views.mimebundle.overview_of", lambda _: 1 / 0)
-    bundle = view._repr_mimebundle_()
-    assert bundle is not None
-    assert "ZeroDivisionError" in bundle[0]["text/plain"]
-    assert VIEW in bundle[0]
+    data, _ = view._repr_mimebundle_() or ({}, None)
+    assert "ZeroDivisionError" in data["text/plain"]
+    assert VIEW in data
 
 
 def test_state_is_set_read_and_observed(shell: Shell) -> None:
@@ -150,13 +140,11 @@ def test_state_is_set_read_and_observed(shell: Shell) -> None:
     heard: list[object] = []
     view.observe(lambda change: heard.append(change.new), "selected")
     view.selected = "line:record.py:48"
-    assert heard == [view.selected]
     assert str(view.selected).endswith("/captures/record.py:48")
     view.set_state({"selected": "break:b0", "tab": "breaks"})  # as the browser does
     assert (view.selected, view.tab) == ("break:b0", "breaks")
     view.selected = None
     assert heard[1:] == ["break:b0", None]
-    assert "tab 'breaks'" in repr(view)
 
 
 def test_a_wrong_id_leaves_what_was(shell: Shell) -> None:
@@ -175,17 +163,30 @@ def test_a_wrong_id_leaves_what_was(shell: Shell) -> None:
     assert (view.tab, view.graph) == ("overview", None)
 
 
+CHAIN_COLUMNS = {
+    **{name: f"{name}_id" for name in ("graph", "partition", "session")},
+    "node": "node",
+    "kernel": "kernel",
+    "onnx": "onnx_node",
+}
+
+
 def test_the_chain_is_a_frame_of_what_is_selected(shell: Shell) -> None:
     assert shell.kernel
     view = shown()
     assert view.chain.empty
     assert list(view.chain.columns) == list(PIECES.links().columns)
-    view.selected = "partition:p13"
-    assert view.chain.equals(PIECES.links(partition="p13"))
-    view.selected = "node:g8/addmm"
-    assert view.chain.equals(PIECES.links(node="g8:addmm"))
-    view.selected = "line:record.py:44"
-    assert view.chain.equals(PIECES.links(line="record.py:44"))
+    for selected, about in (
+        ("partition:p13", {"partition": "p13"}),
+        ("node:g8/addmm", {"node": "g8:addmm"}),
+        ("line:record.py:44", {"line": "record.py:44"}),
+    ):
+        view.selected = selected
+        assert view.chain.equals(PIECES.links(**about))
+    node = PIECES.captured().nodes[0]
+    at = replace(PIECES.captured().breaks[0], file=node.file, line=node.line)
+    view = shown(SavedCapture(replace(PIECES.captured(), breaks=(at,))), selected=f"break:{at.break_id}")
+    assert set(view.chain["line"]) == {node.line}
 
 
 @pytest.mark.parametrize(
@@ -195,50 +196,27 @@ def test_what_can_be_selected_leads_to_what_it_names(kind: str, shell: Shell) ->
     assert shell.kernel
     view = shown()
     found = 0
-    for selected in list(view._selectable._ids(kind))[:40]:
+    for selected in list(view._selectable._ids(kind))[:10]:
         view.selected = selected
         found += len(view.chain)
         name = selected.partition(":")[2]
-        columns = {
-            "graph": "graph_id",
-            "partition": "partition_id",
-            "node": "node",
-            "kernel": "kernel",
-            "onnx": "onnx_node",
-            "session": "session_id",
-        }
-        if kind in columns:
-            assert set(view.chain[columns[kind]].dropna()) <= {name, name.partition("/")[2]}
+        if kind in CHAIN_COLUMNS:
+            assert set(view.chain[CHAIN_COLUMNS[kind]].dropna()) <= {name, name.partition("/")[2]}
     assert found
-
-
-def test_a_break_leads_to_the_nodes_of_its_line(shell: Shell) -> None:
-    assert shell.kernel
-    node = PIECES.captured().nodes[0]
-    at = replace(PIECES.captured().breaks[0], file=node.file, line=node.line)
-    view = shown(SavedCapture(replace(PIECES.captured(), breaks=(at,))), selected=f"break:{at.break_id}")
-    assert set(view.chain["line"]) == {node.line}
 
 
 def test_views_of_one_capture_share_its_bytes_and_the_code(shell: Shell) -> None:
     assert shell.kernel
-    views = [shown() for _ in range(10)]
+    views = [shown() for _ in range(3)]
     assert len({view._data for view in views}) == len({view._code for view in views}) == 1
     later = replace(PIECES.captured(), created="2031-01-01T00:00:00Z")  # another snapshot of a lens that saw nothing new
     assert shown(SavedCapture(later))._data == views[0]._data
     assert shown(SavedCapture(replace(later, name="another")))._data != views[0]._data
     assert len(held._HELD) == 3
-
-
-def test_what_is_held_is_the_code_and_the_packed_capture(shell: Shell) -> None:
-    assert shell.kernel
-    view = shown()
     by_id = {one.model_id: one.content for one in held._HELD.values()}
-    code = json.loads(gzip.decompress(by_id[view._code]))
-    assert ".ortlens" in code["css"]
-    assert "export{" in code["js"]
-    assert json.loads(gzip.decompress(by_id[view._data]))["meta"]["name"] == "pieces"
-    assert len(view._esm) < 4000
+    assert "export{" in json.loads(gzip.decompress(by_id[views[0]._code]))["js"]
+    assert json.loads(gzip.decompress(by_id[views[0]._data]))["meta"]["name"] == "pieces"
+    assert len(views[0]._esm) < 4000
 
 
 def test_a_cell_that_runs_again_closes_what_only_it_showed(shell: Shell) -> None:
@@ -256,6 +234,15 @@ def test_a_cell_that_runs_again_closes_what_only_it_showed(shell: Shell) -> None
     assert len(shell.events.callbacks["pre_run_cell"]) == 1
 
 
+def test_front_ends_that_name_no_cells_keep_everything_open(shell: Shell) -> None:
+    for metadata in ({}, None, {"cellId": 3}):
+        shell.metadata = metadata
+        view = shown()
+        cells.cell_starts()
+        assert view.comm is not None
+        view.close()
+
+
 def test_a_closed_view_opens_again_when_it_is_displayed(shell: Shell) -> None:
     shell.run("a")
     view = shown(selected="partition:p3")
@@ -269,15 +256,6 @@ def test_a_closed_view_opens_again_when_it_is_displayed(shell: Shell) -> None:
     assert (view.selected, view.tab) == ("partition:p3", "graph")
     assert view.layout.comm is not None
     assert view._data in {one.model_id for one in held._HELD.values()}
-
-
-def test_front_ends_that_name_no_cells_keep_everything_open(shell: Shell) -> None:
-    for metadata in ({}, None, {"cellId": 3}):
-        shell.metadata = metadata
-        view = shown()
-        cells.cell_starts()
-        assert view.comm is not None
-        view.close()
 
 
 def asked(view: Explorer, monkeypatch: pytest.MonkeyPatch, **question: str) -> tuple[dict[str, Any], list[bytes]]:

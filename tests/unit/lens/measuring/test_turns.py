@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 
-from ortlens.backend.runtime.turns import Comparison, clocked, compare, comparison_of
+from ortlens.backend.runtime.turns import Comparison, compare, comparison_of
 from ortlens.lens.measuring.probes import finding_of
 from ortlens.lens.measuring.trials import Trial
 from ortlens.trace.records import Finding
@@ -40,12 +40,6 @@ def test_both_ways_are_timed_in_turns() -> None:
     assert (compared.rounds, compared.base_ns, compared.other_ns, compared.gain_ns) == (7, 100, 70, 30)
 
 
-def test_the_clock_is_read_around_the_call_alone() -> None:
-    kept: list[object] = []
-    assert clocked(lambda: kept.append(1))() > 0
-    assert kept == [1]
-
-
 TRIAL = Trial(rule="unfrozen_weights", subject="p0", change="freezing the weights", mitigation="freeze", pair=lambda: None, per_call=3)
 KNOWN = Finding(rule="unfrozen_weights", subject="p0", severity="warning", title="16 MiB are inputs", evidence="recorded")
 
@@ -57,17 +51,16 @@ def compared(gain: int, *, base: int = 1000) -> Comparison:
 def test_a_gain_is_told_per_call_of_the_model_and_with_what_was_known() -> None:
     finding = finding_of(TRIAL, compared(200), KNOWN)
     assert (finding.title, finding.severity, finding.gain_ns, finding.measured) == ("16 MiB are inputs", "warning", 600, True)
-    assert finding.evidence.startswith("recorded; measured: 1.00 µs as it is, 800 ns with freezing the weights (medians of 8 pairs")
-    assert "3 runs per call" in finding.evidence
+    parts = ("recorded; ", "1.00 µs as it is", "800 ns with", "8 pairs", "3 runs per call")
+    assert [part for part in parts if part not in finding.evidence] == []
     assert finding.mitigation == "freeze"
 
 
-@pytest.mark.parametrize(("gain", "words"), [(-200, "is slower"), (0, "shows no difference beyond the noise")])
-def test_no_gain_withdraws_the_warning(gain: int, words: str) -> None:
+@pytest.mark.parametrize("gain", [-200, 0])
+def test_no_gain_withdraws_the_warning(gain: int) -> None:
     finding = finding_of(TRIAL, compared(gain), KNOWN)
     assert (finding.severity, finding.gain_ns, finding.measured) == ("info", 0, True)
-    assert words in finding.title
-    assert finding.mitigation == "Leave it as it is."
+    assert ("is slower" in finding.title) == (gain < 0)
 
 
 @pytest.mark.parametrize(("gain", "severity"), [(99, "info"), (100, "warning")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -86,13 +87,12 @@ def test_every_frame_tells_of_the_model(path: Path) -> None:
     np.testing.assert_array_equal(lens.result["y"], expected)
 
 
-@pytest.mark.parametrize("form", ["text", "path", "bytes", "proto"])
-def test_every_form_of_a_model_gives_the_same(form: str, path: Path) -> None:
-    forms: dict[str, Any] = {"text": str(path), "path": path, "bytes": path.read_bytes(), "proto": onnx.load(path)}
-    lens = ortlens.explain(forms[form], calls=1)(x=np.ones((1, 3, 10, 10), np.float32))
-    assert lens.nodes.target.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]
-    if form == "proto":
-        assert forms[form] == onnx.load(path)
+def test_every_form_of_a_model_gives_the_same(path: Path) -> None:
+    forms: list[Any] = [str(path), path.read_bytes(), onnx.load(path)]
+    for form in forms:
+        lens = ortlens.explain(form, calls=1)(x=np.ones((1, 3, 10, 10), np.float32))
+        assert lens.nodes.target.tolist() == ["Conv", "Relu", "Flatten", "MatMul"]
+    assert forms[-1] == onnx.load(path)
 
 
 def test_kernels_lead_back_to_nodes(path: Path) -> None:
@@ -161,18 +161,13 @@ def test_a_model_is_explained_without_torch(path: Path) -> None:
         ({"kwargs": {"x": np.ones((1, 3, 10, 10))}}, r"float64, and the model takes f32\[batch,3,10,10\]"),
         ({"args": (None,)}, "is None"),
         ({"args": ("text",)}, "'x' is str"),
+        ({"args": (np.ones((1, 3, 9, 9), np.float32),)}, r"cannot run small.onnx with x=f32\[1,3,9,9\]"),
     ],
 )
 def test_wrong_inputs_are_refused_by_name(path: Path, given: dict[str, Any], message: str) -> None:
     explained = ortlens.explain(path, calls=1)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises((UsageError, SessionError), match=message):
         explained(*given.get("args", ()), **given.get("kwargs", {}))
-
-
-def test_sizes_that_a_model_cannot_take_are_refused_with_onnx_runtimes_reason(path: Path) -> None:
-    explained = ortlens.explain(path, calls=1)
-    with pytest.raises(SessionError, match=r"cannot run small.onnx with x=f32\[1,3,9,9\]"):
-        explained(np.ones((1, 3, 9, 9), np.float32))
 
 
 def test_generated_inputs_find_sizes_that_the_model_takes() -> None:
@@ -193,21 +188,13 @@ def refused(model: Path | onnx.ModelProto) -> str:
     return str(raised.value)
 
 
-def test_an_unknown_operator_of_another_domain_is_named_with_what_to_do() -> None:
-    strange = model_of(
-        [helper.make_node("Turn", ["x"], ["y"], domain="com.acme")], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])], domains=("com.acme",)
-    )
-    message = refused(strange)
-    assert "operators of other libraries: com.acme::Turn" in message
-    assert "register_custom_ops_library" in message
-
-
-def test_a_newer_ir_version_says_which_one_would_do() -> None:
+def test_what_onnx_runtime_cannot_load_is_refused_with_what_to_do() -> None:
+    ends = [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])]
+    strange = model_of([helper.make_node("Turn", ["x"], ["y"], domain="com.acme")], *ends, domains=("com.acme",))
+    assert re.search(r"com\.acme::Turn.*register_custom_ops_library", refused(strange), re.DOTALL)
     new = small()
     new.ir_version = 99
-    message = refused(new)
-    assert "IR version 99" in message
-    assert "Upgrade onnxruntime" in message
+    assert re.search("IR version 99.*Upgrade onnxruntime", refused(new), re.DOTALL)
 
 
 def test_missing_external_data_is_named(path: Path) -> None:
@@ -224,13 +211,9 @@ def test_damaged_files_are_refused(damage: str, path: Path) -> None:
     path.write_bytes({"text": b"not a model", "empty": b"", "cut": whole[: len(whole) // 2]}[damage])
     with pytest.raises(UsageError, match="not an ONNX model"):
         ortlens.explain(path)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no\.onnx does not exist"):
-        ortlens.explain(tmp_path / "no.onnx")
-    with pytest.raises(UsageError, match="is a folder"):
-        ortlens.explain(tmp_path)
+    for missing, message in ((path.parent / "no.onnx", r"no\.onnx does not exist"), (path.parent, "is a folder")):
+        with pytest.raises(UsageError, match=message):
+            ortlens.explain(missing)
 
 
 def test_options_without_effect_are_refused(path: Path) -> None:
@@ -264,7 +247,7 @@ def ending_in(element: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-@pytest.mark.parametrize("element", [T.BFLOAT16, T.INT4, T.UINT4])
+@pytest.mark.parametrize("element", [T.BFLOAT16, T.INT4])
 def test_outputs_that_numpy_has_no_type_for_are_no_failure(element: int) -> None:
     lens = ortlens.explain(ending_in(element))()
     assert list(lens.result or ()) == ["y"]

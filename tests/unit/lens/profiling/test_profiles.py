@@ -62,16 +62,16 @@ def test_control_flow_has_its_own_time_alone(tmp_path: Path) -> None:
     assert (times["loop"], times["branch"]) == (41_000, 8_000), "the profiler's work on kernels of the body is no work of the loop"
 
 
-def test_an_interrupted_run_does_not_count_as_slow(tmp_path: Path) -> None:
-    events = [event for at in range(8) for event in (kernel("a", 1000 * at + 1, 900 if at == 3 else 10), run(1000 * at))]
-    (only,) = read_profile(written(tmp_path, *events), [0] * 8, {}).kernels
-    assert only.total_ns == 80_000
-
-
-def test_calls_of_different_inputs_add_up(tmp_path: Path) -> None:
-    events = [event for at, dur in enumerate((10, 10, 50, 50)) for event in (kernel("a", 100 * at + 1, dur), run(100 * at))]
-    (only,) = read_profile(written(tmp_path, *events), [0, 0, 1, 1], {}).kernels
-    assert only.total_ns == 120_000
+@pytest.mark.parametrize(
+    ("durations", "calls", "total_ns"),
+    [([10] * 3 + [900] + [10] * 4, [0] * 8, 80_000), ([10, 10, 50, 50], [0, 0, 1, 1], 120_000), ([9] * 7, [0] * 7, 63_000)],
+    ids=["an interrupted run does not count as slow", "calls of different inputs add up", "too few repeats for a band"],
+)
+def test_the_faster_half_of_each_call_counts(durations: list[int], calls: list[int | None], total_ns: int, tmp_path: Path) -> None:
+    events = [event for at, dur in enumerate(durations) for event in (kernel("a", 1000 * at + 1, dur), run(1000 * at))]
+    (only,) = read_profile(written(tmp_path, *events), calls, {}).kernels
+    assert only.total_ns == total_ns
+    assert ((only.low_ns, only.high_ns) == (None, None)) is (len(durations) < 8)
 
 
 def test_a_profile_that_ends_early_says_so(tmp_path: Path) -> None:
@@ -86,11 +86,8 @@ def test_memory_is_what_was_held_beyond_packed_weights(tmp_path: Path) -> None:
 
     profile = read_profile(written(tmp_path, held("a", 1, 1100, 100, 1100), held("b", 2, 1300, 200, 1400), run(0)), [0], {})
     assert (profile.arena_bytes, profile.arena_held_bytes) == (400, 5000)
-
-
-def test_without_an_arena_nothing_is_known_of_memory(tmp_path: Path) -> None:
     profile = read_profile(written(tmp_path, kernel("a", 1, 1, activation_size=None), run(0)), [0], {})
-    assert (profile.arena_bytes, profile.arena_held_bytes, profile.kernels[0].bytes) == (None, None, None)
+    assert (profile.arena_bytes, profile.arena_held_bytes, profile.kernels[0].bytes) == (None, None, None), "without an arena"
 
 
 def test_the_faster_half() -> None:
@@ -111,9 +108,3 @@ def test_the_band_of_a_kernel_is_that_of_stretches_of_the_repeats(tmp_path: Path
     (only,) = read_profile(written(tmp_path, *events), [0] * 20, {}).kernels
     assert only.total_ns == 424_000
     assert (only.low_ns, only.high_ns) == (20 * 19_000, 20 * 31_000), "with a microsecond more on both sides"
-
-
-def test_a_kernel_that_was_repeated_too_seldom_has_no_band(tmp_path: Path) -> None:
-    events = [event for at in range(7) for event in (kernel("a", 1000 * at + 1, 9), run(1000 * at))]
-    (only,) = read_profile(written(tmp_path, *events), [0] * 7, {}).kernels
-    assert (only.low_ns, only.high_ns) == (None, None)

@@ -1,0 +1,119 @@
+"""The words of every screen and page, asserted here alone: one file per renderer in `screens/`, nearly all from one rich capture.
+
+After a change of wording, write them anew and read the difference: `python -m tests.unit.views.test_screens`
+"""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+import ortlens
+from ortlens.analysis.compare.comparison import compared
+from ortlens.analysis.surveyed import SurveyRow, figures_of
+from ortlens.trace import store
+from ortlens.views.comparison_html import comparison_html
+from ortlens.views.comparison_text import comparison_text
+from ortlens.views.html import summary_html
+from ortlens.views.payload import payload_from_capture
+from ortlens.views.report import page as page_module
+from ortlens.views.survey_page import survey_page
+from ortlens.views.text import summary
+from tests.unit.views.sample_captures import SAMPLES, rich
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FOLDER = Path(__file__).with_name("screens")
+TESTS = Path(__file__).parents[2]
+RICH = rich()
+INLINE = {"a", "b", "code", "em", "small", "span", "strong"}
+UNSEEN = {"script", "style", "svg"}
+
+
+class Words(HTMLParser):
+    """The text that a reader of a page sees, one block per line."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.unseen = 0
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        self.unseen += tag in UNSEEN
+        self.text += " " if tag in INLINE else " | " if tag in {"td", "th"} else "\n"
+
+    def handle_endtag(self, tag: str) -> None:
+        self.unseen -= tag in UNSEEN
+        self.text += " " if tag in INLINE else "" if tag in {"td", "th"} else "\n"
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self.unseen else data
+
+
+def words(page: str) -> str:
+    lines = (" ".join(line.split()).removeprefix("| ") for line in Words(page).text.split("\n"))
+    return "\n".join(filter(None, lines))
+
+
+def said(value: object, name: str = "") -> Iterator[str]:
+    """The sentences of plain data, each with its place."""
+    if isinstance(value, str) and " " in value:
+        yield f"{name}: {value}"
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, inner in pairs:
+        yield from said(inner, f"{name}.{key}".lstrip("."))
+
+
+def summaries() -> str:
+    """The summary, and those of other situations."""
+    small = (SAMPLES[name] for name in ("empty", "whole", "nothing_runs", "foreign", "no_compute", "training"))
+    return "\n\n".join(summary(capture) for capture in (RICH, *small))
+
+
+def comparison() -> str:
+    """Two recordings of one program: times are compared where enough calls were recorded."""
+    found = compared(*(store.load(TESTS / "data" / "compare" / f"{name}.ortlens") for name in ("before", "after")))
+    return f"{comparison_text(found)}\n\n{words(comparison_html(found))}"
+
+
+def survey() -> str:
+    rows = [
+        SurveyRow(case="rich", status="ok", **figures_of(RICH)),
+        SurveyRow(case="wrong", status="ok", coverage=0.5, partitions=2, breaks=1, ratio=1.5, wrong=1, max_abs=0.1),
+        SurveyRow(case="crash", status="crashed", reason="SIGSEGV"),
+    ]
+    return words(survey_page(rows, lambda _: None, title="All", folder=Path()))
+
+
+def report() -> str:
+    """What the report says beyond the summary of a notebook, which is a part of it."""
+    with patch.object(page_module, "svg_from_figure", lambda _: "<svg></svg>"):
+        page = words(page_module.report_page(RICH, models=False)).replace(ortlens.__version__, "VERSION")
+    return "\n".join(line for line in page.split("\n") if line not in words(summary_html(RICH)).split("\n"))
+
+
+SCREENS: dict[str, Callable[[], str]] = {
+    "summary": summaries,
+    "notebook": lambda: words(summary_html(RICH)),
+    "report": report,
+    "comparison": comparison,
+    "survey": survey,
+    "explorer": lambda: "\n".join(said(payload_from_capture(RICH)["overview"])),
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_the_words_of_a_screen(name: str) -> None:
+    assert f"{SCREENS[name]()}\n" == (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name, text in SCREENS.items():
+        (FOLDER / f"{name}.txt").write_text(f"{text()}\n", encoding="utf-8")
