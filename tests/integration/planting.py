@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
 Plant: TypeAlias = "Callable[[pytest.MonkeyPatch], None]"
+BOUNDARY, LOWERING, INSIDE = "the fault is at the boundary", "the fault is in the lowering", "The first wrong value inside is"
 
 
 def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Plant:
@@ -69,17 +70,13 @@ class Planted:
     """A wrong answer.
 
     Attributes:
-        function: The program.
-        args: Makes the arguments of `verify`.
-        first: Makes the arguments of the call before; None: the same.
-        plant: Plants the fault.
-        options: Options of the backend that plant it.
+        first: Makes the arguments of the call before; None: those of `verify`.
+        plant: Plants the fault; None: `options` do.
         wrong: The parts of the call that differ, with a piece of their notes.
-        says: A piece of the evidence of the finding about the call.
-        dynamic: As for `explain`.
-        elsewhere: Parts that another line computes from what is wrong.
+        says: A piece of the evidence of the finding about the call, which names the cause.
         inside: Scope and rule of the first wrong value inside a partition; None where no value inside differs.
-        because: A piece of its note.
+        because: A piece of its note, which names the cause.
+        elsewhere: Parts that another line computes from what is wrong.
     """
 
     function: Callable[..., Any]
@@ -87,15 +84,12 @@ class Planted:
     first: Callable[[], tuple[Any, ...]] | None = None
     plant: Callable[[pytest.MonkeyPatch], None] | None = None
     options: Mapping[str, Any] | None = None
-    wrong: Mapping[str, str]
-    says: str
+    wrong: Mapping[str, str] = field(default_factory=lambda: {"result": ""})
+    says: str = INSIDE
     inside: tuple[str, str] | None = None
     because: str = ""
     dynamic: bool | None = None
     elsewhere: tuple[str, ...] = ()
-
-
-BOUNDARY, LOWERING, INSIDE = "the fault is at the boundary", "the fault is in the lowering", "The first wrong value inside is"
 
 
 def with_wrong_function(
@@ -106,14 +100,13 @@ def with_wrong_function(
         function=function,
         args=args,
         options={"custom_translation_table": {target: wrong}},
-        wrong={"result": ""},
-        says=INSIDE,
         inside=("value", "numbers_differ"),
         because="its ONNX function is wrong",
     )
 
 
 def line_of(function: Callable[..., Any]) -> int:
+    """The line of a function that is marked."""
     lines, start = inspect.getsourcelines(function)
     return start + next(place for place, line in enumerate(lines) if "# the line" in line)
 

@@ -21,26 +21,16 @@ Q, KV = r(1, 4, 8, 16), r(1, 4, 6, 16)
 
 MODULES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "linear": (nn.Linear(16, 32), (r(4, 16),)),
-    "linear without bias": (nn.Linear(16, 32, bias=False), (r(4, 16),)),
-    "linear of three dimensions": (nn.Linear(16, 32), (r(2, 3, 16),)),
     "conv1d": (nn.Conv1d(4, 8, 3), (r(2, 4, 20),)),
     "conv2d": (nn.Conv2d(4, 8, 3, padding=1, stride=2), (r(2, 4, 12, 12),)),
     "conv3d": (nn.Conv3d(2, 4, 3), (r(1, 2, 6, 6, 6),)),
-    "depthwise": (nn.Conv2d(8, 8, 3, groups=8), (r(1, 8, 10, 10),)),
     "grouped": (nn.Conv2d(8, 16, 3, groups=2), (r(1, 8, 10, 10),)),
-    "dilated": (nn.Conv2d(4, 8, 3, dilation=2), (r(1, 4, 12, 12),)),
     "transposed": (nn.ConvTranspose2d(4, 8, 3, stride=2), (r(1, 4, 6, 6),)),
-    "mm": (torch.mm, (r(3, 5), r(5, 7))),
     "bmm": (torch.bmm, (r(2, 3, 5), r(2, 5, 7))),
     "baddbmm": (torch.baddbmm, (r(2, 3, 7), r(2, 3, 5), r(2, 5, 7))),
-    "addmm": (torch.addmm, (r(3, 7), r(3, 5), r(5, 7))),
     "einsum": (lambda a, b: torch.einsum("bij,bjk->bik", a, b), (r(2, 3, 5), r(2, 5, 7))),
-    "three products": (lambda a, b, c: torch.linalg.multi_dot([a, b, c]), (r(3, 5), r(5, 7), r(7, 2))),
     "attention": (functional.scaled_dot_product_attention, (Q, KV, KV)),
-    "causal attention": (lambda q: functional.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,)),
-    "several heads": (nn.MultiheadAttention(16, 4, batch_first=True), (r(2, 5, 16),) * 3),
     "encoder layer": (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval(), (r(2, 5, 16),)),
-    "layers": (nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (r(3, 8),)),
     "activation": (nn.ReLU(), (r(3),)),
     "normalisation": (nn.LayerNorm(8), (r(3, 8),)),
 }
@@ -70,7 +60,7 @@ def test_the_nodes_have_the_flops_that_pytorch_counts(name: str) -> None:
     assert sum(part.flops or 0 for part in lens.captured().partitions) == expected
 
 
-@pytest.mark.parametrize("name", ["linear", "conv1d", "conv2d", "depthwise", "bmm", "layers"])
+@pytest.mark.parametrize("name", ["linear", "conv2d", "bmm"])
 def test_gradients_count_as_well(name: str) -> None:
     module, args = MODULES[name]
     args = tuple(arg.clone().requires_grad_() for arg in args)

@@ -58,7 +58,7 @@ class Derived(nn.Module):
         return x @ self.weight.sin().exp().tanh()
 
 
-def test_frozen_weights_are_measured_to_be_faster() -> None:
+def test_frozen_weights_are_measured_to_be_faster_and_a_saved_capture_keeps_it(tmp_path: Path) -> None:
     model, x = Derived(), torch.randn(4, 512)
     lens = explained(model, x, options={"freeze_weights": False})
     before = {finding.rule: finding for finding in findings_of(lens.captured())}["unfrozen_weights"]
@@ -66,7 +66,11 @@ def test_frozen_weights_are_measured_to_be_faster() -> None:
     assert (before.measured, before.gain_ns) == (False, None)
     assert (finding.measured, finding.severity, finding.title) == (True, "warning", before.title)
     assert (finding.gain_ns or 0) > 0
-    assert "medians of" in finding.evidence
+    environment, threads = lens.captured().environment, lens.captured().sessions[0].threads
+    assert float(environment[f"peak_flops_float32_threads_{threads}"]) > 0
+    again = ortlens.load(lens.save(tmp_path / "run.ortlens"))
+    assert again.findings.equals(lens.findings)
+    assert again.findings.set_index("rule").loc["unfrozen_weights", "measured"]
     assert "unfrozen_weights" not in probed(explained(model, x), x)
 
 
@@ -100,7 +104,6 @@ def test_small_partitions_are_measured_and_nothing_is_counted_or_changed() -> No
     finding = probed(lens, x)["small_partitions"]
     assert finding.measured
     assert (finding.severity == "info") == (finding.gain_ns == 0)
-    assert "leaving 4 partitions of g0 to PyTorch" in finding.evidence
     after = lens.captured()
     # Observing takes two calls; the trials are not counted, neither in sessions nor in operators.
     assert [session.calls for session in after.sessions] == [session.calls + 2 for session in before.sessions]
@@ -134,10 +137,7 @@ def test_guards_are_measured_and_stand_as_before_afterwards() -> None:
     compiled = torch.compile(torch.nn.functional.gelu, backend=lens, dynamic=False)
     with torch.no_grad():
         compiled(torch.ones(3))
-        finding = probed(lens, torch.ones(3))["heavy_guards"]
-        assert finding.measured
-        assert "skipping the guards" in finding.evidence
-        assert "fail_on_recompile" not in finding.mitigation
+        assert probed(lens, torch.ones(3))["heavy_guards"].measured
         torch.testing.assert_close(compiled(torch.ones(5)), torch.nn.functional.gelu(torch.ones(5)))
     assert len(lens.recompiles) == 1
 
@@ -167,7 +167,6 @@ def test_the_start_with_a_filled_cache_is_measured(monkeypatch: pytest.MonkeyPat
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), torch.ones(2, 8)
     finding = probed(explained(model, x), x)["cold_start"]
     assert (finding.measured, finding.gain_ns) == (True, None)
-    assert "reading the converted models back" in finding.evidence
 
 
 def test_outputs_of_symbolic_size_are_measured_preallocated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,9 +177,7 @@ def test_outputs_of_symbolic_size_are_measured_preallocated(monkeypatch: pytest.
     with torch.no_grad():
         for size in (3, 4, 5, 6):
             compiled(torch.ones(size))
-    finding = probed(lens, torch.ones(4))["output_allocations"]
-    assert finding.measured
-    assert "letting PyTorch allocate the outputs of s0" in finding.evidence
+    assert probed(lens, torch.ones(4))["output_allocations"].measured
 
 
 def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,19 +204,3 @@ def test_what_the_target_raises_reaches_the_caller() -> None:
 def test_nothing_to_probe_is_said() -> None:
     with pytest.raises(ortlens.UsageError, match="nothing was compiled"):
         ortlens.Lens().probe(torch.ones(1))
-
-
-def test_the_peaks_of_the_machine_are_in_the_capture_afterwards() -> None:
-    lens = explained(nn.Linear(8, 8), torch.ones(2, 8))
-    probed(lens, torch.ones(2, 8))
-    threads = lens.captured().sessions[0].threads
-    assert float(lens.captured().environment[f"peak_flops_float32_threads_{threads}"]) > 0
-
-
-def test_a_saved_capture_keeps_what_was_measured(tmp_path: Path) -> None:
-    model, x = Derived(), torch.randn(4, 512)
-    lens = explained(model, x, options={"freeze_weights": False})
-    probed(lens, x)
-    again = ortlens.load(lens.save(tmp_path / "run.ortlens"))
-    assert again.findings.equals(lens.findings)
-    assert again.findings.set_index("rule").loc["unfrozen_weights", "measured"]

@@ -47,13 +47,7 @@ def shares_by_text(lens: ortlens.Lens) -> dict[str, float]:
 @pytest.mark.timed
 @pytest.mark.parametrize(
     ("times", "fused", "convolutions"),
-    [
-        (3, (True, False), False),
-        (10, (True, True), False),
-        (10, (False, True), False),
-        (10, (False, True), True),
-        (10, (True, False), True),
-    ],
+    [(3, (True, False), False), (10, (True, True), False), (10, (False, True), True)],
 )
 def test_time_is_charged_to_the_products_and_most_to_the_heavy_one(times: int, fused: tuple[bool, bool], *, convolutions: bool) -> None:
     torch.manual_seed(0)

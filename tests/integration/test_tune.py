@@ -44,15 +44,6 @@ def test_what_helps_is_chosen_and_returned(monkeypatch: pytest.MonkeyPatch) -> N
     assert table[table.option == "preallocate_output"].note.item() == "no difference outside the noise"
 
 
-def test_nothing_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, lambda _tried: 1.0)
-    with torch.no_grad():
-        options, table = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
-    assert options == ortlens.OrtBackendOptions()
-    assert not table.chosen.any()
-    assert "call" in set(table.option)
-
-
 def test_images_are_tried_with_their_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, lambda tried: 0.5 if tried == "call" else 1.0)
     with torch.no_grad():

@@ -16,22 +16,13 @@ from tests.sample import sampled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pandas as pd
-
 Value: TypeAlias = Any  # of ONNX Script
 op: Any = opset18
 _aten = torch.ops.aten
-_SMALL = ("bert", "gpt2", "llama", "t5", "vit", "resnet")
 
 
 def constant(value: float, like: Value) -> Value:
     return op.CastLike(op.Constant(value_float=value), like)
-
-
-def gelu_by_tanh(x: Value, approximate: str = "none") -> Value:
-    del approximate
-    inner = op.Mul(constant(0.7978845608, x), op.Add(x, op.Mul(constant(0.044715, x), op.Mul(x, op.Mul(x, x)))))
-    return op.Mul(op.Mul(x, constant(0.5, x)), op.Add(op.Tanh(inner), constant(1.0, x)))
 
 
 def softmax_over_the_batch(x: Value, dim: int, half_to_float: int = 0) -> Value:
@@ -47,14 +38,10 @@ def relu_with_a_leak(x: Value) -> Value:
     return op.LeakyRelu(x, alpha=0.001)
 
 
-PLANTED: dict[str, tuple[str, Any, Callable[..., Any]]] = {
-    "gelu in bert": ("bert", _aten.gelu.default, gelu_by_tanh),
-    "gelu in vit": ("vit", _aten.gelu.default, gelu_by_tanh),
-    "softmax in gpt2": ("gpt2", _aten._softmax.default, softmax_over_the_batch),
-    "softmax in bert": ("bert", _aten._softmax.default, softmax_over_the_batch),
-    "rsqrt in llama": ("llama", _aten.rsqrt.default, rsqrt_of_more),
-    "rsqrt in t5": ("t5", _aten.rsqrt.default, rsqrt_of_more),
-    "relu in resnet": ("resnet", _aten.relu.default, relu_with_a_leak),
+PLANTED: dict[str, tuple[Any, Callable[..., Any]]] = {
+    "bert": (_aten._softmax.default, softmax_over_the_batch),
+    "t5": (_aten.rsqrt.default, rsqrt_of_more),
+    "resnet": (_aten.relu.default, relu_with_a_leak),
 }
 
 
@@ -66,49 +53,30 @@ def explained(name: str, **options: object) -> tuple[ortlens.Lens, dict[str, Any
         return ortlens.explain(model, calls=1, options=options)(**inputs), inputs
 
 
-def named(frame: pd.DataFrame, mask: pd.Series) -> list[str]:
-    return list(frame[mask.fillna(value=False).astype(bool)].node)
-
-
-@pytest.mark.parametrize("name", sampled(PLANTED, ("softmax in bert",)))
+@pytest.mark.parametrize("name", sampled(PLANTED, ("bert",)))
 @torch.no_grad()
-def test_a_wrong_converter_is_the_first_divergence(name: str) -> None:
-    model, target, function = PLANTED[name]
-    lens, inputs = explained(model, custom_translation_table={target: function})
+def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own(name: str) -> None:
+    target, function = PLANTED[name]
+    lens, inputs = explained(name, custom_translation_table={target: function})
     numerics = lens.verify(**inputs)
     nodes = lens.nodes
     planted = list(nodes[nodes.target == str(target)].node)
-    (first,) = numerics[numerics.first_divergence].to_dict("records")
-    line = nodes[nodes.node == planted[0]].iloc[0]
-    assert first["node"] == planted[0]
-    assert (first["file"], first["line"]) == (line.file, line.line)
-    assert first["ok"] is False
-    assert first["closer_to_fp64"] == "eager"
-    assert "its ONNX function is wrong" in first["note"]
-    assert all(numerics[: first_place(numerics)].ok)
+    place = list(numerics.first_divergence).index(True)
+    first, line = numerics.iloc[place], nodes[nodes.node == planted[0]].iloc[0]
+    assert (first.node, first.file, first.line) == (planted[0], line.file, line.line)
+    assert (first.ok, first.closer_to_fp64) == (False, "eager")
+    assert "its ONNX function is wrong" in first.note
+    assert all(numerics[:place].ok)
     (finding,) = lens.findings[lens.findings.rule == "numbers_differ"].to_dict("records")
     assert (finding["subject"], finding["file"], finding["line"]) == (planted[0], line.file, line.line)
-    assert f"first at {planted[0]}" in lens.summary().replace("\n" + " " * 18, " ")
-
-
-def first_place(numerics: pd.DataFrame) -> int:
-    return list(numerics.first_divergence).index(True)
-
-
-@pytest.mark.parametrize("name", sampled(PLANTED, ("gelu in bert",)))
-@torch.no_grad()
-def test_operators_on_their_own_show_exactly_the_wrong_ones(name: str) -> None:
-    model, target, function = PLANTED[name]
-    lens, inputs = explained(model, custom_translation_table={target: function})
     everything = lens.verify(per_op=True, **inputs)  # with the call as a whole, and what makes it differ
-    numerics = everything[everything.scope == "op"]
-    planted = lens.nodes[lens.nodes.target == str(target)].node
-    assert set(named(numerics, numerics.ok == False)) == set(planted)  # noqa: E712 - a column with gaps
-    assert numerics.ok.notna().all()
-    assert numerics.node[first_place(numerics)] == planted.iloc[0]
+    alone = everything[everything.scope == "op"]
+    assert alone.ok.notna().all()
+    assert set(alone[alone.ok == False].node) == set(planted)  # noqa: E712 - a column with gaps
+    assert list(alone[alone.first_divergence].node) == planted[:1]
 
 
-@pytest.mark.parametrize("name", sampled(_SMALL, ("resnet",)))
+@pytest.mark.parametrize("name", sampled(["resnet", "llama", "t5"], ("resnet",)))
 @torch.no_grad()
 def test_a_clean_model_raises_no_alarm_and_every_value_is_compared(name: str) -> None:
     lens, inputs = explained(name)
@@ -119,8 +87,6 @@ def test_a_clean_model_raises_no_alarm_and_every_value_is_compared(name: str) ->
     computed = lens.nodes[(lens.nodes.kind == "compute") & lens.nodes.partition_id.notna()]
     assert set(computed.node) == set(numerics[numerics.scope != "call"].node)
     assert set(numerics.scope) == {"value", "output", "call"}
-    inside = int((numerics.scope != "call").sum())
-    assert f"{inside:,} values of 1 partition compared with PyTorch; all within tolerance" in lens.summary().replace("\n" + " " * 18, " ")
     assert lens.verify(per_op=True, **inputs).ok.all()
 
 
@@ -142,25 +108,7 @@ def line_with(function: Callable[..., object], text: str) -> int:
 
 
 @torch.no_grad()
-def test_an_overflow_of_float16_is_traced_to_its_line() -> None:
-    torch.manual_seed(0)
-    model, x = Overflowing().half().eval(), torch.randn(4, 64).half() * 1000
-    lens = ortlens.explain(model, calls=1)(x)
-    numerics = lens.verify(x)
-    (origin,) = numerics[numerics.nonfinite == "origin"].to_dict("records")
-    line = line_with(Overflowing.forward, "planted overflow")
-    assert (origin["node"], origin["file"], origin["line"]) == ("mul", __file__, line)
-    assert "the float64 run stays finite" in origin["note"]
-    assert "float16 ends at 6.55e+04" in origin["note"]
-    (finding,) = lens.findings[lens.findings.rule == "nonfinite_origin"].to_dict("records")
-    assert (finding["subject"], finding["line"]) == ("mul", line)
-    assert "float32" in finding["mitigation"]
-    assert not (numerics.ok == False).any()  # noqa: E712 - what follows from PyTorch's own infinities is nobody's error
-    assert "NaN or Inf first appears at mul" in lens.summary().replace("\n" + " " * 18, " ")
-
-
-@torch.no_grad()
-def test_float16_within_its_range_has_no_origin() -> None:
+def test_an_overflow_of_float16_is_traced_to_its_line_and_numbers_within_its_range_are_not() -> None:
     torch.manual_seed(0)
     model, x = Overflowing().half().eval(), torch.randn(4, 64).half()
     lens = ortlens.explain(model, calls=1)(x)
@@ -168,6 +116,15 @@ def test_float16_within_its_range_has_no_origin() -> None:
     assert numerics.nonfinite.isna().all()
     assert numerics.ok.all()
     assert set(lens.findings.rule) <= {"float16_nodes"}
+    numerics = lens.verify(x * 1000)
+    (origin,) = numerics[numerics.nonfinite == "origin"].to_dict("records")
+    line = line_with(Overflowing.forward, "planted overflow")
+    assert (origin["node"], origin["file"], origin["line"]) == ("mul", __file__, line)
+    assert "the float64 run stays finite" in origin["note"]
+    (finding,) = lens.findings[lens.findings.rule == "nonfinite_origin"].to_dict("records")
+    assert (finding["subject"], finding["line"]) == ("mul", line)
+    assert "float32" in finding["mitigation"]
+    assert not (numerics.ok == False).any()  # noqa: E712 - what follows from PyTorch's own infinities is nobody's error
 
 
 def of_a_logarithm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

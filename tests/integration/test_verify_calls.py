@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ortlens
 from ortlens.backend.api import OrtBackend
+from ortlens.lens.verify import call_state, partition_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,19 +41,16 @@ def test_nothing_that_was_recorded_or_that_runs_changes() -> None:
     with torch.no_grad():
         fast = torch.compile(model, backend=lens)
         fast(x)
-        before = lens.runs, lens.sessions, lens.fallbacks, backend.execution_count, torch.get_rng_state(), len(lens.graphs)
+        frames, random = (lens.runs, lens.sessions, lens.fallbacks), torch.get_rng_state()
+        counts = backend.execution_count, len(lens.graphs)
         numerics = lens.verify(x)
-        after = lens.runs, lens.sessions, lens.fallbacks, backend.execution_count, torch.get_rng_state(), len(lens.graphs)
-        for one, other in zip(before[:3], after[:3], strict=True):
-            assert one.equals(other)
-        assert before[3] == after[3]
-        assert torch.equal(before[4], after[4])
-        assert before[5] == after[5]
+        assert all(before.equals(after) for before, after in zip(frames, [lens.runs, lens.sessions, lens.fallbacks], strict=True))
+        assert torch.equal(random, torch.get_rng_state())
+        assert counts == (backend.execution_count, len(lens.graphs))
         assert torch.is_grad_enabled() is False
         assert numerics.partition_id.nunique() == 2
         assert numerics.ok.all()
         assert set(numerics.node).isdisjoint(lens.fallbacks.node), "what PyTorch runs is PyTorch itself"
-        assert "1 node in PyTorch, not compared" in " ".join(lens.summary().split())
         torch.manual_seed(0)
         result = fast(x)
         torch.manual_seed(0)
@@ -79,10 +77,9 @@ def test_modules_that_share_code_are_compared_each_with_its_own_weights() -> Non
         for rows in (5, 7, 7, 7, 7):
             compiled(torch.rand(rows, 8))
         numerics = lens.verify(torch.rand(7, 8))
-        assert len(numerics)
+        assert not numerics.empty
         assert numerics.ok.notna().all(), numerics[["node", "note"]].to_string()
         assert numerics.ok.all()
-        assert "not compared" not in lens.summary()
 
 
 def test_forward_and_backward_are_compared() -> None:
@@ -110,22 +107,16 @@ def test_forward_and_backward_are_compared() -> None:
     assert all(torch.equal(parameter.grad, before) for parameter, before in zip(model.parameters(), gradients, strict=True))  # type: ignore[arg-type]
 
 
-def test_a_call_that_compiles_anew_is_compared_too() -> None:
-    with torch.no_grad():
-        lens = ortlens.explain(lambda x: (x * 2).sin(), calls=1)(torch.rand(2, 4))
-        assert lens.verify(torch.rand(2, 4)).partition_id.dropna().unique().tolist() == ["p0"]
-        assert lens.verify(torch.rand(2, 4, 3)).partition_id.dropna().unique().tolist() == ["p1"]
-        assert lens.numerics.ok.all()
-
-
-def test_weights_that_changed_meanwhile_are_compared_as_they_are_now() -> None:
-    model, x = torch.nn.Linear(4, 4), torch.rand(2, 4)
-    with torch.no_grad():
-        lens = ortlens.explain(model, calls=1)(x)
-        model.weight.mul_(3)
-        numerics = lens.verify(x)
-        assert not numerics.empty
-        assert numerics.ok.all()
+@torch.no_grad()
+def test_later_weights_and_sizes_are_compared_as_they_are() -> None:
+    model = torch.nn.Linear(4, 4)
+    lens = ortlens.explain(model, calls=1)(torch.rand(2, 4))
+    assert lens.verify(torch.rand(2, 4)).partition_id.dropna().unique().tolist() == ["p0"]
+    model.weight.mul_(3)
+    assert lens.verify(torch.rand(2, 4)).ok.all()
+    numerics = lens.verify(torch.rand(2, 3, 4))
+    assert numerics.partition_id.dropna().unique().tolist() == ["p1"], "the call compiled anew"
+    assert numerics.ok.all()
 
 
 def test_inputs_that_are_written_to_are_compared_as_they_were_and_put_back() -> None:
@@ -144,7 +135,7 @@ def test_inputs_that_are_written_to_are_compared_as_they_were_and_put_back() -> 
         assert list(numerics[numerics.scope == "call"].node) == ["result", "x after the call"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64])
 def test_every_dtype_has_its_tolerance(dtype: torch.dtype) -> None:
     x = (torch.rand(64, 64) * 4).to(dtype)
     with torch.no_grad():
@@ -205,16 +196,18 @@ def test_a_partition_that_went_back_to_pytorch_is_not_called_right() -> None:
     inside = numerics[numerics.scope != "call"]
     assert inside.ok.isna().all()
     assert list(inside.note) == ["PyTorch runs this partition, because ONNX Runtime failed on it; see findings"]
-    assert "1 not compared" in lens.summary()
 
 
-def test_a_failure_of_the_comparison_is_a_finding_and_the_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortlens.lens.verify import partition_check
-
+@pytest.fixture
+def _broken_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(partition_check, "judge", broken)
+
+
+@pytest.mark.usefixtures("_broken_comparison")
+def test_a_failure_of_the_comparison_is_a_finding_and_the_call_goes_on() -> None:
     x, seen = torch.rand(3), []
     with torch.no_grad():
         lens = ortlens.Lens()
@@ -275,8 +268,11 @@ def test_verifying_again_replaces_rows_and_findings() -> None:
         lens.verify(-torch.ones(3))
         assert "nonfinite_origin" in set(lens.findings.rule)
         numerics = lens.verify(torch.rand(3))
-    assert lens.findings.empty
-    assert list(numerics.node) == ["sqrt", "mul", "mul", "result"]
+        assert lens.findings.empty
+        assert list(numerics.node) == ["sqrt", "mul", "mul", "result"]
+        numerics = lens.verify(torch.rand(3), per_op=True)
+    assert list(zip(numerics.node, numerics.scope, strict=True)) == [("sqrt", "op"), ("mul", "op"), ("result", "call")]
+    assert numerics.ok.all()
 
 
 def test_a_backward_that_was_captured_and_not_run_is_listed_as_unchecked() -> None:
@@ -296,7 +292,6 @@ def test_a_backward_that_was_captured_and_not_run_is_listed_as_unchecked() -> No
     assert not backward.empty
     assert backward.ok.isna().all()
     assert set(backward.note) == {"the backward did not run in this call"}
-    assert "not compared (the backward did not run in this call)" in " ".join(lens.summary().split())
 
 
 def test_a_training_target_is_compared_with_its_gradients_and_recorded_as_before() -> None:
@@ -363,8 +358,6 @@ def test_of_several_functions_one_that_raises_in_both_ways_has_no_verdict() -> N
 
 @torch.no_grad()
 def test_weights_that_are_too_large_to_copy_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortlens.lens.verify import call_state
-
     monkeypatch.setattr(call_state, "_MAX_COPIED_BYTES", 60)
     model = torch.nn.Linear(4, 4)
     lens = ortlens.explain(model, calls=1)(torch.rand(2, 4))
@@ -374,15 +367,6 @@ def test_weights_that_are_too_large_to_copy_are_listed(monkeypatch: pytest.Monke
     assert row.ok.isna().all()
     assert "of weights were not copied" in row.note.iloc[0]
     assert numerics[numerics.node != "weights"].ok.all()
-
-
-@torch.no_grad()
-def test_operators_one_by_one_come_with_the_call_as_a_whole() -> None:
-    x = torch.rand(3, 4)
-    lens = ortlens.explain(doubled_sine, calls=1)(x)
-    numerics = lens.verify(x, per_op=True)
-    assert list(zip(numerics.node, numerics.scope, strict=True)) == [("sin", "op"), ("mul", "op"), ("result", "call")]
-    assert numerics.ok.all()
 
 
 def branched(x: torch.Tensor) -> torch.Tensor:
@@ -446,14 +430,9 @@ def cosine(x: Any) -> Any:  # noqa: ANN401 - values of ONNX Script
     return opset18.Cos(x)
 
 
+@pytest.mark.usefixtures("_broken_comparison")
 @torch.no_grad()
-def test_a_call_that_differs_has_no_excuse_where_the_comparison_inside_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortlens.lens.verify import partition_check
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("planted")
-
-    monkeypatch.setattr(partition_check, "judge", broken)
+def test_a_call_that_differs_has_no_excuse_where_the_comparison_inside_failed() -> None:
     x = torch.rand(3)
     lens = ortlens.explain(doubled_sine, calls=1, options={"custom_translation_table": {torch.ops.aten.sin.default: cosine}})(x)
     with pytest.warns(RuntimeWarning, match="failed while comparing numbers"):
