@@ -7,7 +7,6 @@ number: `--only N` repeats one. A model is explained, in a process of its own: O
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
 from collections import Counter
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tests.hostile import models
 from tests.hostile.material import originals
-from tests.hostile.mutations import judged, mutated
+from tests.hostile.mutations import verdict_of
 
 
 def main() -> int:
@@ -46,16 +45,10 @@ def _figures(counts: Counter[str]) -> str:
 
 
 def _captures(files: int, only: int | None) -> int:
-    known = originals()
-    counts: Counter[str] = Counter()
-    defects = 0
-    numbers = range(files) if only is None else [only]
+    known, counts, defects = originals(), Counter[str](), 0
     with tempfile.TemporaryDirectory() as folder:
-        for number in numbers:
-            chance = random.Random(number)  # noqa: S311 - to be repeated
-            original = chance.choice(known)
-            data, forged = mutated(original, chance)
-            verdict = judged(Path(folder) / "run.ortlens", data, forged=forged, original=original)
+        for number in range(files) if only is None else [only]:
+            verdict = verdict_of(number, known, Path(folder) / "run.ortlens")
             counts[verdict.kind] += 1
             if verdict.is_defect:
                 defects += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import random
 import time
 import zipfile
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from ortlens.trace import store
 from ortlens.views.text import summary
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "captures"
@@ -125,6 +125,14 @@ def mutated(data: bytes, chance: random.Random) -> tuple[bytes, bool]:
         if changed:
             chance.choice(BYTES)(changed, chance)
     return bytes(changed), False
+
+
+def verdict_of(number: int, known: list[bytes], path: Path) -> Verdict:
+    """Damage the file of a number and load it."""
+    chance = random.Random(number)  # noqa: S311 - to be repeated
+    original = chance.choice(known)
+    data, forged = mutated(original, chance)
+    return judged(path, data, forged=forged, original=original)
 
 
 def judged(path: Path, data: bytes, *, forged: bool, original: bytes) -> Verdict:

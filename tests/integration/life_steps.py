@@ -38,28 +38,19 @@ def call(life: Life, draw: Draw) -> None:
         life.kept.pop()
 
 
+VIEWS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda x: x[::2],
+    lambda x: x[1:3],
+    lambda x: x[:1].expand_as(x),
+    lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+)
+
+
 def call_on_odd_memory(life: Life, draw: Draw) -> None:
     """Twice with other values in the same layout: the second must leave the result of the first alone."""
-    pair = draw.choice(life.pairs)
-    view = draw.choice((_every_other, _middle, _expanded, _transposed))
+    pair, view = draw.choice(life.pairs), draw.choice(VIEWS)
     for _ in range(2):
         life.check(pair, view(pair.module.inputs(draw, 4).to(pair.module.inputs(Draw(0), 1).dtype)), torch.no_grad)
-
-
-def _every_other(x: torch.Tensor) -> torch.Tensor:
-    return x[::2]
-
-
-def _middle(x: torch.Tensor) -> torch.Tensor:
-    return x[1:3]
-
-
-def _expanded(x: torch.Tensor) -> torch.Tensor:
-    return x[:1].expand_as(x)
-
-
-def _transposed(x: torch.Tensor) -> torch.Tensor:
-    return x.transpose(0, -1).contiguous().transpose(0, -1)
 
 
 def call_empty(life: Life, draw: Draw) -> None:
@@ -368,35 +359,10 @@ def write_through_numpy(life: Life, draw: Draw) -> None:
         weight.detach().numpy()[...] = _new_values(weight, draw).numpy()
 
 
-COUNTED: Steps = {
-    step.__name__: step
-    for step in (
-        call,
-        call_on_odd_memory,
-        call_empty,
-        call_under_autocast,
-        call_from_threads,
-        swap_while_threads_call,
-        write_in_place,
-        write_one_element,
-        step_of_optimizer,
-        write_buffer,
-        set_data,
-        load_state,
-        swap_parameter,
-        swap_tensors,
-        share_memory,
-        swap_submodule,
-        change_dtype,
-        channels_last,
-        copy_module,
-        parametrize_weight,
-        prune_weight,
-        toggle_gradient,
-        toggle_training,
-        compile_anew,
-        collect_garbage,
-        freeze_less,
-    )
-}
+COUNTED: Steps = {step.__name__: step for step in (
+    call, call_on_odd_memory, call_empty, call_under_autocast, call_from_threads, swap_while_threads_call, write_in_place,
+    write_one_element, step_of_optimizer, write_buffer, set_data, load_state, swap_parameter, swap_tensors, share_memory,
+    swap_submodule, change_dtype, channels_last, copy_module, parametrize_weight, prune_weight, toggle_gradient, toggle_training,
+    compile_anew, collect_garbage, freeze_less,
+)}  # fmt: skip
 UNCOUNTED: Steps = {step.__name__: step for step in (write_past_the_counter, write_through_numpy)}

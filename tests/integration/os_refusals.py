@@ -70,9 +70,13 @@ def place(name: str) -> Path:
     return PLACES.pop() / name
 
 
-def prepared() -> None:
-    """Make empty folders for a question."""
+def prepared() -> Lens:
+    """A lens under which the program ran, and empty folders for a question."""
+    fresh()
+    lens = ortlens.Lens()
+    torch.compile(NET, backend=lens)(X)
     PLACES[:] = [Path(tempfile.mkdtemp(dir=FOLDER)) for _ in range(2)]
+    return lens
 
 
 def fresh() -> Any:  # noqa: ANN401 - a module
@@ -80,14 +84,6 @@ def fresh() -> Any:  # noqa: ANN401 - a module
     torch.compiler.reset()
     ortlens.OrtBackend.clear_cached_instances()
     return ortlens
-
-
-def watched() -> Lens:
-    """A lens under which the program ran."""
-    fresh()
-    lens = ortlens.Lens()
-    torch.compile(NET, backend=lens)(X)
-    return lens
 
 
 def called(**options: Any) -> None:  # noqa: ANN401 - those of a lens
@@ -103,25 +99,11 @@ def frozen(_: Lens) -> None:
     ortlens.load_frozen(folder)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Files that questions read."""
-
-    saved: Path
-    folder: Path
-    model: Path
-
-
-def held() -> Held:
-    """Write them."""
-    lens = watched()
-    fresh()
-    model = ortlens.explain(PLAIN, calls=1)(X).export_onnx(FOLDER / "held.onnx")
-    return Held(lens.save(FOLDER / "held.ortlens"), lens.save(FOLDER / "held"), model)
-
-
-def questions(files: Held) -> dict[str, Callable[[Lens], object]]:
+def questions() -> dict[str, Callable[[Lens], object]]:
     """Everything that a user asks."""
+    lens = prepared()
+    saved, saved_folder = lens.save(FOLDER / "held.ortlens"), lens.save(FOLDER / "held")
+    model = fresh().explain(PLAIN, calls=1)(X).export_onnx(FOLDER / "held.onnx")
     return {
         "compile": lambda _: called(),
         "compile with a journal": lambda _: called(journal=place("journal")),
@@ -129,8 +111,8 @@ def questions(files: Held) -> dict[str, Callable[[Lens], object]]:
         "compile with a dump": lambda _: called(options={"dump_path": str(place("dump"))}),
         "explain": lambda _: fresh().explain(NET, calls=2)(X),
         "dry run": lambda _: fresh().explain(NET, dry_run=True)(X),
-        "explain a model": lambda _: ortlens.explain(str(files.model), calls=1)(),
-        "profile a model": lambda _: ortlens.explain(str(files.model), calls=1)().profile(repeat=2),
+        "explain a model": lambda _: ortlens.explain(str(model), calls=1)(),
+        "profile a model": lambda _: ortlens.explain(str(model), calls=1)().profile(repeat=2),
         "profile": lambda lens: lens.profile(X, repeat=2),
         "verify": lambda lens: lens.verify(X),
         "verify operators": lambda lens: lens.verify(X, per_op=True),
@@ -144,9 +126,9 @@ def questions(files: Held) -> dict[str, Callable[[Lens], object]]:
         "save": lambda lens: lens.save(place("run.ortlens")),
         "save a folder": lambda lens: lens.save(place("run")),
         "export": lambda lens: lens.export(place("csv"), format="csv"),
-        "load": lambda _: ortlens.load(files.saved),
-        "load a folder": lambda _: ortlens.load(files.folder),
-        "compare": lambda lens: lens.compare(files.saved).report(place("compared.html")),
+        "load": lambda _: ortlens.load(saved),
+        "load a folder": lambda _: ortlens.load(saved_folder),
+        "compare": lambda lens: lens.compare(saved).report(place("compared.html")),
         "check": lambda lens: lens.check(max_breaks=9),
         "repro": lambda lens: lens.repro("p0", place("repro"), args=(X,)),
         "freeze": frozen,
@@ -233,23 +215,20 @@ LACKS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
 
 def outcomes(question: Callable[[Lens], object], missing: Callable[[], contextlib.AbstractContextManager[None]]) -> dict[str, object]:
     """What becomes of a question where something is missing, and of the same where it is there again."""
-    lens = watched()
-    prepared()
+    lens = prepared()
     with missing():
         found = outcome(question, lens)
-    prepared()
+    PLACES[:] = [Path(tempfile.mkdtemp(dir=FOLDER)) for _ in range(2)]
     return {"found": found, "next": outcome(question, lens)}
 
 
 def lacking(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
-    """Ask each question where something is missing, and where it is there again."""
     for lack, missing in LACKS.items():
         for name, question in asked.items():
             yield {"question": name, "lack": lack, **outcomes(question, missing)}
 
 
 def without_descriptors(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
-    """Ask each question without a descriptor, with them, and without again."""
     for name, question in asked.items():
         for when in ("first", "later"):
             yield {"question": name, "when": when, **outcomes(question, no_descriptors)}
@@ -283,8 +262,7 @@ def each_refused(asked: dict[str, Callable[[Lens], object]], every: int) -> Iter
     sys.addaudithook(hook)
 
     def ask(question: Callable[[Lens], object], at: int) -> str:
-        lens = watched()
-        prepared()
+        lens = prepared()
         hook.is_on, hook.seen, hook.at, hook.refused = True, 0, at, ""
         try:
             return outcome(question, lens)
@@ -305,7 +283,7 @@ def main() -> None:
     """Print the rows."""
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(False)
-    asked = questions(held())
+    asked = questions()
     every = int([*sys.argv, "1"][2])
     ways: dict[str, Callable[[dict[str, Callable[[Lens], object]]], Iterator[dict[str, object]]]] = {
         "descriptors": without_descriptors,

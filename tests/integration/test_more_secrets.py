@@ -5,18 +5,18 @@ And secrets of a plainer program in what else writes files and tables: a survey,
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import subprocess
 import sys
 import warnings
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import ortlens
-from tests.integration.test_secrets import _unpacked
+from tests.integration.test_secrets import all_in, loaded, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,30 +138,30 @@ def secret(place: str) -> str:
     return f"zq-{place}-77f3"
 
 
+def write_program(text: str, places: tuple[str, ...], file: Path) -> None:
+    for place in places:
+        text = text.replace(f"@{place}@", secret(place))
+    file.write_text(text, encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("rare")
-    text = PROGRAM
-    for place in PLACES:
-        text = text.replace(f"@{place}@", secret(place))
-    (folder / "rare_program.py").write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("rare_program", folder / "rare_program.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    write_program(PROGRAM, PLACES, folder / "rare_program.py")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        patch.setitem(sys.modules, "rare_program", module)
+        patch.setitem(sys.modules, "rare_program", ModuleType("rare_program"))  # for its dataclass
         patch.setenv("ZQ_RARE", secret("environment"))
         logging.getLogger("torch").setLevel(logging.ERROR)
-        spec.loader.exec_module(module)
+        module = loaded("rare_program", folder / "rare_program.py")
+        patch.setitem(sys.modules, "rare_program", module)
         lens = ortlens.Lens(journal=folder / "journal")
         x, options = torch.ones(2, 4), {secret("option-key"): secret("option-value")}
         fast = torch.compile(module.Model().eval(), backend=lens)
         for user in (secret("keyword"), secret("later-keyword")):
             fast(x, user=user, options=options)
         written(lens, folder / "out", x, {"user": secret("keyword"), "options": options})
-    yield {str(path.relative_to(folder)): _unpacked(path) for path in [folder / "journal", *(folder / "out").rglob("*")] if path.is_file()}
+    yield all_in(folder, "journal", "out")
     torch.compiler.reset()
 
 
@@ -193,20 +193,15 @@ def test_the_search_reads_what_was_written(files: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_file_holds_it(place: str, files: dict[str, str]) -> None:
-    found = {name: text[max(0, at - 120) : at + 60] for name, text in files.items() if (at := text.find(secret(place))) >= 0}
-    assert found == {}
+    assert places_of(secret(place), files) == {}
 
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("plain")
-    text = PLAIN
-    for place in PLAIN_PLACES:
-        text = text.replace(f"@{place}@", secret(place))
-    program = folder / "test_plain.py"
-    program.write_text(text, encoding="utf-8")
-    out = folder / "out"
-    out.mkdir()
+    program, out = folder / "test_plain.py", folder / "out"
+    write_program(PLAIN, PLAIN_PLACES, program)
+    (out / "plugin").mkdir(parents=True)
     options = {"preferred_execution_providers": [("CPUExecutionProvider", {"api_key": secret("provider")})]}
     argument = secret("argument")
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
@@ -215,30 +210,12 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         rows = ortlens.survey(cases, folder=out / "survey", options=options, workers=1)
         assert set(rows.status) == {"ok"}
         (out / "rows.txt").write_text(rows.to_csv() + rows.to_html() + str(rows.to_dict("records")), encoding="utf-8")
-        plugin = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--tb=line",
-            "--ortlens-dir",
-            "kept",
-            "--junit-xml",
-            "j.xml",
-        ]
-        (out / "plugin").mkdir()
-        done = subprocess.run([*plugin, str(program)], cwd=out / "plugin", check=False, capture_output=True, text=True)
+        plugin = ["-q", "-p", "no:cacheprovider", "--tb=line", "--ortlens-dir", "kept", "--junit-xml", "j.xml", str(program)]
+        done = subprocess.run([sys.executable, "-m", "pytest", *plugin], cwd=out / "plugin", check=False, capture_output=True, text=True)
         assert done.returncode == 1
         (out / "plugin" / "said.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
         assert "max_breaks" in done.stdout
-        spec = importlib.util.spec_from_file_location("plain_program", program)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        model, args = module.case(argument)
+        model, args = loaded("plain_program", program).case(argument)
         chosen, table = ortlens.tune(model, options=options, budget_s=1)(*args)
         (out / "tuned.txt").write_text(table.to_csv() + table.to_html() + table.attrs.__repr__(), encoding="utf-8")
         assert len(table)
@@ -246,7 +223,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         frozen.save(out / "frozen")
         (out / "frozen.txt").write_text(repr(frozen), encoding="utf-8")
     torch.compiler.reset()
-    return {str(path.relative_to(out)): _unpacked(path) for path in out.rglob("*") if path.is_file()}
+    return all_in(out, ".")
 
 
 def test_the_search_reads_what_studies_wrote(studied: dict[str, str]) -> None:
@@ -259,5 +236,4 @@ def test_the_search_reads_what_studies_wrote(studied: dict[str, str]) -> None:
 @pytest.mark.parametrize("place", PLAIN_PLACES)
 def test_no_study_holds_it(place: str, studied: dict[str, str]) -> None:
     by_design = {"frozen/manifest.json"} if place == "argument" else set()
-    found = {name: text[max(0, at - 120) : at + 60] for name, text in studied.items() if (at := text.find(secret(place))) >= 0}
-    assert {name: text for name, text in found.items() if name not in by_design} == {}
+    assert places_of(secret(place), studied).keys() == by_design

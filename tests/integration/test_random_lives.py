@@ -1,6 +1,6 @@
 """Whatever happens to a model, in whatever order: the next answer is PyTorch's. See `lives` for how a life is written and replayed.
 
-These are a few short lives with fixed seeds; `make soak` lives long ones for minutes.
+These are a few short lives with fixed seeds; `make sweep-soak` lives long ones for minutes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ortlens import OrtBackend
-from tests.integration.life_steps import COUNTED, UNCOUNTED, call, write_in_place
-from tests.integration.lives import KINDS, Draw, Life, Step, failure_of, life_from_text, live, random_life, shortest, text_of_life
+from tests.integration.life_steps import COUNTED
+from tests.integration.lives import KINDS, Step, failure_of, life_from_text, live, random_life
 from tests.sample import sampled
 
 if TYPE_CHECKING:
@@ -42,17 +42,13 @@ def test_every_sort_of_change_comes_once(kind: str) -> None:
     live(kind, [*calls, *(step for change in changes for step in (change, *calls))], COUNTED, compile_module)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_life_is_lived_in_onnx_runtime(kind: str) -> None:
+def test_a_life_is_lived_in_onnx_runtime() -> None:
     """A life in which everything fell back to PyTorch would agree with PyTorch, and show nothing."""
     OrtBackend.clear_cached_instances()
-    assert failure_of(kind, [Step("call_on_odd_memory", number) for number in (1, 2, 3)], COUNTED, compile_module) is None
+    assert failure_of("block", [Step("call_on_odd_memory", number) for number in (1, 2, 3)], COUNTED, compile_module) is None
     (backend,) = OrtBackend.get_cached_instances()
     assert backend.execution_count >= 3
     assert any(info.frozen for sessions in backend.sessions_by_graph.values() for info in sessions)
-
-
-# ----------------------------------------------------------------------------------- the machinery itself, with planted faults
 
 
 def stale(module: nn.Module) -> Callable[..., Any]:
@@ -76,57 +72,19 @@ def writing_to_arguments(module: nn.Module) -> Callable[..., Any]:
     return lambda x: (module(x), x.detach().zero_())[0]
 
 
-def forgetting_statistics(module: nn.Module) -> Callable[..., Any]:
-    """Compiled, with statistics of batches that stay where they are."""
-
-    def compiled(x: torch.Tensor) -> object:
-        return torch.func.functional_call(module, {name: value.clone() for name, value in module.named_buffers()}, (x,))
-
-    return compiled
-
-
-def without_gradient_of_input(module: nn.Module) -> Callable[..., Any]:
-    return lambda x: module(x.detach())
-
-
 def eager(module: nn.Module) -> Callable[..., Any]:
     return module
 
 
-@pytest.mark.parametrize("kind", sampled(KINDS, ("mlp",)))
-def test_pytorch_passes_for_itself(kind: str) -> None:
-    """A failure of `eager` would be one of the comparison: of random numbers, buffers or tolerances."""
-    live(kind, random_life(1, [*COUNTED, *UNCOUNTED], 20), {**COUNTED, **UNCOUNTED}, eager)
-
-
-@pytest.mark.parametrize("fault", [stale, sharing_results, writing_to_arguments, forgetting_statistics, without_gradient_of_input])
+@pytest.mark.parametrize("fault", [stale, sharing_results, writing_to_arguments])
 def test_a_planted_fault_is_found_and_cut_down(fault: Callable[[nn.Module], Callable[..., Any]]) -> None:
-    with pytest.raises(AssertionError) as caught:
-        _several_lives(fault)
+    with pytest.raises(AssertionError) as caught:  # noqa: PT012 - in one of several lives
+        for seed in range(20):
+            live("conv", random_life(seed, list(COUNTED), 12), COUNTED, fault)
     kind, steps = life_from_text(str(caught.value).splitlines()[0])
     assert failure_of(kind, steps, COUNTED, fault) is not None
     assert failure_of(kind, steps, COUNTED, eager) is None
     assert 1 <= len(steps) <= 3, "calls and the change between them"
-
-
-def _several_lives(compile_fault: Callable[[nn.Module], Callable[..., Any]]) -> None:
-    for seed in range(20):
-        live("conv", random_life(seed, list(COUNTED), 12), COUNTED, compile_fault)
-
-
-def test_a_life_can_be_written_down_and_read_back() -> None:
-    steps = random_life(5, list(COUNTED), 9)
-    assert life_from_text(text_of_life("conv", steps)) == ("conv", steps)
-    assert steps == random_life(5, list(COUNTED), 9) != random_life(6, list(COUNTED), 9)
-
-
-def test_the_shortest_life_keeps_what_the_failure_needs() -> None:
-    steps = [Step("call", number) for number in range(40)]
-    needed = {7, 8, 31}
-    assert shortest(steps, lambda left: needed <= {step.number for step in left}) == [Step("call", 7), Step("call", 8), Step("call", 31)]
-
-
-# --------------------------------------------------------------------------------------------------------- the documented limit
 
 
 def test_one_element_written_past_the_counter_may_pass_unseen_until_torch_counts_a_write() -> None:
@@ -142,14 +100,3 @@ def test_one_element_written_past_the_counter_may_pass_unseen_until_torch_counts
         assert torch.allclose(result, before, atol=1e-4) or torch.allclose(result, now, atol=1e-4), "old or new, never a mixture"
         module.weight.add_(0)
         torch.testing.assert_close(compiled(x), module(x), atol=1e-4, rtol=1e-4)
-
-
-def test_a_step_that_writes_changes_the_answer() -> None:
-    """The planted faults above could hide a writing step that writes nothing."""
-    for number in range(8):
-        life = Life("mlp", eager)
-        module = life.pairs[0].module
-        before = {name: value.clone() for name, value in module.state_dict().items()}
-        write_in_place(life, Draw(number))
-        assert sum(not torch.equal(value, before[name]) for name, value in module.state_dict().items()) == 1
-        call(life, Draw(number))

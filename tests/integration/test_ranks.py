@@ -20,7 +20,6 @@ FAULTY = 2
 
 
 def merged(folder: Path, fault: str) -> ortlens.SavedCapture:
-    """Train on four ranks with a fault on one of them, and merge what they recorded."""
     command = [sys.executable, "-m", "ortlens", "run", "--quiet", "--backend", "ortlens", "-o", str(folder / "t.ortlens")]
     command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", rank_script.__file__, fault, str(FAULTY)]
     root = str(Path(__file__).parents[2])
@@ -34,13 +33,11 @@ def merged(folder: Path, fault: str) -> ortlens.SavedCapture:
 
 
 def findings_in(view: ortlens.SavedCapture) -> list[Any]:
-    """The rows of the findings about ranks."""
     return [row for row in view.findings.itertuples() if row.rule in RANK_RULES]
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_equal_ranks_have_no_finding(attempt: int, tmp_path: Path) -> None:
-    view = merged(tmp_path, f"none-{attempt}")
+def test_equal_ranks_have_no_finding(tmp_path: Path) -> None:
+    view = merged(tmp_path, "none")
     assert set(view.graphs["rank"]) == {0, 1, 2, 3}
     assert set(view.runs["rank"]) == {0, 1, 2, 3}
     assert findings_in(view) == []
@@ -48,18 +45,16 @@ def test_equal_ranks_have_no_finding(attempt: int, tmp_path: Path) -> None:
 
 def test_a_break_on_one_rank_is_named_with_its_rank_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     view = merged(tmp_path, "break")
-    (line,) = [
-        n for n, text in enumerate(Path(rank_script.__file__).read_text(encoding="utf-8").splitlines(), 1) if "graph_break()" in text
-    ]
+    before, _, _ = Path(rank_script.__file__).read_text(encoding="utf-8").partition("graph_break()")
+    line = before.count("\n") + 1
     (row,) = findings_in(view)
-    assert row.rule == "rank_break"
-    assert row.title.startswith(f"graph break on rank {FAULTY} only, at rank_script.py:{line}")
-    assert (Path(row.file).name, row.line) == ("rank_script.py", line)
+    assert (row.rule, Path(row.file).name, row.line) == ("rank_break", "rank_script.py", line)
+    assert f"rank {FAULTY} only" in row.title
     assert list(view.breaks["rank"]) == [FAULTY]
 
     files = [str(file) for file in sorted(tmp_path.glob("t.rank*.ortlens"))]
     assert cli.main(["merge", *files, "-o", str(tmp_path / "all.ortlens"), "--html", str(tmp_path / "all.html")]) == 0
-    assert "graph break on rank 2 only" in capsys.readouterr().out
+    assert f"rank {FAULTY} only" in capsys.readouterr().out
     assert ortlens.load(tmp_path / "all.ortlens").captured() == view.captured()
     assert (tmp_path / "all.html").is_file()
 

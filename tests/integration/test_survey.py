@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 HERE = survey_cases.__name__
+CRASHES = {"target": survey_cases.crashes, "calls": 1}
 
 
 @pytest.fixture
@@ -43,28 +44,22 @@ def by_case(frame: pd.DataFrame) -> dict[str, str]:
     return dict(zip(frame.case, frame.status, strict=True))
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(27, marks=pytest.mark.soak)])
-def test_three_models_end_their_process_and_the_others_have_results(count: int, tmp_path: Path, notes: Path) -> None:
-    cases = {**survey_cases.quick(survey_cases.many(count)), **survey_cases.BAD}
-    assert len(cases) == count + 3
+@pytest.mark.parametrize("count", [4, pytest.param(27, marks=pytest.mark.soak)])
+def test_a_model_ends_its_process_and_the_others_have_results(count: int, tmp_path: Path, notes: Path) -> None:
+    cases = {**survey_cases.quick(survey_cases.many(count)), "crashes": CRASHES}
     frame = ortlens.survey(cases, folder=tmp_path / "out", reports=False, workers=2)
-    assert list(frame.case) == list(cases)
-    assert Counter(frame.status) == {"ok": count, "crashed": 1, "timeout": 1, "memory": 1}
+    assert by_case(frame) == {name: "crashed" if name == "crashes" else "ok" for name in cases}
     good = frame[frame.status == "ok"]
     assert (good.coverage == 1.0).all()
     assert (good.partitions == 1).all()
-    reasons = dict(zip(frame.case, frame.reason, strict=True))
-    assert "SIGSEGV (segmentation fault) while compiling and calling, at " in reasons["crashes"]
-    assert reasons["crashes"].endswith(" in forward")
-    assert reasons["hangs"].startswith("no answer within 40 s, while making the model and its inputs, at ")
-    assert reasons["eats"].startswith("more memory than the limit of 1.00 GiB while making the model")
+    assert "SIGSEGV" in frame.reason.iloc[-1]
     assert all(len(ortlens.load(path).sessions) == 1 for path in good.capture)
 
     first = made(notes)
-    assert sum(first.values()) == count + 1  # of each but those that crash and eat, which note nothing
+    assert sum(first.values()) == count
     more = ortlens.survey({**cases, "new": {"target": survey_cases.broken_graph, "calls": 1}}, folder=tmp_path / "out", reports=False)
     assert made(notes) == first, "nothing was made again"
-    assert list(more.kept) == [True] * (count + 3) + [False]
+    assert list(more.kept) == [True] * (count + 1) + [False]
     assert by_case(more) == {**by_case(frame), "new": "ok"}
     row = more.iloc[-1]
     assert (row.breaks, row.fallbacks) == (1, ("aten._linalg_svd.default (1)",))
@@ -136,7 +131,7 @@ def test_ctrl_c_ends_the_cases_and_keeps_what_was_done(tmp_path: Path, notes: Pa
 def test_a_killed_worker_of_a_cluster_loses_nothing(tmp_path: Path, notes: Path) -> None:
     distributed = pytest.importorskip("distributed")
     cases = {f"w{number}": {"target": survey_cases.waits, "args": (0.1, number), "calls": 1} for number in range(4)}
-    cases |= {"victim": {"target": survey_cases.waits_for_release, "calls": 1}, "crashes": survey_cases.BAD["crashes"]}
+    cases |= {"victim": {"target": survey_cases.waits_for_release, "calls": 1}, "crashes": CRASHES}
     killed: list[int] = []
 
     def kill() -> None:

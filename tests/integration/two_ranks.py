@@ -10,7 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.distributed as dist
@@ -34,21 +34,13 @@ _WARM, _TIMED = 5, 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is trained, and how.
+    """What is trained, and how."""
 
-    Attributes:
-        folder: Where both ranks meet, and where rank 0 writes.
-        wrapping: How the model is wrapped.
-        compiled: How it is compiled.
-        width: Of the model.
-        timed: Whether steps are timed in turns with those of an uncompiled model that is wrapped in the same way.
-    """
-
-    folder: Path
+    folder: Path  # where both ranks meet, and where rank 0 writes
     wrapping: Wrapping
     compiled: Compiled
     width: int = 32
-    timed: bool = False
+    timed: bool = False  # in turns with an uncompiled model that is wrapped in the same way
 
 
 class Block(nn.Module):
@@ -59,7 +51,6 @@ class Block(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same size."""
         grown: torch.Tensor = self.down(nn.functional.gelu(self.up(self.norm(x))))
         return x + grown
 
@@ -73,12 +64,11 @@ class Net(nn.Module):
         self.blocks = nn.ModuleList([Block(width), Block(width)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """From [rows, 16] to [rows, 4]."""
         x = self.first(x)
         for block in self.blocks:
             x = block(x)
-        made: torch.Tensor = self.last(x)
-        return made
+        result: torch.Tensor = self.last(x)
+        return result
 
 
 def net(width: int) -> Net:
@@ -140,9 +130,8 @@ def train(rank: int, setting: Setting) -> None:
         dist.all_reduce(loss)
         losses.append(float(loss) / RANKS)
     weights = [weight.detach() for weight in model.parameters()]
-    whole = [
-        weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone() for weight in weights
-    ]  # before more steps are timed
+    # Before more steps are timed.
+    whole = [weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone() for weight in weights]
     capture = lens.captured()
     result = {
         "losses": losses,
@@ -190,8 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--width", type=int, default=256)
     width = parser.parse_args().width
-    wrappings: tuple[Wrapping, ...] = ("ddp", "fsdp2")
-    for wrapping in wrappings:
+    for wrapping in get_args(Wrapping):
         with tempfile.TemporaryDirectory() as folder:
             ours, eager = run(Setting(folder=Path(folder), wrapping=wrapping, compiled="inside", width=width, timed=True))["ns"]
         sys.stdout.write(f"{wrapping}: eager {eager / 1e6:.2f} ms, ortlens {ours / 1e6:.2f} ms, {ours / eager:.2f} times as long\n")

@@ -8,16 +8,18 @@ the code is the same: a run that was stopped goes on where it was. `--seconds N`
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
+import json
 import logging
 import sys
 import time
 from collections import Counter
-from functools import partial
+from pathlib import Path
 
 from ortlens import _torch
-from tests.seams.faults import Seam, reached, seams
-from tests.seams.kept import Kept, file_of_this_code
-from tests.seams.programs import BROKEN, WAYS, Kind, again, answers, outcome, tidy
+from tests.seams.faults import PACKAGE, reached, seams
+from tests.seams.programs import BROKEN, WAYS, Kind, Outcome, again, answers, outcome, tidy
 
 STOPPED = 3
 
@@ -39,15 +41,22 @@ def reached_by(way: str) -> list[str]:
     return sorted({known[code].name for code in codes if code in known})
 
 
-def fail_each(way: str, chosen: list[Seam], kept: Kept, end: float) -> bool:
-    """Have each function fail that has not failed yet."""
-    for seam in chosen:
-        if (way, seam.name) in kept:
-            continue
-        if time.monotonic() > end:
-            return False
-        kept.add(way, seam.name, outcome(way, seam))
-    return True
+def file_of_this_code() -> Path:
+    """Where outcomes are kept: an outcome says nothing about other code."""
+    digest = hashlib.sha256()
+    for path in (*sorted(PACKAGE.rglob("*.py")), *sorted(Path(__file__).parent.glob("*.py"))):
+        digest.update(path.read_bytes())
+    return Path(__file__).resolve().parents[2] / "build" / "seams" / f"{digest.hexdigest()[:12]}.jsonl"
+
+
+def kept_in(file: Path) -> dict[tuple[str, str], Outcome]:
+    """Outcomes by way and function; a last line that was not written to its end is no outcome."""
+    kept = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        with contextlib.suppress(ValueError):
+            way, name, kind, detail = json.loads(line)
+            kept[way, name] = Outcome(kind, detail)
+    return kept
 
 
 def main() -> int:
@@ -66,21 +75,27 @@ def main() -> int:
     file = file_of_this_code()
     if options.again:
         file.unlink(missing_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     by_name = {seam.name: seam for seam in seams().values()}
-    kept, totals, names = Kept(file), Counter[Kind](), set[str]()
+    kept, totals, names = kept_in(file), Counter[Kind](), set[str]()
     for way in options.way or WAYS:
-        hit = [by_name[name] for name in kept.reached(way, partial(reached_by, way))]
-        chosen = [seam for seam in hit if options.only in seam.name][:: options.sample]
-        if not fail_each(way, chosen, kept, end):
-            failed = sum((way, seam.name) in kept for seam in chosen)
-            say(f"{way}: {failed} of {len(chosen)} so far; the next run goes on from here")
-            return STOPPED
-        found = {seam.name: kept[way, seam.name] for seam in chosen}
+        hit = reached_by(way)
+        chosen = [name for name in hit if options.only in name][:: options.sample]
+        for name in chosen:
+            if (way, name) in kept:
+                continue
+            if time.monotonic() > end:
+                say(f"{way}: {sum((way, each) in kept for each in chosen)} of {len(chosen)} so far; the next run goes on from here")
+                return STOPPED
+            one = kept[way, name] = outcome(way, by_name[name])
+            with file.open("a", encoding="utf-8") as stream:
+                stream.write(f"\n{json.dumps([way, name, one.kind, one.detail])}")
+        found = {name: kept[way, name] for name in chosen}
         for name, one in found.items():
             if one.kind in BROKEN:
                 say(f"  {way}: {name}: {one.kind} {one.detail}")
         counts = Counter(one.kind for one in found.values())
-        totals, names = totals + counts, names | {seam.name for seam in chosen}
+        totals, names = totals + counts, names | set(chosen)
         say(f"{way}: {len(hit)} reached, {len(chosen)} failed on purpose: {_figures(counts)}")
     broken = sum(count for kind, count in totals.items() if kind in BROKEN)
     injected = f"{sum(totals.values()):,} faults injected into {len(names):,} of {len(by_name):,} functions"

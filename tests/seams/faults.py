@@ -50,17 +50,11 @@ class Planted(Exception):  # noqa: N818 - what is raised; nothing may catch it b
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """A function that can be made to fail.
+    """A function that can be made to fail."""
 
-    Attributes:
-        name: Module and qualified name.
-        function: The function object that holds the code.
-        code: The code that is replaced: that of the function, or of a function that is made inside it.
-    """
-
-    name: str
-    function: types.FunctionType
-    code: types.CodeType
+    name: str  # module and qualified name
+    function: types.FunctionType  # holds the code
+    code: types.CodeType  # replaced: that of the function, or of a function that is made inside it
 
 
 def seams() -> dict[types.CodeType, Seam]:

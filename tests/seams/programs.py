@@ -76,52 +76,41 @@ class Watched:
 MODEL = Net().eval()
 
 
-@contextlib.contextmanager
-def under_lens() -> Iterator[Watched]:
-    lens = Lens()
-    yield Watched(torch.compile(MODEL, backend=lens), torch.compile(step, backend=lens), lens)
+def under(lens: Lens) -> Watched:
+    return Watched(torch.compile(MODEL, backend=lens), torch.compile(step, backend=lens), lens)
 
 
 @contextlib.contextmanager
 def under_journal() -> Iterator[Watched]:
     """Everything is written to a file as well, which begins with facts of the machine."""
     with tempfile.TemporaryDirectory() as folder:
-        lens = Lens(journal=Path(folder, "journal"))
-        yield Watched(torch.compile(MODEL, backend=lens), torch.compile(step, backend=lens), lens)
+        yield under(Lens(journal=Path(folder, "journal")))
+
+
+def unwatched(lens: Lens | None = None) -> Watched:
+    return Watched(torch.compile(MODEL, backend="ortlens"), torch.compile(step, backend="ortlens"), lens)
 
 
 @contextlib.contextmanager
 def under_capture() -> Iterator[Watched]:
     with capture() as lens:
-        yield Watched(torch.compile(MODEL, backend="ortlens"), torch.compile(step, backend="ortlens"), lens)
+        yield unwatched(lens)
 
 
-@contextlib.contextmanager
-def under_explain() -> Iterator[Watched]:
+def under_explain() -> Watched:
     """`explain` makes the calls itself; its result is one of the answers."""
     with torch.no_grad():
         lens = explain(MODEL, calls=3)(ROWS, 2)
-    yield Watched(MODEL, step, lens, [lens.result])
-
-
-@contextlib.contextmanager
-def under_other() -> Iterator[Watched]:
-    lens = Lens("eager")
-    yield Watched(torch.compile(MODEL, backend=lens), torch.compile(step, backend=lens), lens)
-
-
-@contextlib.contextmanager
-def plain() -> Iterator[Watched]:
-    yield Watched(torch.compile(MODEL, backend="ortlens"), torch.compile(step, backend="ortlens"), None)
+    return Watched(MODEL, step, lens, [lens.result])
 
 
 WAYS: dict[str, Callable[[], contextlib.AbstractContextManager[Watched]]] = {
-    "Lens": under_lens,
+    "Lens": lambda: contextlib.nullcontext(under(Lens())),
     "Lens(journal=...)": under_journal,
     "capture": under_capture,
-    "explain": under_explain,
-    'Lens("eager")': under_other,
-    "no lens": plain,
+    "explain": lambda: contextlib.nullcontext(under_explain()),
+    'Lens("eager")': lambda: contextlib.nullcontext(under(Lens("eager"))),
+    "no lens": lambda: contextlib.nullcontext(unwatched()),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the soak tests measured, printed at the end of a run: `make soak` states figures, not only that bounds hold."""
+"""What the soak tests measured, printed at the end of a run: `make sweep-soak` states figures, not only that bounds hold."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ FIGURES: list[str] = []
 
 @dataclass(slots=True)
 class Use:
-    """What a piece of work used, from when this was made.
-
-    Attributes:
-        grown_bytes: More memory resident than then, after `stop`.
-        seconds: Time since then, after `stop`.
-    """
+    """What a piece of work used between when this was made and `stop`."""
 
     what: str
     before: int = field(default_factory=resident_bytes)

@@ -55,8 +55,7 @@ def test_a_leak_would_be_seen() -> None:
     assert grown_by(work) > ALLOWED_BYTES, "a tenth of the weights per round"
 
 
-@pytest.mark.parametrize("assign", [False, True])
-@pytest.mark.parametrize("freezing", ["as often as it takes", "as shipped"])
+@pytest.mark.parametrize(("freezing", "assign"), [("as often as it takes", False), ("as often as it takes", True), ("as shipped", False)])
 def test_weights_loaded_again_and_again(monkeypatch: pytest.MonkeyPatch, freezing: str, assign: bool) -> None:  # noqa: FBT001 - torch's name
     if freezing == "as often as it takes":
         monkeypatch.setattr(runner, "_MAX_REFREEZES", 10**9)
