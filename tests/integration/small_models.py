@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import transformers
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
 _TOKENS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallModel:
+class SmallModel(NamedTuple):
     """A model builder and a maker of its inputs for a batch size."""
 
     build: Callable[[], torch.nn.Module]

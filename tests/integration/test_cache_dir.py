@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,6 +18,9 @@ import torch
 import ortlens
 from ortlens.backend.cache import fingerprint, store
 from tests.integration.against_eager import assert_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Small(torch.nn.Module):
@@ -31,6 +34,9 @@ class Small(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.second(torch.special.bessel_j0(self.first(x).relu() + self.shift))
         return made.softmax(-1)
+
+
+X = torch.linspace(0, 1, 24).reshape(3, 8)
 
 
 def run(model: torch.nn.Module, folder: pathlib.Path, *args: torch.Tensor, **options: object) -> ortlens.Lens:
@@ -47,24 +53,31 @@ def entries(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_the_second_time_nothing_is_converted(tmp_path: pathlib.Path) -> None:
-    model, x = Small().eval(), torch.rand(3, 8)
-    cold = run(model, tmp_path, x)
-    before = entries(tmp_path)
-    assert cold.models.cached.tolist() == [False, False]
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Small, ortlens.Lens]:
+    """A folder that was filled, what filled it and what was recorded."""
+    folder, model = tmp_path_factory.mktemp("cache"), Small().eval()
+    return folder, model, run(model, folder, X)
+
+
+@pytest.fixture
+def filled(cold: tuple[pathlib.Path, Small, ortlens.Lens], tmp_path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(cold[0], tmp_path / "filled"))
+
+
+def test_the_second_time_nothing_is_converted(filled: pathlib.Path, cold: tuple[pathlib.Path, Small, ortlens.Lens]) -> None:
+    _, model, first = cold
+    before = entries(filled)
+    assert first.models.cached.tolist() == [False, False]
     assert len(before) == 2
-    warm = run(model, tmp_path, x)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in cold[0].iterdir())
+    warm = run(model, filled, X)
     assert warm.models.cached.tolist() == [True, True]
-    assert warm.models.sha256.tolist() == cold.models.sha256.tolist()
+    assert warm.models.sha256.tolist() == first.models.sha256.tolist()
     assert (warm.graphs.convert_ns == 0).all()
-    assert entries(tmp_path) == before
-    assert warm.nodes.drop(columns="graph_id").equals(cold.nodes.drop(columns="graph_id"))
-
-
-def test_other_weights_of_the_same_model_share_an_entry(tmp_path: pathlib.Path) -> None:
-    x = torch.rand(3, 8)
-    run(Small().eval(), tmp_path, x)
-    assert run(Small().eval(), tmp_path, x).models.cached.all()
+    assert entries(filled) == before
+    assert warm.nodes.drop(columns="graph_id").equals(first.nodes.drop(columns="graph_id"))
+    assert run(Small().eval(), filled, X).models.cached.all(), "other weights of the same model share an entry"
 
 
 def test_symbolic_sizes(tmp_path: pathlib.Path) -> None:
@@ -102,11 +115,9 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_differs_is_converted_anew(tmp_path: pathlib.Path, change: str) -> None:
-    model, x = Small().eval(), torch.rand(3, 8)
-    run(model, tmp_path, x)
-    model, x, options = CHANGES[change](model, x)
-    assert not run(model, tmp_path, x, **options).models.cached.iloc[0]
+def test_what_differs_is_converted_anew(filled: pathlib.Path, change: str) -> None:
+    model, x, options = CHANGES[change](Small().eval(), X)
+    assert not run(model, filled, x, **options).models.cached.iloc[0]
 
 
 def test_constants_inside_the_graph_are_told_apart(tmp_path: pathlib.Path) -> None:
@@ -124,60 +135,41 @@ def test_constants_inside_the_graph_are_told_apart(tmp_path: pathlib.Path) -> No
         assert not run(with_constant(number), tmp_path, x).models.cached.any()
 
 
-@pytest.mark.parametrize(
-    "source", ["backend/conversion/converter.py", "backend/lowering/decompositions.py", "_torch/exporter.py", "analysis/cut.py"]
-)
-def test_an_edited_source_makes_new_entries(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_an_edited_source_makes_new_entries(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "ortlens"
     shutil.copytree(pathlib.Path(ortlens.__file__).parent, package, ignore=shutil.ignore_patterns("static", "__pycache__"))
     monkeypatch.setattr(ortlens, "__file__", str(package / "__init__.py"))
-    before = fingerprint.surroundings.__wrapped__()
-    assert fingerprint.surroundings.__wrapped__() == before
-    with (package / source).open("a", encoding="utf-8") as edited:
-        edited.write("# edited\n")
-    assert fingerprint.surroundings.__wrapped__() != before
+    seen = [fingerprint.surroundings.__wrapped__()]
+    assert fingerprint.surroundings.__wrapped__() == seen[0]
+    for source in ("backend/conversion/converter.py", "backend/lowering/decompositions.py", "_torch/exporter.py", "analysis/cut.py"):
+        with (package / source).open("a", encoding="utf-8") as edited:
+            edited.write("# edited\n")
+        seen.append(fingerprint.surroundings.__wrapped__())
+    assert len(set(seen)) == 5
 
 
-def test_a_graph_that_calls_a_module_has_no_key() -> None:
-    traced = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2)))
-    with pytest.raises(fingerprint.NoFingerprint, match="module 0"):
-        fingerprint.text_of(traced, [torch.rand(1, 2)])
+def test_other_versions_are_passed_over(filled: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "surroundings", lambda: "torch=1.0")
+    assert not run(Small().eval(), filled, X).models.cached.any()
+    assert run(Small().eval(), filled, X).models.cached.all()
 
 
-@pytest.mark.parametrize("surroundings", ["torch=1.0", "code=0"])
-def test_other_versions_are_passed_over(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, surroundings: str) -> None:
-    model, x = Small().eval(), torch.rand(3, 8)
-    run(model, tmp_path, x)
-    monkeypatch.setattr(fingerprint, "surroundings", lambda: surroundings)
-    assert not run(model, tmp_path, x).models.cached.any()
-    assert run(model, tmp_path, x).models.cached.all()
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "empty": lambda _: b"",
+    "foreign": lambda _: b"PK\x03\x04 something else",
+    "head": lambda data: data[:10],
+    "flipped": lambda data: data[:-20] + bytes([data[-20] ^ 1]) + data[-19:],
+}
 
 
-def _damage(data: bytes, how: str) -> bytes:
-    if how == "flipped":
-        return data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
-    return {"truncated": data[: len(data) // 2], "empty": b"", "foreign": b"PK\x03\x04 something else", "head": data[:10]}[how]
-
-
-@pytest.mark.parametrize("how", ["truncated", "empty", "foreign", "head", "flipped"])
-def test_damaged_entries_are_passed_over_and_written_anew(tmp_path: pathlib.Path, how: str) -> None:
-    model, x = Small().eval(), torch.rand(3, 8)
-    run(model, tmp_path, x)
-    sound = entries(tmp_path)
-    for path in tmp_path.iterdir():
-        path.write_bytes(_damage(path.read_bytes(), how))
-    assert not run(model, tmp_path, x).models.cached.any()
-    assert entries(tmp_path) == sound
-
-
-def test_an_entry_in_anothers_place_is_none(tmp_path: pathlib.Path) -> None:
-    model, x = Small().eval(), torch.rand(3, 8)
-    run(model, tmp_path, x)
-    first, second = sorted(tmp_path.iterdir())
-    mine, yours = first.read_bytes(), second.read_bytes()
-    first.write_bytes(yours)
-    second.write_bytes(mine)
-    assert not run(model, tmp_path, x).models.cached.any()
+@pytest.mark.parametrize("pair", [("truncated", "empty"), ("foreign", "head"), ("flipped", "flipped")])
+def test_damaged_entries_are_passed_over_and_written_anew(filled: pathlib.Path, pair: tuple[str, str]) -> None:
+    sound = entries(filled)
+    for path, how in zip(sorted(filled.iterdir()), pair, strict=True):
+        path.write_bytes(DAMAGES[how](path.read_bytes()))
+    assert not run(Small().eval(), filled, X).models.cached.any()
+    assert entries(filled) == sound
 
 
 def test_a_folder_that_cannot_be_written_costs_a_finding(tmp_path: pathlib.Path) -> None:
@@ -216,15 +208,9 @@ def test_models_with_functions_of_the_users_are_not_kept(tmp_path: pathlib.Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_entries_are_for_their_owner_only(tmp_path: pathlib.Path) -> None:
-    run(Small().eval(), tmp_path, torch.rand(3, 8))
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
-
-
-def test_threads_that_write_and_read_one_entry(tmp_path: pathlib.Path) -> None:
-    run(Small().eval(), tmp_path, torch.rand(3, 8))
-    key = next(iter(tmp_path.iterdir())).stem
-    kept = store.ModelCache(tmp_path)
+def test_threads_that_write_and_read_one_entry(filled: pathlib.Path) -> None:
+    key = next(iter(filled.iterdir())).stem
+    kept = store.ModelCache(filled)
     entry = kept.load(key)
     assert entry is not None
     seen: list[bool] = []
@@ -247,42 +233,28 @@ import json, sys, torch, ortlens
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
 x = torch.rand(3, 8)
-lens = ortlens.Lens(options={"cache_dir": sys.argv[1]})
-with torch.no_grad():
-    ok = torch.allclose(torch.compile(model, backend=lens)(x), model(x), atol=1e-6)
-print(json.dumps({"cached": lens.models.cached.tolist(), "ok": ok}))
-"""
-
-
-def _process(folder: pathlib.Path) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.slow
-def test_another_process_finds_it(tmp_path: pathlib.Path) -> None:
-    assert _process(tmp_path) == {"cached": [False], "ok": True}
-    assert _process(tmp_path) == {"cached": [True], "ok": True}
-
-
-@pytest.mark.slow
-def test_two_processes_at_once(tmp_path: pathlib.Path) -> None:
-    with multiprocessing.pool.ThreadPool(2) as pool:
-        assert all(found["ok"] for found in pool.map(_process, [tmp_path, tmp_path]))
-    assert _process(tmp_path) == {"cached": [True], "ok": True}
-
-
-IMPORTS = """
-import json, sys, torch, ortlens
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
-x = torch.rand(3, 8)
 with torch.no_grad():
     actual = torch.compile(model, backend="ortlens", options={"cache_dir": sys.argv[1]})(x)
-    ok = torch.allclose(actual, model(x), atol=1e-6)
-print(json.dumps({"ok": ok, "runs": ortlens.OrtBackend.get_cached_instances()[0].execution_count, "modules": sorted(sys.modules)}))
+    ok = torch.allclose(actual, model(x), atol=1e-6) and ortlens.OrtBackend.get_cached_instances()[0].execution_count == 1
+print(json.dumps({"ok": ok, "modules": sorted(sys.modules)}))
 """
+
+
+def _process(folder: pathlib.Path) -> set[str]:
+    """The modules that a process imported to run the program."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["ok"]
+    return set(found["modules"])
+
+
+@pytest.mark.slow
+def test_a_process_that_finds_its_graph_imports_nothing_that_converts(tmp_path: pathlib.Path) -> None:
+    with multiprocessing.pool.ThreadPool(2) as pool:
+        assert any(modules >= FOR_CONVERTING for modules in pool.map(_process, [tmp_path, tmp_path]))
+    assert not FOR_CONVERTING & _process(tmp_path)
+
+
 FOR_CONVERTING = {
     "onnx_ir",
     "onnxscript",
@@ -290,15 +262,3 @@ FOR_CONVERTING = {
     "ortlens.backend.graph",
     "ortlens.backend.lowering.decompositions",
 }
-
-
-@pytest.mark.slow
-def test_a_process_that_finds_its_graph_imports_nothing_that_converts(tmp_path: pathlib.Path) -> None:
-    def imported() -> set[str]:
-        done = subprocess.run([sys.executable, "-c", IMPORTS, str(tmp_path)], capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
-        assert (found["ok"], found["runs"]) == (True, 1)
-        return set(found["modules"])
-
-    assert imported() >= FOR_CONVERTING
-    assert not FOR_CONVERTING & imported()

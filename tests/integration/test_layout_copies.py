@@ -52,9 +52,7 @@ def turned_and_used(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_permuted_inputs_of_every_kind_give_the_right_answer(seed: int, dynamic: bool) -> None:  # noqa: FBT001
-    torch.manual_seed(seed)
+def test_permuted_inputs_of_every_kind_give_the_right_answer(*, dynamic: bool) -> None:
     fast = torch.compile(turned_and_used, backend="ortlens", dynamic=dynamic)
     for size in (8, 9):
         x, y = torch.rand(3, size, 5).permute(2, 0, 1), torch.rand(7, size).t()
@@ -105,11 +103,10 @@ def test_a_reshape_of_unknown_sizes_stays() -> None:
         assert_same(fast(x, w), (x @ w).view(2, -1, 4))
 
 
-@pytest.mark.parametrize("sizes", [(1,), (1, 1)])
-def test_one_number_that_is_reshaped_last(sizes: tuple[int, ...]) -> None:
+def test_one_number_that_is_reshaped_last() -> None:
     x = torch.tensor(3.0)
-    fast = torch.compile(lambda x: (x * 2).view(sizes), backend="ortlens", options={"on_error": "raise"})
-    assert_same(fast(x), (x * 2).view(sizes))
+    fast = torch.compile(lambda x: ((x * 2).view(1), (x * 3).view(1, 1)), backend="ortlens", options={"on_error": "raise"})
+    assert_same(fast(x), ((x * 2).view(1), (x * 3).view(1, 1)))
 
 
 def test_results_of_training_in_another_memory_order_may_be_written_to() -> None:

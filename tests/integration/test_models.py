@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from ortlens import Lens, explain
+from ortlens import Lens
 from ortlens.trace.schema import TABLES
-from tests.integration.small_models import SMALL_MODELS, llama
+from tests.integration.small_models import SMALL_MODELS
 from tests.sample import sampled
 
 # What each architecture is made of after decomposition: a change of torch or of the tables shows here first.
@@ -22,7 +22,7 @@ def _first(output: Any) -> torch.Tensor:  # noqa: ANN401 - a ModelOutput of any 
 
 
 @pytest.mark.parametrize("name", sampled(SMALL_MODELS, ("bert", "resnet")))
-def test_runs_whole_in_one_partition_and_matches_eager(name: str) -> None:
+def test_runs_whole_in_one_partition_matches_eager_and_fills_the_frames(name: str) -> None:
     torch.manual_seed(0)
     model, kwargs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)
     lens = Lens(name=name)
@@ -42,14 +42,6 @@ def test_runs_whole_in_one_partition_and_matches_eager(name: str) -> None:
     assert lens.breaks.empty
     assert not lens.captured().findings
     assert lens.sessions.calls.tolist() == [3]
-
-
-@pytest.mark.parametrize("name", sampled(SMALL_MODELS, ("resnet",)))
-def test_frames_are_full(name: str) -> None:
-    torch.manual_seed(0)
-    model, kwargs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)
-    with torch.no_grad():
-        lens = explain(model, calls=2, name=name)(**kwargs)
 
     graph = lens.graphs.iloc[0]
     phases = ["dynamo_ns", "aot_ns", "partition_ns", "convert_ns", "optimize_ns", "session_ns"]
@@ -74,7 +66,6 @@ def test_frames_are_full(name: str) -> None:
     assert model_row.initializer_bytes >= frozen > 0.9 * partition.weight_bytes
     assert model_row.size_bytes < partition.weight_bytes  # frozen weights stay outside the model
     assert session.providers == ("CPUExecutionProvider",)
-    assert session.calls == 2
 
     runs = lens.runs
     assert (runs.total_ns == runs.bind_ns + runs.run_ns + runs.output_ns).all()
@@ -84,19 +75,7 @@ def test_frames_are_full(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_process_serves_all_models() -> None:
-    torch.manual_seed(0)
-    lenses = {}
-    for name, small in SMALL_MODELS.items():
-        with torch.no_grad():
-            lenses[name] = explain(small.build().eval(), calls=1, name=name)(**small.inputs(1))
-    for name, lens in lenses.items():
-        assert lens.graphs.coverage.tolist() == [1.0], name
-        assert lens.captured().name == name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "llama"])
+@pytest.mark.parametrize("name", ["bert"])
 def test_one_dynamic_session_serves_all_batch_sizes(name: str) -> None:
     torch.manual_seed(0)
     model = SMALL_MODELS[name].build().eval()
@@ -109,25 +88,3 @@ def test_one_dynamic_session_serves_all_batch_sizes(name: str) -> None:
     assert lens.graphs.dynamic_shapes.tolist() == [True]
     assert lens.sessions.calls.tolist() == [4]
     assert lens.recompiles.empty
-
-
-@pytest.mark.slow
-def test_a_llama_block_trains_through_onnx_runtime() -> None:
-    torch.manual_seed(0)
-    model = llama().train()
-    tokens = torch.randint(0, 100, (2, 16))
-    lens = Lens()
-    fast = torch.compile(model, backend=lens)
-
-    fast(input_ids=tokens, labels=tokens).loss.backward()
-    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
-    model.zero_grad()
-    model(input_ids=tokens, labels=tokens).loss.backward()
-
-    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
-    assert set(gradients) == set(expected)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-3)
-    assert sorted(lens.graphs.phase) == ["backward", "forward"]
-    assert lens.graphs.coverage.tolist() == [1.0, 1.0]
-    assert lens.sessions.calls.tolist() == [1, 1]

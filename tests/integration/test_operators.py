@@ -49,15 +49,6 @@ def fully_masked_row() -> torch.Tensor:
     return mask
 
 
-def eager_module(module: nn.Module) -> nn.Module:
-    """Weights that do not depend on what other tests drew."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return module.eval()
-
-
 def thrice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     y = x * 2
     return y, y, y + 0
@@ -67,8 +58,6 @@ RANDOM = "side_effect"
 
 CASES = {
     # results: several, none, numbers, aliases, the same one twice
-    "elementwise": case(lambda x: (x.sin() + 1) * 2, r(3, 4)),
-    "no_inputs": case(lambda: torch.ones(3) * 2),
     "mixed_results": case(lambda x: (None, x + 1, 3, {"a": [x * 2, ()]}), r(3)),
     "input_and_its_view": case(lambda x: (x, x.view(-1), x + 1), r(3, 4)),
     "one_value_twice": case(thrice, r(3)),
@@ -100,20 +89,13 @@ CASES = {
     "writes_parts": case(lambda x, y: (x.copy_(y), x[0].zero_(), x * 2), r(3, 4), r(3, 4) + 1),
     # dtypes
     "float16": case(lambda x, y: (x @ y).relu(), r(4, 6).half(), r(6, 5).half()),
-    "float64": case(lambda x: x.softmax(-1) * 3, r(4, 6).double()),
     "bfloat16": case(
         lambda x, y: (x @ y).relu(),
         r(4, 6).bfloat16(),
         r(6, 5).bfloat16(),
         stays={"aten.mm.default": "dtype", "aten.relu.default": "dtype"},
     ),
-    "int8": case(lambda x, y: (x + y) * 2, whole(-9, 9, 4, dtype=torch.int8), whole(-9, 9, 4, dtype=torch.int8) + 1),
     "int8_wraps": case(lambda x: x + 100, whole(60, 90, 5, dtype=torch.int8)),
-    "uint8": case(lambda x, y: (x // 3) + y, whole(0, 9, 4, dtype=torch.uint8), whole(0, 9, 4, dtype=torch.uint8)),
-    "int32": case(lambda x: x * x - 7, whole(-99, 99, 5, dtype=torch.int32)),
-    "bool": case(lambda x, y: (x & ~y) | (x ^ y), r(4) > 0, r(4) > 0.5),
-    "promotion": case(lambda x, y: x + y, whole(-9, 9, 3), r(3)),
-    "comparison_then_sum": case(lambda x: (x > 0).sum(), r(9)),
     "complex": case(lambda x: (x * x).abs(), torch.complex(r(4), r(4)), stays={"aten.mul.Tensor": "dtype", "aten.abs.default": "dtype"}),
     "fft": case(
         lambda x: torch.view_as_real(torch.fft.fft(x)).sum() + x,
@@ -130,50 +112,12 @@ CASES = {
     "item": case(lambda x: x * x.sum().item(), r(6)),
     "boolean_index": case(lambda x: x[x > 0] * 2, r(6)),
     # arithmetic where sides differ easily
-    "integer_power": case(lambda x: x**3 + x // 2 - x % 3, whole(1, 9, 5)),
     "signed_division": case(lambda x: (x // 2, x % 3, torch.remainder(x, -3), torch.fmod(x, 3)), whole(-9, 9, 15)),
     "float_remainder": case(lambda x: (x % 0.7, torch.remainder(x, -0.3), torch.fmod(x, 0.3), x // 0.3), r(15)),
-    "rounding": case(
-        lambda x: (x.round(), torch.trunc(x), x.floor(), x.ceil(), x.sign()), torch.tensor([-2.5, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5])
-    ),
     "not_a_number": case(
         lambda x: (x.relu(), x.clamp(-1, 1), torch.maximum(x, x.new_zeros(())), x.isnan()), torch.tensor([float("nan"), 1.0, -1.0])
     ),
     "infinities": case(lambda x: (x.exp(), x.sigmoid(), x.softmax(0), x.isinf()), torch.tensor([float("inf"), -1.0, float("-inf")])),
-    "statistics": case(lambda x: (x.std(), x.var(1), x.mean((0, 1)), x.norm(), x.var(0, correction=0)), r(4, 5)),
-    "saturating": case(lambda x: F.logsigmoid(x) + F.softplus(x) + F.mish(x) + F.silu(x) + F.elu(x), r(6) * 20),
-    "cumulative": case(lambda x: (x.cumsum(0), x.logcumsumexp(0)), r(5), stays={"aten.logcumsumexp.default": "no_converter"}),
-    "cummax": case(lambda x: x.cummax(0), r(5), stays={"aten.cummax.default": "no_converter"}),
-    "sort": case(lambda x: torch.sort(x, 1), r(3, 6)),
-    "argmax": case(lambda x: (x.argmax(), x.argmin(1, keepdim=True), x.max(0), x.amax(1)), r(3, 6)),
-    "topk": case(lambda x: torch.topk(x, 2), r(3, 6)),
-    "index_put": case(lambda x, i: x.index_put((i,), torch.ones(2)), r(6), torch.tensor([1, 3])),
-    "negative_index": case(lambda x: x[-1] + x[..., -2:].sum(), r(3, 6)),
-    "gather": case(lambda x, i: x.gather(1, i) + x.index_select(0, i[:, 0]), r(3, 3), whole(0, 3, 3, 3)),
-    "scatter_add": case(lambda x, i, s: x.scatter_add(0, i, s), r(6), torch.tensor([1, 3]), r(2)),
-    "split": case(lambda x: torch.split(x * 2, [1, 2, 3]), r(6)),
-    "unbind": case(lambda x: [t + 1 for t in x.unbind(0)], r(3, 2)),
-    "concatenate": case(lambda x, y: (torch.cat([x, y], 1), torch.stack([x, x], 2)), r(2, 3), r(2, 2)),
-    "triangular": case(lambda x: (x.tril(-1), x.triu(1)), r(4, 5)),
-    "einsum": case(lambda x, y: torch.einsum("bij,bjk->bki", x, y), r(2, 3, 4), r(2, 4, 5)),
-    # layers
-    "conv_transpose": case(eager_module(nn.ConvTranspose2d(3, 4, 3, stride=2)), r(1, 3, 5, 5)),
-    "grouped_conv": case(eager_module(nn.Conv1d(4, 8, 3, groups=2, dilation=2, padding=1)), r(2, 4, 9)),
-    "pooling": case(
-        lambda x: (F.max_pool2d(x, 2, return_indices=True), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, (3, 2))), r(1, 3, 9, 8)
-    ),
-    "interpolate": case(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), r(1, 3, 5, 5)),
-    "grid_sample": case(lambda x, g: F.grid_sample(x, g, align_corners=False), r(1, 3, 5, 5), r(1, 4, 4, 2).clamp(-1, 1)),
-    "padding": case(lambda x: (F.pad(x, (1, 2), value=3.0), F.pad(x, (2, 1), mode="reflect")), r(2, 3, 6)),
-    "embedding": case(eager_module(nn.Embedding(10, 3)), whole(0, 10, 2, 4)),
-    "embedding_bag": case(
-        eager_module(nn.EmbeddingBag(10, 3)),
-        torch.tensor([1, 2, 4]),
-        torch.tensor([0, 2]),
-        stays={"aten._embedding_bag.default": "policy"},
-    ),
-    "norms": case(eager_module(nn.Sequential(nn.LayerNorm(6), nn.GroupNorm(2, 4), nn.InstanceNorm1d(4))), r(2, 4, 6)),
-    "multihead_attention": case(eager_module(nn.MultiheadAttention(8, 2, batch_first=True)), r(2, 3, 8), r(2, 3, 8), r(2, 3, 8)),
     "causal_attention": case(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), r(2, 4, 6, 8), r(2, 4, 6, 8), r(2, 4, 6, 8)
     ),
@@ -197,20 +141,14 @@ def test_same_as_eager_and_only_the_stated_operators_stay_in_pytorch(name: str) 
     assert _stays(capture) == stays
     assert all(fallback.reason for fallback in capture.fallbacks)
     assert not capture.findings
+    if name == "nonzero":  # Dynamo does not trace it
+        assert not capture.graphs
+        assert len(capture.breaks) == 1
     fallbacks = {graph.graph_id: [f for f in capture.fallbacks if f.graph_id == graph.graph_id] for graph in capture.graphs}
     for graph in capture.graphs:
         assert graph.fallback_count == len(fallbacks[graph.graph_id])
         assert graph.node_count
         assert graph.coverage == pytest.approx(1 - len(fallbacks[graph.graph_id]) / graph.node_count)
-
-
-@pytest.mark.parametrize("name", ["nonzero"])
-def test_what_dynamo_does_not_trace_reaches_no_backend(name: str) -> None:
-    function, calls, _ = CASES[name]
-    capture = same_as_eager(function, *calls)
-    assert not capture.graphs
-    (broken,) = capture.breaks
-    assert "output shape" in broken.reason.lower() or "dynamic" in broken.reason.lower()
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -236,21 +174,8 @@ def test_no_session_is_tried_for_bfloat16(monkeypatch: pytest.MonkeyPatch, *, tr
     assert "no arithmetic in bfloat16" in capture.fallbacks[0].reason
 
 
-def test_float64_gelu_is_refused_by_the_runtime_and_the_neighbours_stay() -> None:
-    capture = same_as_eager(lambda x, y: F.gelu(x @ y).erf().softmax(-1), (r(4, 6).double(), r(6, 5).double()))
-    assert _stays(capture) == {"aten.gelu.default": "session_refused", "aten.erf.default": "session_refused"}
-    assert all("has no kernel of" in fallback.reason for fallback in capture.fallbacks)
-    assert [graph.coverage for graph in capture.graphs] == [0.5]
-
-
 def test_data_dependent_values_inside_one_graph() -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
-        capture = same_as_eager(lambda x: (x[x > 0] * 2, x.nonzero() + 1, x * x.sum().item()), (r(9),), (r(9) * -1,))
+        capture = same_as_eager(lambda x: (x[x > 0] * 2, x.nonzero() + 1, x * x.sum().item()), (r(9),), (r(9) * -1,), (-torch.ones(9),))
     assert len(capture.graphs) == 1
     assert all(fallback.reason for fallback in capture.fallbacks)
-
-
-def test_number_results_of_a_graph_keep_their_python_type() -> None:
-    with torch._dynamo.config.patch(capture_scalar_outputs=True):
-        capture = same_as_eager(lambda x, i: (x.sum().item() * 2, i.sum().item() + 1, x + 1), (r(5), whole(0, 9, 4)))
-    assert len(capture.graphs) == 1

@@ -103,30 +103,6 @@ def test_weights_that_change_between_rounds_reach_every_thread() -> None:
     assert lens.sessions.calls.sum() == 4 * THREADS + 1
 
 
-def test_a_weight_that_changes_once_more_while_a_change_is_noticed() -> None:
-    """The one who finds that another thread has made the session runs it with the lock free: it may have to come back."""
-    net, lens = model(), Lens()
-    compiled = torch.compile(net, backend=lens)
-    x = torch.ones(3, 8)
-    with torch.no_grad():
-        compiled(x)
-        (runner,) = lens._recorder.live[0].runners  # type: ignore[attr-defined]  # the compiled graph behind the records
-        held: list[bool] = []
-
-        def noting(*_: Any) -> tuple[Any, ...]:
-            held.append(runner._lock.locked())
-            return ()
-
-        runner._in_session = noting
-        runner._refreeze(_values_for(runner, x))
-    assert held == [False]
-
-
-def _values_for(runner: Any, x: torch.Tensor) -> tuple[Any, ...]:
-    """What the program hands to the partition: its unchanged weights, and the input."""
-    return tuple(runner._frozen[place].tensor if place in runner._frozen else x for place in range(len(runner.partition.inputs)))
-
-
 def test_threads_ask_for_new_sizes_at_once_and_weights_change() -> None:
     net = model()
     lens = Lens(options={"export_options": {"dynamic_shapes": False}})

@@ -109,6 +109,8 @@ def test_outputs_gradients_and_buffers(name: str) -> None:
     capture = lens.captured()
     assert _phases(capture) == ["backward", "forward"]
     assert not capture.findings
+    signatures = {s.input_signature for s in capture.sessions}
+    assert all(len(signature.split()) > 1 for signature in signatures), "weights in training are never frozen"
     assert all(graph.coverage and graph.coverage > 0.8 for graph in capture.graphs), capture.fallbacks
     for graph in capture.graphs:
         calls = {
@@ -136,27 +138,6 @@ def test_the_backward_graph_is_told_with_the_users_lines() -> None:
     assert backward.compile_ns
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW], ids=lambda kind: kind.__name__)
-def test_several_steps_follow_eager(optimizer: Any) -> None:
-    ours, theirs, args = _twins("mlp")
-    lens = Lens()
-    compiled = torch.compile(ours, backend=lens)
-    optimizers = [optimizer(model.parameters(), lr=1e-2) for model in (ours, theirs)]
-    losses = []
-    for step in range(6):
-        batch = [arg + step for arg in args]
-        pair = [forward(*batch).square().mean() for forward in (compiled, theirs)]
-        for stepper, loss in zip(optimizers, pair, strict=True):
-            stepper.zero_grad()
-            loss.backward()
-            stepper.step()
-        losses.append(pair)
-    torch.testing.assert_close(*[torch.stack([pair[side] for pair in losses]).detach() for side in (0, 1)], atol=1e-4, rtol=1e-4)
-    _assert_same_state(ours, theirs, 1e-3)
-    assert _phases(lens.captured()) == ["backward", "forward"]
-    assert set(lens.sessions.calls) == {6}
-
-
 def test_training_then_evaluating_then_training() -> None:
     ours, theirs, args = _twins("conv_batchnorm")
     lens = Lens()
@@ -176,13 +157,15 @@ def test_training_then_evaluating_then_training() -> None:
     assert not lens.captured().findings
 
 
-def test_backward_twice_over_one_forward() -> None:
+def test_backward_twice_over_one_forward_without_gradients_of_frozen_parameters() -> None:
     ours, theirs, args = _twins("mlp")
-    compiled = torch.compile(ours, backend=Lens())
-    for forward in (compiled, theirs):
+    for model in (ours, theirs):
+        model[0].weight.requires_grad_(requires_grad=False)
+    for forward in (torch.compile(ours, backend=Lens()), theirs):
         loss = forward(*args).square().mean()
         loss.backward(retain_graph=True)
         loss.backward()
+    assert ours[0].weight.grad is None
     _assert_same_state(ours, theirs)
 
 
@@ -211,16 +194,6 @@ def test_kept_activations_are_not_overwritten_by_later_calls() -> None:
     torch.testing.assert_close(*gradients)
 
 
-def test_frozen_parameters_get_no_gradient() -> None:
-    ours, theirs, args = _twins("mlp")
-    for model in (ours, theirs):
-        model[0].weight.requires_grad_(requires_grad=False)
-    for forward in (torch.compile(ours, backend=Lens()), theirs):
-        forward(*args).sum().backward()
-    assert ours[0].weight.grad is None
-    torch.testing.assert_close(ours[3].weight.grad, theirs[3].weight.grad)
-
-
 def test_dropout_follows_the_seed_in_both_directions() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x.sin(), 0.4).cos() * 2
@@ -235,18 +208,6 @@ def test_dropout_follows_the_seed_in_both_directions() -> None:
         results.append((result.detach(), x.grad))
     torch.testing.assert_close(*results)
     assert lens.fallbacks.reason_code.tolist() == ["side_effect"]
-
-
-def test_training_with_symbolic_sizes_compiles_once() -> None:
-    ours, theirs, (x,) = _twins("mlp")
-    lens = Lens()
-    compiled = torch.compile(ours, backend=lens, dynamic=True)
-    for rows in (4, 7, 3):
-        for forward in (compiled, theirs):
-            forward(x[:1].expand(rows, 6) * rows).square().mean().backward()
-    _assert_same_state(ours, theirs)
-    assert _phases(lens.captured()) == ["backward", "forward"]
-    assert set(lens.sessions.calls) == {3}
 
 
 def test_what_has_no_gradient_has_none_when_pytorch_runs_its_decomposition() -> None:

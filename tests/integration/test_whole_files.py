@@ -89,7 +89,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("room", [0, 300, 2500])
+@pytest.mark.parametrize("room", [300, 2500])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_full_disk_leaves_nothing_behind(writer: str, room: int, lens: ortlens.Lens, tmp_path: Path) -> None:
     name, write = WRITERS[writer]
@@ -103,11 +103,6 @@ def test_a_full_disk_leaves_nothing_behind(writer: str, room: int, lens: ortlens
         failed = True
     assert failed or room > 300
     assert bool(list((tmp_path / "here").iterdir())) != failed
-
-
-def test_a_frozen_callable_names_the_folder_that_was_asked_for(lens: ortlens.Lens, tmp_path: Path) -> None:
-    with full_disk(300), torch.no_grad(), pytest.raises(OrtLensError, match=f"cannot be written to {tmp_path / 'frozen'}: File too large"):
-        WRITERS["frozen"][1](lens, tmp_path / "frozen", tmp_path)
 
 
 @pytest.mark.parametrize("writer", OVER_OLD)
@@ -213,9 +208,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("times", [8, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "way"), [("run.ortlens", ""), ("run", ""), ("run", "renames")])
-def test_a_kill_leaves_the_old_or_the_new(name: str, way: str, times: int, tmp_path: Path, root: Path) -> None:
+def test_a_kill_leaves_the_old_or_the_new(name: str, way: str, tmp_path: Path, root: Path) -> None:
+    times = 8
     target, chance, gone = tmp_path / name, random.Random(times), 0  # noqa: S311 - when to kill is no secret
     store.save(small_capture(), target)
     for _ in range(times):
