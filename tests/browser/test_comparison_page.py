@@ -42,14 +42,15 @@ def box(found: Locator) -> tuple[float, float, float, float]:
     return shown["x"], shown["y"], shown["x"] + shown["width"], shown["y"] + shown["height"]
 
 
-def test_what_was_planted_is_on_the_first_screen(page: Page) -> None:
+def test_what_was_planted_is_on_the_first_screen_and_partners_are_beside_each_other(page: Page) -> None:
     height = page.evaluate("innerHeight")
     for words in ("slower: 2.15x as long", "1 break fixed", "1 moved into it", "into ONNX Runtime: aten.mul.Tensor", "+270 µs", "+261 µs"):
         assert box(page.get_by_text(words).first)[3] <= height, words
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_partners_are_beside_each_other_and_a_link_leads_to_them_by_keyboard(page: Page) -> None:
+    slab = page.locator(".oc-rows td.oc-break")
+    assert slab.count() == 1
+    assert "graph break" in slab.inner_text()
+    assert slab.evaluate("cell => cell.cellIndex") == 0  # on the side that had it
     page.locator("a", has_text="addmm").first.focus()
     page.keyboard.press("Enter")
     row = page.locator("tr:target")
@@ -63,24 +64,13 @@ def test_partners_are_beside_each_other_and_a_link_leads_to_them_by_keyboard(pag
     assert "slower" in row.inner_text()
 
 
-def test_equal_rows_are_folded_and_open_by_keyboard(page: Page) -> None:
+def test_equal_rows_open_by_keyboard_and_every_text_stands_out_from_what_is_behind_it(page: Page) -> None:
     fold = page.locator("summary", has_text="9 operators without a difference")
     inside = page.locator("details td", has_text="front.layers.1").first
     assert not inside.is_visible()
     fold.focus()
     page.keyboard.press("Enter")
     assert inside.is_visible()
-
-
-def test_every_text_stands_out_from_what_is_behind_it(page: Page) -> None:
-    page.locator("summary").first.click()
     texts = page.evaluate(CONTRAST.replace("'.ortlens'", "'.ortlens-compare'"))
     assert len(texts) > 100
     assert [(one["kind"], one["text"]) for one in texts if one["ratio"] < ENOUGH] == []
-
-
-def test_the_break_is_a_slab_on_the_side_that_had_it(page: Page) -> None:
-    slab = page.locator(".oc-rows td.oc-break")
-    assert slab.count() == 1
-    assert "graph break" in slab.inner_text()
-    assert slab.evaluate("cell => cell.cellIndex") == 0

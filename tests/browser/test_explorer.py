@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +13,9 @@ from ortlens.analysis.overview import overview_of
 from ortlens.trace import store
 from ortlens.trace.records import Step
 from ortlens.trace.sources import attachment_of
-from ortlens.units import percent
-from ortlens.views.payload import payload_bytes
+from ortlens.units import percent, time_from_ns
 from ortlens.views.time_sentences import generation_sentences
-from tests.browser.page import BROWSER_MARKS, STATIC, WIDE, page_from_captures
+from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, selected, settled, with_peaks
 from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
@@ -26,7 +23,7 @@ from tests.unit.views.sample_captures import SAMPLES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Page, ViewportSize
+    from playwright.sync_api import Page, ViewportSize
 
 
 pytestmark = BROWSER_MARKS
@@ -36,8 +33,7 @@ DRY, SPLIT = (store.load(Path(__file__).parents[1] / "data" / "captures" / f"{na
 PHONE: ViewportSize = {"width": 390, "height": 800}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 620])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 620)])
 def test_every_panel_draws_the_real_model(show: Callable[..., Page], scheme: str, width: int) -> None:
     page = show(with_peaks(PIECES), color_scheme=scheme, viewport={"width": width, "height": 700})
     for panel in PANELS:
@@ -51,7 +47,7 @@ def test_every_panel_draws_the_real_model(show: Callable[..., Page], scheme: str
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", ["empty", "foreign", "no_compute", "training", "hostile", "told"])
 def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
     page = show(SAMPLES[name])
     for panel in PANELS:
@@ -61,59 +57,11 @@ def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], na
     assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
 
 
-def test_empty_panels_name_the_call_that_fills_them(show: Callable[..., Page]) -> None:
-    page = show(SAMPLES["whole"])
-    assert "lens.verify(x)" in go(page, "numerics").inner_text()
-    assert "lens = ortlens.explain(model)(x)" in go(page, "timeline").inner_text()
-    go(page, "tables")
-    page.click("[data-table=kernels]")
-    assert "lens.profile(x)" in page.inner_text(".ol-panel-tables .ol-empty")
-
-
-def test_there_is_no_tab_for_what_the_page_does_not_hold(show: Callable[..., Page]) -> None:
-    assert show(PIECES).query_selector("[data-tab=onnx]") is None
-
-
-def test_the_first_screen_answers(show: Callable[..., Page]) -> None:
+def test_the_first_screen_holds_every_card(show: Callable[..., Page]) -> None:
     page = show(PIECES)
-    text = page.inner_text(".ol-panel-overview")
-    for question in (
-        "Is it in ONNX Runtime?",
-        "How is it partitioned, and why?",
-        "Where does the time go?",
-        "Are the results correct?",
-        "What should I do first?",
-    ):
-        assert question in text
-    for answer in ("5 graph breaks", "aten.mode.default", "as far as checked", "entering", "with operators that ONNX Runtime supports"):
-        assert answer in text
     bottom = page.evaluate("Math.max(...[...document.querySelectorAll('.ol-card')].map(card => card.getBoundingClientRect().bottom))")
-    assert bottom <= WIDE["height"]
-
-
-def test_a_line_leads_to_its_kernels_and_back(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
-    go(page, "source")
-    page.click(".ol-source-text:has-text('torch.relu')")
-    assert "record.py" in selected(page)
-    page.click(".ol-step:has(h5:text-matches('^Kernel')) .ol-link >> nth=0")
-    kernel = selected(page)
-    assert page.query_selector(".ol-sure[aria-label^=fused]") is not None
-    page.click(".ol-jump:text-is('Table')")
-    assert kernel in page.inner_text(".ol-grid-row[aria-selected=true]")
-    page.click(".ol-step:has(h5:text-matches('^Your line')) .ol-link >> nth=0")
-    assert "record.py" in selected(page)
-
-
-def test_a_row_selects_and_the_other_panels_follow(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
-    go(page, "tables")
-    page.click("[data-table=breaks]")
-    page.click(".ol-grid-rows .ol-grid-row >> nth=1")
-    reason = selected(page)
-    assert reason in go(page, "breaks").locator("[aria-current=true]").first.inner_text()
-    go(page, "source")
-    assert page.query_selector(".ol-line[aria-current=true]") is not None
+    assert 0 < bottom <= WIDE["height"]
+    assert page.query_selector("[data-tab=onnx]") is None  # this page holds no models
 
 
 def test_tables_sort_filter_and_narrow_to_the_selection(show: Callable[..., Page]) -> None:
@@ -121,7 +69,7 @@ def test_tables_sort_filter_and_narrow_to_the_selection(show: Callable[..., Page
     go(page, "tables")
     page.click("[data-table=runs]")
     page.click(".ol-grid-head button:text-matches('^total_ns')")
-    longest = _time(max(run.total_ns for run in PIECES.runs))
+    longest = time_from_ns(max(run.total_ns for run in PIECES.runs))
     page.wait_for_selector(f".ol-grid-rows .ol-grid-row[data-at='0']:has-text('{longest}')")
     page.fill("input[aria-label='Filter total_ns']", ">= 100 us")
     slow = sum(run.total_ns >= 100_000 for run in PIECES.runs)
@@ -132,12 +80,6 @@ def test_tables_sort_filter_and_narrow_to_the_selection(show: Callable[..., Page
     slowest = max(PIECES.runs, key=lambda run: run.total_ns)
     same = sum(run.session_id == slowest.session_id for run in PIECES.runs)
     assert page.inner_text(".ol-panel-tables [role=status]") == f"{same:,} of {len(PIECES.runs):,} rows"
-
-
-def _time(ns: int) -> str:
-    from ortlens.units import time_from_ns
-
-    return time_from_ns(ns)
 
 
 def test_a_table_is_copied_as_it_is_shown(show: Callable[..., Page]) -> None:
@@ -165,17 +107,7 @@ def test_the_whole_explorer_by_keyboard(show: Callable[..., Page]) -> None:
     assert tuple(walked) == PANELS
     press("ArrowRight")
     assert page.evaluate(focused) == "overview"
-    for panel, keys in {"timeline": ["ArrowRight", "ArrowRight", "Enter"], "numerics": ["ArrowRight", "ArrowDown", "Enter"]}.items():
-        _tab_to(page, panel)
-        for _ in range(30):
-            press("Tab")
-            if page.evaluate("document.activeElement.tagName") == "CANVAS":
-                break
-        for key in keys:
-            press(key)
-        assert selected(page)
-        page.evaluate("document.querySelector('.ol-details-head button').click()")
-    _tab_to(page, "tables")
+    go(page, "tables")
     page.click("[data-table=nodes]")
     page.focus(".ol-grid")
     for key in ("ArrowDown", "ArrowDown", "End", "Home", "Enter"):
@@ -183,27 +115,14 @@ def test_the_whole_explorer_by_keyboard(show: Callable[..., Page]) -> None:
     assert selected(page) == PIECES.nodes[0].node
 
 
-def _tab_to(page: Page, panel: str) -> None:
-    page.focus("[role=tab][aria-selected=true]")
-    page.keyboard.press("Home")
-    for _ in range(PANELS.index(panel)):
-        page.keyboard.press("ArrowRight")
-
-
-def test_keys_stay_inside(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
-    page.evaluate("document.body.addEventListener('keydown', event => document.body.dataset.heard = event.key)")
-    go(page, "timeline")
-    page.focus(".ol-panel-timeline canvas")
-    page.keyboard.press("+")
-    assert page.evaluate("document.body.dataset.heard ?? null") is None
-
-
 def test_two_views_of_one_page_keep_apart(show: Callable[..., Page]) -> None:
     page = show(PIECES, SAMPLES["demo_like"])
     first, second = page.locator(".ortlens").all()
     first.locator("[data-tab=breaks]").click()
     assert second.locator("[aria-selected=true]").get_attribute("data-tab") == "overview"
+    for view in (first, second):
+        go(view, "graph").locator(".olg-stage").wait_for()
+    settled(page)
     ids = page.eval_on_selector_all("[id]", "elements => elements.map(element => element.id)")
     assert len(ids) == len(set(ids))
 
@@ -216,70 +135,6 @@ def test_the_theme_can_be_chosen(show: Callable[..., Page]) -> None:
     page.click(".ol-theme")
     dark = page.evaluate(back)
     assert sum(map(int, dark[4:-1].split(","))) < 200 < sum(map(int, light[4:-1].split(",")))
-
-
-def test_damaged_data_is_said(browser: Browser, tmp_path: Path) -> None:
-    file = tmp_path / "damaged.html"
-    file.write_text(page_from_captures(PIECES).replace('id="data0">', 'id="data0">AAAA'), encoding="utf-8")
-    page = browser.new_page()
-    page.goto(file.as_uri())
-    assert "could not start" in page.inner_text("[role=alert]")
-    page.close()
-
-
-def test_nothing_shows_a_missing_value_as_a_word(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
-    for kind in ("graphs", "nodes", "sessions", "kernels", "breaks", "recompiles", "findings", "runs"):
-        page.keyboard.press("Escape")  # the next table then begins at its first row
-        go(page, "tables")
-        page.click(f"[data-table={kind}]")
-        page.click(".ol-grid-row[data-at='0']")
-        words = page.inner_text(".ol-details").split()
-        assert words
-        assert not {"null", "undefined", "NaN", "[object"} & set(words), kind
-
-
-_HOST = """async ([code, data]) => {
-  const bytes = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
-  const larger = new Uint8Array(bytes.length + 16);
-  larger.set(bytes, 8);
-  const packed = new DataView(larger.buffer, 8, bytes.length);
-  const traits = { selected: null, tab: "source", graph: null };
-  const listeners = {};
-  const model = {
-    saved: 0,
-    get: (key) => traits[key],
-    set: (key, value) => { traits[key] = value; },
-    save_changes: () => { model.saved += 1; },
-    on: (event, listener) => { listeners[event] = listener; },
-    off: (event) => { delete listeners[event]; },
-  };
-  const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-  const { mount } = await import(url);
-  const el = document.body.appendChild(document.createElement("div"));
-  window.host = { traits, model, listeners, el, cleanup: await mount({ model, el, packed }) };
-}"""
-
-
-def test_the_widget_shares_its_selection_both_ways(browser: Browser, tmp_path: Path) -> None:
-    """The notebook's bundle under a host that does what anywidget does."""
-    file = tmp_path / "host.html"
-    file.write_text("<!doctype html><meta charset='utf-8'><body></body>", encoding="utf-8")
-    page = browser.new_page(viewport=WIDE)
-    page.goto(file.as_uri())
-    code = (STATIC / "explorer.widget.js").read_text(encoding="utf-8")
-    page.evaluate(_HOST, [code, base64.b64encode(payload_bytes(PIECES)).decode()])
-    assert page.get_attribute("[role=tab][aria-selected=true]", "data-tab") == "source"
-    page.click(".ol-source-text:has-text('torch.relu')")
-    assert str(page.evaluate("host.traits.selected")).startswith("line:")
-    assert page.evaluate("host.model.saved") == 1
-    page.evaluate("host.traits.selected = 'break:b0'; host.listeners['change:selected']()")
-    assert selected(page) == PIECES.breaks[0].reason
-    page.evaluate("host.traits.selected = null; host.listeners['change:selected']()")
-    assert page.locator(".ol-details-name").count() == 0
-    page.evaluate("host.cleanup()")
-    assert page.evaluate("[host.el.childNodes.length, Object.keys(host.listeners).length]") == [0, 0]
-    page.close()
 
 
 def test_a_click_counts_whatever_is_drawn_while_the_button_is_down(show: Callable[..., Page]) -> None:
@@ -318,10 +173,7 @@ def test_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
 
 def test_the_verdict_stands_above_every_panel_and_leads_to_the_evidence(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
-    words = page.locator(".ol-tile-word").all_inner_texts()
-    assert re.fullmatch(r"▲ 2\.\d times as long as eager", words[0])
-    assert re.fullmatch(r"1\d\.\d % of a call", words[1])
-    assert words[2:] == ["▲ 5 graph breaks", "✓ verified"]
+    assert page.locator(".ol-card-generation").count() == 0  # nothing was generated
     for panel in PANELS:
         go(page, panel)
         box = page.locator(".ol-tiles").bounding_box()
@@ -354,25 +206,19 @@ def test_a_wrong_number_a_truncated_dry_run_and_a_slow_call_are_on_the_first_scr
         assert shown.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_generation_says_what_a_token_takes_and_what_is_python(show: Callable[..., Page], scheme: str) -> None:
+def test_a_generation_says_what_a_token_takes_and_what_is_python(show: Callable[..., Page]) -> None:
     steps = (
         Step(role="prefill", ns=40_000_000, calls=1, tokens=1, graph_ids=("g0",), uncompiled_ns=60_000_000),
         Step(role="decode", ns=200_000_000, calls=100, tokens=100, graph_ids=("g1",), uncompiled_ns=500_000_000),
         Step(role="python", ns=760_000_000, uncompiled_ns=740_000_000),  # planted: three quarters of the call
     )
     capture = with_roles(replace(generating(), steps=steps))
-    page = show(capture, viewport=PHONE, color_scheme=scheme)
+    page = show(capture, viewport=PHONE)
     card = page.locator(".ol-card-generation")
-    assert card.locator("h3").inner_text() == "How fast are tokens generated?"
     said = generation_sentences(overview_of(capture))
     assert [item.lower() for item in card.locator("li").all_inner_texts()] == [sentence.lower() for sentence in said]
     assert f"{percent(0.76)} of a call" in card.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-def test_without_a_generation_there_is_no_card_for_one(show: Callable[..., Page]) -> None:
-    assert show(TWELVE).locator(".ol-card-generation").count() == 0
 
 
 def test_the_longest_line_has_the_strongest_colour(show: Callable[..., Page]) -> None:
@@ -385,17 +231,6 @@ def test_the_longest_line_has_the_strongest_colour(show: Callable[..., Page]) ->
     )
     assert len(heats) > 3
     assert max(heats, key=lambda pair: pair[1])[0] == max(heat for heat, _ in heats) == 45
-
-
-def test_a_graph_break_names_the_lines_that_called_it(show: Callable[..., Page]) -> None:
-    page = show(TWELVE)
-    go(page, "source")
-    called = page.locator(".ol-callers").all_inner_texts()
-    assert len(called) == len(TWELVE.breaks)
-    assert all(text.startswith("called from ") and "runpy" not in text for text in called)
-    nearest = TWELVE.breaks[0].user_stack[-2]
-    place, _, function = nearest.rpartition(" ")
-    assert called[0].startswith(f"called from {function} ({'/'.join(place.split('/')[-2:])})")
 
 
 def test_library_files_are_folded_until_one_is_selected(show: Callable[..., Page]) -> None:

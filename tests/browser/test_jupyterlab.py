@@ -70,27 +70,6 @@ def lab(opened: Notebook) -> Iterator[Notebook]:
     assert opened.trouble == []
 
 
-def test_a_box_of_the_graph_opens_and_what_is_found_in_it_is_known_in_python(lab: Notebook) -> None:
-    view = lab.view(1)
-    view.locator(".ol-header:has-text('90.2 %')").wait_for(state="attached")
-    graph = go(view, "graph")
-    closed = graph.locator(".olg-box[aria-expanded=false]:has-text('layers')").first
-    name = closed.locator(".olg-title").text_content()
-    closed.locator(".olg-toggle").click()
-    settled(lab.page)
-    assert graph.locator(f".olg-box[aria-expanded=true]:has-text('{name}')").count() >= 1
-    graph.locator(".olg-find").fill("relu")
-    graph.locator("[role=option]").first.wait_for()
-    lab.page.keyboard.press("ArrowDown")
-    lab.page.keyboard.press("Enter")
-    graph.locator(".olg-selected").first.wait_for(state="attached")
-    assert "relu" in selected(view)
-    told = lab.python("print(view.selected, view.tab)").split()
-    assert told[0].startswith("node:g")
-    assert "relu" in told[0]
-    assert told[1] == "graph"
-
-
 def test_graph_table_timeline_and_python_show_the_same(lab: Notebook) -> None:
     view = lab.view(1)
     go(view, "tables").locator("[data-table=partitions]").click()
@@ -112,34 +91,10 @@ def test_graph_table_timeline_and_python_show_the_same(lab: Notebook) -> None:
     assert lab.python("print(view.selected)").startswith("run:")
 
 
-def test_python_selects_and_hears(lab: Notebook) -> None:
-    view = lab.view(1)
-    lab.python("heard = []\nview.observe(lambda change: heard.append(change.new), 'selected')")
-    lab.python("view.selected = 'line:record.py:48'; view.tab = 'source'")
-    view.locator(".ol-panel-source:not([hidden])").wait_for()
-    view.locator(".ol-details:has-text('record.py:48')").wait_for(state="attached")
-    go(view, "breaks").locator(".ol-link").first.click()
-    settled(lab.page)
-    wanted = "2 record.py:48 True"
-    assert lab.python_until("print(len(heard), heard[0][-12:], heard[-1] == view.selected)", wanted.__eq__) == wanted
-    lab.python("view.selected = None")
-    view.locator(".ol-details-name").wait_for(state="detached")
-
-
 def test_the_notebooks_style_does_not_reach_in(lab: Notebook) -> None:
     lab.python("view.selected = 'partition:p3'")
     fact = lab.view(1).locator(".ol-details .ol-facts dt").first
     assert fact.evaluate("(found) => [getComputedStyle(found).float, getComputedStyle(found).fontWeight].join()") == "none,400"
-
-
-def test_a_wrong_id_is_an_error_in_python_and_the_view_stays(lab: Notebook) -> None:
-    view = lab.view(1)
-    lab.python("view.selected = 'partition:p3'")
-    view.locator(".ol-details-name").wait_for()
-    said = lab.python("view.selected = 'p1'")
-    assert "did you mean 'partition:p1'?" in said.replace("\n", " ")
-    assert lab.python("print(view.selected)") == "partition:p3"
-    assert selected(view) == "p3"
 
 
 def test_everything_by_keyboard_and_no_key_reaches_the_notebook(lab: Notebook) -> None:

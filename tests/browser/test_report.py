@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ortlens.trace import store
-from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from tests.browser.page import BROWSER_MARKS, WIDE
-from tests.browser.walk import go, selected, settled, watch
+from tests.browser.walk import go, watch
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -45,10 +41,9 @@ def report(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
         *,
         edit: Callable[[str], str] = str,
         expected: list[str] | None = None,
-        redact: bool = False,
         **context: Any,  # noqa: ANN401
     ) -> Page:
-        file = SavedCapture(capture).report(tmp_path / f"report{len(pages)}.html", redact=redact)
+        file = SavedCapture(capture).report(tmp_path / f"report{len(pages)}.html")
         file.write_text(edit(file.read_text(encoding="utf-8")), encoding="utf-8")
         heard = trouble if expected is None else expected
         page = browser.new_page(**{"viewport": WIDE, **context})
@@ -71,13 +66,6 @@ def given_up(request: Request) -> bool:
     return request.url.startswith("blob:null/") and request.failure == "net::ERR_ABORTED"
 
 
-def test_a_part_of_a_model_is_not_yes(report: Callable[..., Page]) -> None:
-    """46 of 51 nodes are in ONNX Runtime there, and half of each graph in the other capture."""
-    fewer = replace(PIECES, graphs=tuple(replace(graph, coverage=0.5) for graph in PIECES.graphs))
-    for capture, said in ((PIECES, "Yes, 90.2 %"), (fewer, "In part, ")):
-        assert report(capture).locator(".ol-card-ort .ol-big").inner_text().startswith(said)
-
-
 def unfolded(page: Page) -> list[str]:
     found: list[str] = page.eval_on_selector_all("details.or-part[open]", "parts => parts.map((part) => part.id)")
     return found
@@ -90,8 +78,6 @@ def brightness(colour: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_explorer_is_on_top_and_the_rest_folded_below(report: Callable[..., Page], scheme: str) -> None:
     page = report(PIECES, color_scheme=scheme)
-    assert page.inner_text("h1") == "pieces: torch.compile with backend ortlens"
-    assert page.inner_text(".or-verdict").startswith("90.2 % of the compiled code runs in ONNX Runtime in 11 partitions, 5 graph breaks")
     assert unfolded(page) == ["figures"]
     explorer, first = page.locator(".or-explorer").bounding_box(), page.locator("#summary").bounding_box()
     assert explorer is not None
@@ -104,48 +90,12 @@ def test_the_explorer_is_on_top_and_the_rest_folded_below(report: Callable[..., 
     assert (brightness(page.evaluate(_COLOUR, ["body", "backgroundColor"])) > 128) == (scheme == "light")
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_nothing_sticks_out_of_the_page(report: Callable[..., Page], width: int) -> None:
-    page = report(PIECES, viewport={"width": width, "height": 800})
-    page.eval_on_selector_all("details.or-part", "parts => parts.forEach((part) => { part.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_expand_search_and_select_across_graph_table_and_timeline(report: Callable[..., Page]) -> None:
+def test_nothing_sticks_out_of_the_page(report: Callable[..., Page]) -> None:
     page = report(PIECES)
-    go(page, "graph").locator(".olg-stage").wait_for()
-    page.click("[data-by=partition]")
-    settled(page)
-    closed = page.locator(".olg-box[aria-expanded=false]").first
-    name = closed.get_attribute("id")
-    closed.locator(".olg-toggle").click()
-    settled(page)
-    assert page.get_attribute(f"[id='{name}']", "aria-expanded") == "true"
-    page.focus(".olg-stage")
-    page.keyboard.press("/")
-    page.fill(".olg-find", "mode")
-    page.wait_for_selector("[role=option]")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    settled(page)
-    node = selected(page)
-    assert node.startswith("mode")
-    page.click(".ol-jump:text-is('Table')")
-    assert node in page.inner_text(".ol-grid-row[aria-selected=true]")
-    page.click("[data-table=runs]")
-    page.click(".ol-grid-head button:text-matches('^total_ns')")
-    runs = sorted(PIECES.runs, key=lambda run: run.start_ns)
-    at = max(range(len(runs)), key=lambda number: runs[number].total_ns)
-    page.click(f".ol-grid-row[data-at='0']:has-text('{time_from_ns(runs[at].total_ns)}')")
-    assert selected(page) == f"call {runs[at].call} of {runs[at].session_id}"
-    go(page, "timeline").locator("canvas").focus()
-    for key in ("ArrowLeft", "Enter"):  # from the call that was selected in the table to the one before it
-        page.keyboard.press(key)
-    assert selected(page) == f"call {runs[at - 1].call} of {runs[at - 1].session_id}"
-    page.locator(".ol-step:has(h5:text-matches('^Partition')) .ol-link").first.click()
-    go(page, "graph")
-    settled(page)
-    assert page.locator(".olg-selected").count() >= 1
+    page.eval_on_selector_all("details.or-part", "parts => parts.forEach((part) => { part.open = true; })")
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_whole_page_by_keyboard(report: Callable[..., Page]) -> None:
@@ -183,27 +133,13 @@ def test_without_javascript_all_of_it_can_be_read(report: Callable[..., Page]) -
     assert not page.locator(".or-explorer").is_visible()
     assert page.locator("noscript").inner_text().startswith("The interactive explorer needs JavaScript")
     assert page.locator("details.or-part[open]").count() == len(PARTS)
-    text = page.inner_text("main")
-    for said in (
-        "46 of 51 compute nodes",
-        "11, in 6 graphs",
-        "64 values of 11 partitions compared with PyTorch",
-        "Graph breaks",
-        "aten.mode.default",
-        "FusedGemm",
-        "execution providers",
-        "Which source lines take the most time?",
-        "lens.profile(...) creates a second session",
-    ):
-        assert said in text, said
     assert page.locator("#figures svg").count() == 10
     assert page.locator("#tables table").count() == 11
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..., Page], scheme: str) -> None:
-    page = report(PIECES, color_scheme=scheme)
-    page.emulate_media(media="print", color_scheme="dark" if scheme == "dark" else "light")
+def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..., Page]) -> None:
+    page = report(PIECES, color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
     assert not page.locator(".or-explorer").is_visible()
     for part in PARTS:
         shown = page.locator(f"#{part} > :not(summary):not(script)").first
@@ -216,36 +152,6 @@ def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..
     paper = page.pdf(format="A4")
     assert 3 <= len(re.findall(rb"/Type /Page\b", paper)) <= 20
     assert unfolded(page) == ["figures"]  # as before printing
-
-
-@pytest.fixture(scope="module")
-def small() -> Capture:
-    """A capture that holds its ONNX model, as one that comes from a live lens does."""
-    import torch
-
-    import ortlens
-
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
-    with torch.no_grad():
-        return ortlens.explain(model, name="small", calls=2)(torch.ones(2, 8)).captured()
-
-
-def test_the_onnx_model_and_the_table_of_nodes_select_each_other(report: Callable[..., Page], small: Capture) -> None:
-    pytest.importorskip("netron")
-    page = report(small)
-    go(page, "onnx")
-    drawn = page.frame_locator("iframe.ol-onnx-frame")
-    drawn.locator("[id^='node-name-']").first.wait_for(timeout=30_000)
-    drawn.locator("[id^='node-name-'] :text('Erf')").first.click()
-    page.wait_for_selector(".ol-details-name:has-text('gelu')")
-    page.locator(".ol-step:has(h5:text-matches('^FX node')) .ol-link").first.click()
-    assert selected(page) == "gelu"
-    go(page, "tables")
-    page.click("[data-table=nodes]")
-    assert "gelu" in page.inner_text(".ol-grid-row[aria-selected=true]")
-    page.click(".ol-grid-row:has-text('addmm_1')")
-    go(page, "onnx")
-    drawn.locator(".select :text('Gemm')").first.wait_for(timeout=10_000)
 
 
 _PLANTED = (
@@ -292,12 +198,6 @@ def test_hostile_names_stay_names(report: Callable[..., Page]) -> None:
     assert page.query_selector("img") is None
 
 
-@pytest.mark.parametrize("name", ["empty", "foreign", "training", "whole"])
-def test_other_captures_open_too(report: Callable[..., Page], name: str) -> None:
-    page = report(SAMPLES[name])
-    assert "could not" not in page.inner_text("body")
-
-
 def test_damaged_data_unfolds_the_text(report: Callable[..., Page]) -> None:
     said: list[str] = []
     page = report(PIECES, edit=lambda text: text.replace('id="ortlens-data">', 'id="ortlens-data">AAAA'), expected=said)
@@ -305,11 +205,3 @@ def test_damaged_data_unfolds_the_text(report: Callable[..., Page]) -> None:
     assert "could not start" in page.inner_text("[role=alert]")
     assert set(unfolded(page)) == set(PARTS)
     assert "46 of 51 compute nodes" in page.inner_text("main")
-
-
-def test_a_redacted_report_says_so_and_shows_no_source(report: Callable[..., Page]) -> None:
-    page = report(PIECES, redact=True)
-    assert "Paths are shortened; source text, values in guards and messages, and ONNX models are left out." in page.inner_text(".or-head")
-    assert "torch.relu" not in go(page, "source").inner_text()
-    packed = page.locator("#ortlens-data").text_content() or ""
-    assert b"torch.relu" not in gzip.decompress(base64.b64decode(packed))

@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ortlens.trace import store
 from ortlens.units import size_from_bytes, time_from_ns
-from tests.browser.page import BROWSER_MARKS, WIDE
+from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, lane_middle, settled
 
 if TYPE_CHECKING:
@@ -47,10 +45,9 @@ def test_each_graph_is_a_slice_that_selects_it(show: Callable[..., Page]) -> Non
     assert (page.get_attribute(".ol-details", "data-selected") or "").startswith("graph:")
 
 
-@pytest.mark.parametrize("viewport", [WIDE, PHONE])
-def test_kernels_by_keyboard_have_the_time_of_their_row(show: Callable[..., Page], viewport: ViewportSize) -> None:
+def test_kernels_by_keyboard_have_the_time_of_their_row(show: Callable[..., Page]) -> None:
     slow = replace(BERT.kernels[0], mean_ns=900_000_000)
-    page = show(replace(BERT, kernels=(slow, *BERT.kernels[1:])), viewport=viewport)
+    page = show(replace(BERT, kernels=(slow, *BERT.kernels[1:])), viewport=PHONE)
     go(page, "timeline")
     page.focus(CANVAS)
     page.keyboard.press("ArrowDown")
@@ -76,32 +73,6 @@ def test_memory_is_the_profiled_peak_of_each_session(show: Callable[..., Page]) 
     assert set(told) == set(sizes)
     for session, text in told.items():
         assert f": {size_from_bytes(sizes[session])} at their peak in profiled calls, not in this one" in text
-
-
-def test_what_was_not_profiled_has_no_lane(show: Callable[..., Page]) -> None:
-    plain = tuple(replace(session, arena_bytes=None) for session in TWELVE.sessions)
-    page = show(replace(TWELVE, kernels=(), sessions=plain))
-    root = go(page, "timeline")
-    lanes = page.get_attribute(CANVAS, "data-lanes") or ""
-    assert '"kernel"' not in lanes
-    assert '"memory"' not in lanes
-    assert "from a profile" not in root.inner_text()
-
-
-def test_the_histogram_has_the_percentiles_of_the_selected_session(show: Callable[..., Page]) -> None:
-    page = show(TWELVE)
-    go(page, "tables")
-    page.click("[data-table=sessions]")
-    page.click(".ol-panel-tables .ol-grid-row[data-at='2']")
-    chosen = (page.get_attribute(".ol-details", "data-selected") or "").removeprefix("session:")
-    figure = go(page, "timeline").locator(".ol-call-times")
-    assert figure.get_attribute("data-session") == chosen
-    session = next(item for item in TWELVE.sessions if item.session_id == chosen)
-    marks = {"p50": session.p50_ns, "p90": session.p90_ns, "p99": session.p99_ns}
-    wanted = ", ".join(f"{name} {time_from_ns(ns or 0)}" for name, ns in marks.items())
-    assert figure.inner_text().startswith(f"{session.calls} calls of {chosen}: {wanted}.")
-    kept = sum(run.session_id == chosen for run in TWELVE.runs)
-    assert f"Bars show the latest {kept} calls" in figure.inner_text()
 
 
 def test_a_hundred_thousand_profiled_calls_are_drawn_by_the_pixel(show: Callable[..., Page]) -> None:

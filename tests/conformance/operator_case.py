@@ -29,13 +29,7 @@ Stays = dict[str, str]
 class Elsewhere(NamedTuple):
     """What a case gives on other versions of torch, where torch itself does something else before ortlens sees the graph.
 
-    Attributes:
-        why: What torch does there.
-        before: The first version that does not; empty: no upper bound.
-        since: The first version that does; empty: no lower bound.
-        roads: Which roads it touches.
-        stays: Operator -> reason code, in place of the case's; None: as there.
-        graphs: How many graphs, in place of the case's; None: as there.
+    It holds from version `since` on and below `before`; what is None is as the case has it.
     """
 
     why: str
@@ -57,20 +51,10 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 class OpCase(NamedTuple):
-    """A function, its arguments, and what must stay in PyTorch on each road.
+    """A function, its arguments, and what must stay in PyTorch on each road: operator -> reason code, where empty means nothing.
 
-    Attributes:
-        function: A function or a module.
-        args: Arguments of the first call.
-        then: Arguments of a second call with other sizes; only where sizes are symbolic.
-        stays: Operator -> reason code; empty means that ONNX Runtime runs all of it.
-        dynamic_stays: The same with symbolic sizes, where it differs.
-        exported_stays: The same for an ExportedProgram, where it differs.
-        graphs: How many graphs Dynamo makes of it; None: not the point.
-        not_exported: What `torch.export` says when it does not take the function; empty when it does.
-        atol: Absolute tolerance.
-        config: Settings of Dynamo.
-        elsewhere: What other versions of torch make of it, if not the same.
+    `then` are arguments of a second call with other sizes, where sizes are symbolic. `graphs` are those that Dynamo makes of it, None where
+    that is not the point. `not_exported` is what `torch.export` says when it does not take the function.
     """
 
     function: Callable[..., Any]

@@ -14,8 +14,8 @@ ROADS = ("static", "dynamic", "exported")
 TABLES = (cases_shapes.CASES, cases_math.CASES, cases_reductions.CASES, cases_layers.CASES)
 CASES = {name: given for table in TABLES for name, given in table.items()}
 
-# Every case down every road takes minutes: `make conformance` sets this. Without it, each case takes one road, in turn, and `make test`
-# runs every third of them: each road and each table is among them.
+# Every case down every road takes minutes: `make sweep-conformance` sets this. Without it, each case takes one road, in turn, and
+# `make test` runs every third of them: each road and each table is among them.
 EVERY_ROAD = bool(os.environ.get("ORTLENS_EVERY_ROAD"))
 CHOSEN = [
     (name, road) for place, name in enumerate(CASES) for turn, road in enumerate(ROADS) if EVERY_ROAD or (place + turn) % len(ROADS) == 0

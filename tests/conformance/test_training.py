@@ -142,17 +142,10 @@ def test_3_1_training_under_bfloat16_autocast() -> None:
         torch.testing.assert_close(mine, reference, atol=2e-2, rtol=5e-2)
 
 
-NORMS: dict[str, Callable[[], nn.Module]] = {
-    "layer": lambda: nn.LayerNorm(6),
-    "group": lambda: nn.GroupNorm(2, 6),
-    "batch": lambda: nn.BatchNorm1d(6),
-}
-
-
-@pytest.mark.parametrize("name", NORMS)
-def test_3_1_training_under_bfloat16_autocast_with_norms(name: str) -> None:
+@pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.BatchNorm1d(6)], ids=["layer", "group", "batch"])
+def test_3_1_training_under_bfloat16_autocast_with_norms(norm: nn.Module) -> None:
     """A norm of bfloat16 with float32 weights saves float32 statistics, whatever PyTorch's fake tensors say of them."""
-    ours, theirs, compiled, _ = pair(lambda: nn.Sequential(nn.Linear(6, 6), NORMS[name](), nn.Linear(6, 3)))
+    ours, theirs, compiled, _ = pair(lambda: nn.Sequential(nn.Linear(6, 6), copy.deepcopy(norm), nn.Linear(6, 3)))
     for forward in (compiled, theirs):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = forward(r(12, 6))
@@ -161,12 +154,11 @@ def test_3_1_training_under_bfloat16_autocast_with_norms(name: str) -> None:
     torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()), atol=2e-2, rtol=5e-2)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_3_1_training_with_gradient_accumulation(dynamic: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_3_1_training_with_gradient_accumulation() -> None:
     torch.manual_seed(0)
     ours = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
     theirs, lens = copy.deepcopy(ours), Lens()
-    compiled = torch.compile(ours, backend=lens, dynamic=dynamic)
+    compiled = torch.compile(ours, backend=lens, dynamic=True)
     steppers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
     for _ in range(3):
         forwards: tuple[Any, ...] = (compiled, theirs)
@@ -201,16 +193,3 @@ def test_3_1_training_with_checkpoints(inside: bool) -> None:  # noqa: FBT001 - 
     torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()], atol=1e-4, rtol=1e-4)
     assert sorted(lens.graphs.phase) == ["backward", "forward"]
     assert sum(lens.sessions.calls) >= 2
-
-
-def test_3_1_training_batch_norm_buffers() -> None:
-    ours, theirs, compiled, lens = pair(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2), nn.BatchNorm1d(2, momentum=0.3)))
-    for step in range(4):
-        for forward in (compiled, theirs):
-            forward(r(6, 4, seed=step)).sum().backward()
-        torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()), atol=1e-5, rtol=1e-4)
-    for model in (ours, theirs):
-        model.eval()
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(r(6, 4)), theirs(r(6, 4)), atol=1e-5, rtol=1e-4)
-    assert sorted(set(lens.graphs.phase)) == ["backward", "forward", "inference"]

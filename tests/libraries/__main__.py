@@ -1,7 +1,7 @@
 """Measure models of other libraries and write the last section of docs/integrations.md: `python -m tests.libraries [NAME ...]`.
 
-`make integrations` runs it with the libraries installed. With names, only those and what was never measured are measured anew. Each model
-runs in a process of its own, so that one that crashes is a row and not the end; its measurement is kept in build/libraries.
+`make sweep-integrations` runs it with the libraries installed. With names, only those and what was never measured are measured anew.
+Each model runs in a process of its own, so that one that crashes is a row and not the end; its measurement is kept in build/libraries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIMIT_S = 300
 _BUSY = 1.5  # load average with one thread of our own
 _HEADING = "## Measured models\n"
 _SECTION = """
-`make integrations` measures these models, small and with random weights, and writes this section. Each runs in its own process on one
+`make sweep-integrations` measures these models, small and with random weights, and writes this section. Each runs in its own process on one
 thread of the CPU, in float32 and eval mode, without gradients; the last two train on two processes of gloo. Results are compared as in the
 [model zoo](zoo.md); the difference is relative to the largest value of an output. Compute nodes are counted after decomposition.
 Times are medians of calls in turns, ortlens to eager, below 1 where ortlens is faster. {load}

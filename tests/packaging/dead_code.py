@@ -22,12 +22,14 @@ PROTOCOL_NAMES = [
     "__dir__",
     "_repr_*_",
     "_ipython_display_",
+    "has_side_effects",
     "load_ipython_extension",
     "unload_ipython_extension",
     "pytest_*",
     "pytestmark",
     "handle_*",
     "on_files",
+    *("inputs_at", "outputs_at"),  # read by the code that call.py generates
 ]
 MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that nothing names
 

@@ -46,10 +46,3 @@ def test_planted_dead_code_is_found(tmp_path: Path) -> None:
     (tmp_path / "dead.py").write_text(ALIVE + DEAD, encoding="utf-8")
     found = "\n".join(dead_code(tmp_path))
     assert all(name in found for name in ("nobody_calls_this", "nobody_reads_this", "Box", "'os'"))
-
-
-def test_what_only_a_test_calls_is_alive_together_with_it(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_text("def public():\n    return 1\n", encoding="utf-8")
-    assert dead_code(tmp_path)
-    (tmp_path / "test_code.py").write_text("from code import public\n\ndef test_it():\n    assert public()\n", encoding="utf-8")
-    assert dead_code(tmp_path) == []

@@ -72,10 +72,6 @@ def python_blocks(text: str) -> list[Block]:
     return [block for block in blocks_of(text) if block.language in {"python", "py", "python3"}]
 
 
-def test_the_readme_is_there() -> None:
-    assert (ROOT / "README.md").is_file()
-
-
 def test_the_readme_has_an_example_that_runs() -> None:
     assert [block for block in python_blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.reason is None]
 
@@ -96,21 +92,6 @@ def test_the_examples_of_a_page_run(page: Path, run_python: Callable[..., str]) 
     blocks = python_blocks(page.read_text(encoding="utf-8"))
     runnable = [(block.line, block.body) for block in blocks if block.reason is None]
     run_python(SESSION, json.dumps([page.name, runnable]))
-
-
-def test_the_programs_that_need_other_libraries_are_found() -> None:
-    from tests import integrations  # which reads blocks as this file does
-
-    assert set(integrations.blocks()) >= {
-        "accelerate",
-        "peft",
-        "sentence-transformers",
-        "lightning",
-        "diffusers",
-        "timm",
-        "torch_geometric",
-        "torchao",
-    }
 
 
 def test_a_block_that_is_not_run_says_why() -> None:
@@ -159,7 +140,7 @@ def test_a_broken_example_fails_and_names_its_line(run_python: Callable[..., str
         run_python(SESSION, json.dumps(["page.md", blocks]))
 
 
-@pytest.mark.parametrize("body", ["print()", "import pandas\nprint(pandas.DataFrame(columns=['a']))", "for row in [1]:\n    print('')"])
-def test_an_example_that_prints_nothing_fails_and_names_its_line(body: str, run_python: Callable[..., str]) -> None:
+def test_an_example_that_prints_nothing_fails_and_names_its_line(run_python: Callable[..., str]) -> None:
+    empty = "import pandas\nprint(pandas.DataFrame(columns=['a']))"
     with pytest.raises(AssertionError, match=r"page.md, line 3: nothing is printed"):
-        run_python(SESSION, json.dumps(["page.md", [(3, body)]]))
+        run_python(SESSION, json.dumps(["page.md", [(3, empty)]]))

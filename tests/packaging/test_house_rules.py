@@ -35,15 +35,8 @@ def test_every_exception_in_the_source_has_a_code_and_a_reason() -> None:
 
 
 def test_an_exception_without_a_reason_is_seen() -> None:
-    bare = [
-        "x = 1  # noqa",
-        "x = 1  # noqa: E501",
-        "x = 1  # type: ignore",
-        "x = 1  # type: ignore[union-attr]",
-        "x = 1  # pragma: no cover",
-    ]
+    bare = ["x = 1  # noqa", "x = 1  # noqa: E501", "x = 1  # type: ignore[union-attr]", "x = 1  # pragma: no cover"]
     explained = [
-        "x = 1  # noqa: E501 - a table reads best in one line",
         "x = 1  # noqa: E501, ANN401 - two of them",
         "x = 1  # type: ignore[union-attr]  # the line above rules None out",
         "x = 1  # pragma: no cover - needs a GPU",

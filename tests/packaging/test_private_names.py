@@ -94,16 +94,6 @@ def test_private_names_are_touched_in_their_one_place_only() -> None:
     assert violations == []
 
 
-def test_each_place_touches_them() -> None:
-    def touched(library: str, home: Path) -> list[bool]:
-        inside = [source for path, source in SOURCES.items() if home in {path, *path.parents} and path.name != "__init__.py"]
-        return [bool(private_uses(source, library)) for source in inside]
-
-    # Three files of torch's package go without: what the process is like, silence for the others, and what waits for torch to be imported.
-    assert {library: any(touches) for library, home in HOMES.items() if (touches := touched(library, home))} == dict.fromkeys(HOMES, True)
-    assert sum(not touches for touches in touched("torch", HOMES["torch"])) <= 3
-
-
 # With `lib` for the library; each must be caught for every library of the table.
 VIOLATIONS = (
     "import lib._dynamo",
