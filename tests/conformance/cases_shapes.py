@@ -13,7 +13,12 @@ NUMBERS: dict[str, OpCase] = {
     "sympy_arithmetic": case(
         lambda x: (x + (x.shape[0] * 2 - 1) % 5 + x.shape[0] ** 2, x[: min(x.shape[0], 4)] * max(x.shape[0], 5)), r(6), then=(r(9),)
     ),
-    "sympy_true_division": case(lambda x: x * (x.shape[0] / 3), r(6), then=(r(9),), dynamic_stays={"aten.mul.Tensor": "dtype"}),
+    "sympy_true_division": case(
+        lambda x: x * (x.shape[0] / 3),
+        r(6),
+        then=(r(9),),
+        dynamic_stays={"aten.scalar_tensor.default": "policy"},
+    ),
     "sympy_root": case(lambda x: x / math.sqrt(x.shape[-1]), r(4, 6), then=(r(5, 9),)),
     "sympy_ceiling": case(
         lambda x: (torch.zeros(math.ceil(x.shape[0] / 4)) + x.sum(), torch.full((x.shape[0], 2), 1.5) + x.sum()), r(6), then=(r(9),)
