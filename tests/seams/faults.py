@@ -21,18 +21,18 @@ PACKAGE = Path(ortlens.__file__).parent
 SAID = "planted fault"
 DOORS: dict[str, tuple[str, ...]] = {
     "trace/guard.py": ("",),
-    "trace/recorder.py": ("Current.", "_Stay."),
+    "trace/recorder.py": ("Current.", "_Scope."),
     "trace/journal.py": ("Journal._look_again",),
     "lens/dynamo/listener.py": ("_TraceListener.emit",),
     "lens/other_backends.py": ("_timed.<locals>.call",),
     "lens/recording_lens.py": ("RecordingLens.__call__", "RecordingLens.compile_elsewhere", "RecordingLens._backend_for"),
     "backend/api.py": ("OrtBackend.__call__", "ortlens_backend"),
-    "backend/graph.py": ("CompiledGraph._first_run", "CompiledGraph.prepare"),
+    "backend/graph.py": ("CompiledGraph._first_run", "CompiledGraph.prepare", "CompiledGraph._with_views"),
     "backend/lowering/entry.py": ("is_for_the_user", "_with_plain_tangents.<locals>.run_plainly"),
     "_torch/quiet.py": ("_Silence.match",),
     "_torch/dynamo.py": ("is_signal",),
 }
-"""The guard itself, and what torch and Python call, which opens it: a fault in there cannot be survived.
+"""The guard itself, what torch and Python call, which opens it, and what falling back needs too: a fault in there cannot be survived.
 
 File -> how qualified names begin."""
 
