@@ -13,7 +13,6 @@ from ortlens.cli.printing import print_json, print_note, print_text, width
 from ortlens.job.request import SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
 from ortlens.units import time_from_ns
-from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import argparse
@@ -76,6 +75,8 @@ def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Ca
 
 def ways_text(rows: Sequence[RunVariant], *, width: int = 100) -> str:
     """Lay the ways, eager first, out as a table, with the reasons of those that could not be measured, and a conclusion."""
+    from ortlens.views.wording import clipped
+
     measured = [row for row in rows if row.call_ns is not None]
     cells = [_HEADS, *(_cells(row) for row in measured)]
     sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -48,22 +48,22 @@ class Current:
 
     def __init__(self) -> None:
         """Begin without a block."""
-        self._stays: contextvars.ContextVar[tuple[_Scope, ...]] = contextvars.ContextVar("ortlens_recorders", default=())
+        self._scopes: contextvars.ContextVar[tuple[_Scope, ...]] = contextvars.ContextVar("ortlens_recorders", default=())
 
     def get(self) -> Recorder | None:
         """Return the recorder of the innermost block; None when nothing is recorded."""
-        return next((stay.recorder for stay in reversed(self._stays.get()) if stay.recorder is not None), None)
+        return next((scope.recorder for scope in reversed(self._scopes.get()) if scope.recorder is not None), None)
 
     @contextlib.contextmanager
     def recording_into(self, recorder: Recorder) -> Iterator[None]:
         """Make a recorder the current one for as long as the block lasts."""
-        stay = _Scope(recorder)
-        self._stays.set((*self._stays.get(), stay))
+        scope = _Scope(recorder)
+        self._scopes.set((*self._scopes.get(), scope))
         try:
             yield
         finally:
-            stay.recorder = None
-            self._stays.set(tuple([held for held in self._stays.get() if held.recorder is not None]))
+            scope.recorder = None
+            self._scopes.set(tuple([held for held in self._scopes.get() if held.recorder is not None]))
 
 
 CURRENT = Current()
