@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens.backend.adaptive_windows import MOST_WINDOWS
 from ortlens.backend.conversion.functions.pooling import rounds_down
-from ortlens.backend.conversion.functions.scans import MOST_PRODUCTS
+from ortlens.backend.conversion.functions.reductions import MOST_PRODUCTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

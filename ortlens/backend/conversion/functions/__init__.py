@@ -6,64 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.conversion.functions import (
+from ortlens.backend.conversion.functions import (  # noqa: F401 - each registers its functions
     activations,
     arithmetic,
     bags,
-    bits,
+    basics,
     bounds,
     creation,
-    gamma,
     indexing,
-    losses,
-    medians,
-    normalizations,
+    layers,
     numbers,
     ordering,
-    padding,
     pooling,
-    prims,
     products,
     quotients,
-    recurrent,
     reductions,
-    sampling,
-    scans,
-    selection,
     shapes,
     special,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_FAMILIES = (
-    activations,
-    arithmetic,
-    bags,
-    bits,
-    bounds,
-    creation,
-    gamma,
-    indexing,
-    losses,
-    medians,
-    normalizations,
-    numbers,
-    ordering,
-    padding,
-    pooling,
-    prims,
-    products,
-    quotients,
-    recurrent,
-    reductions,
-    sampling,
-    scans,
-    selection,
-    shapes,
-    special,
-)
 
 
 def own_functions() -> dict[Any, Callable[..., Any]]:
@@ -72,9 +35,8 @@ def own_functions() -> dict[Any, Callable[..., Any]]:
     `transformers` registers the grouped matrix product of its mixture-of-experts models when their code is imported, and torch a fused
     product and sum, which optimisers decompose to.
     """
-    found = {target: function for family in _FAMILIES for target, function in family.FUNCTIONS.items()}
     late = (
         (getattr(torch.ops.transformers, "grouped_mm_fallback", None), products.grouped_mm),
-        (getattr(torch.ops.prims, "fma", None), prims.fma),
+        (getattr(torch.ops.prims, "fma", None), arithmetic.fma),
     )
-    return {**found, **{packet.default: function for packet, function in late if packet is not None}}
+    return {**basics.FUNCTIONS, **{packet.default: function for packet, function in late if packet is not None}}

@@ -1,14 +1,16 @@
-"""Functions of single elements."""
+"""Functions of single elements; bits of integers and logic of booleans with a number that is known at run time only."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
 
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
+@torch_op(_aten.add.Tensor, _aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> Any:
     """`aten.add`; of booleans, whether either is true."""
-    op = basics.opset()
     if (step := _known_step(x, y, alpha)) is not None:
         return basics.in_float32(op.Add)(x, step)
     x, y = _alike(x, y)
@@ -27,9 +29,8 @@ def add(x: Any, y: Any, alpha: Any = 1) -> Any:
     return op.Add(x, _multiple(x, y, alpha))
 
 
+@torch_op(_aten.sub.Tensor, _aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: Any = 1) -> Any:
-    """`aten.sub`."""
-    op = basics.opset()
     if (step := _known_step(x, y, alpha)) is not None:
         return basics.in_float32(op.Sub)(x, step)
     x, y = _alike(x, y)
@@ -43,22 +44,24 @@ def _known_step(x: Any, y: Any, alpha: Any) -> float | None:
     return dtypes.nearest(y, int(x.dtype)) * dtypes.nearest(alpha, int(x.dtype))
 
 
+@torch_op(_aten.addcmul.default)
 @basics.in_float32
 def addcmul(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
     """`aten.addcmul`; the registry's function rounds the factor to float32."""
-    return basics.opset().Add(x, basics.opset().Mul(_multiple(x, first, value), second))
+    return op.Add(x, op.Mul(_multiple(x, first, value), second))
 
 
+@torch_op(_aten.addcdiv.default)
 @basics.in_float32
 def addcdiv(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
     """`aten.addcdiv`; the registry's function multiplies by the factor also where it is 1, and after the division."""
-    return basics.opset().Add(x, basics.opset().Div(_multiple(x, first, value), second))
+    return op.Add(x, op.Div(_multiple(x, first, value), second))
 
 
+@torch_op(_aten.lerp.Scalar)
 @basics.in_float32
 def lerp(x: Any, end: Any, weight: Any) -> Any:
     """`aten.lerp.Scalar`; the registry's function computes both forms for every element and selects one of them."""
-    op = basics.opset()
     if basics.is_value(weight):
         return basics.registered(_aten.lerp.Scalar)(x, end, weight)
     way, part = op.Sub(end, x), basics.number(x, weight)
@@ -76,28 +79,25 @@ def _alike(x: Any, y: Any) -> tuple[Any, Any]:
 def _multiple(like: Any, x: Any, factor: Any) -> Any:
     if not basics.is_value(factor) and factor == 1:
         return x
-    return basics.opset().Mul(x, basics.number(like, factor))
+    return op.Mul(x, basics.number(like, factor))
 
 
+@torch_op(_aten.isnan.default)
 def isnan(x: Any) -> Any:
     """`aten.isnan`; whole numbers are none."""
-    op = basics.opset()
     return op.IsNaN(x) if basics.is_float(x) else op.Expand(op.Cast(op.Constant(value_int=0), to=basics.BOOL), op.Shape(x))
 
 
+@torch_op(torch.ops.prims.scalar_tensor.default, _aten.scalar_tensor.default)
 def scalar_tensor(number: Any, dtype: int = basics.FLOAT, **_: Any) -> Any:
-    """`prims.scalar_tensor`."""
-    import onnx_ir as ir
-
-    op = basics.opset()
     if basics.is_value(number):
         return op.Cast(number, to=dtype)
     return op.Constant(value=ir.tensor(number, dtype=ir.DataType(dtype)))
 
 
+@torch_op(_aten.signbit.default, torch.ops.prims.signbit.default)
 def signbit(x: Any) -> Any:
     """`aten.signbit`; true for -0.0."""
-    op = basics.opset()
     if int(x.dtype) == basics.BOOL:
         return op.And(x, basics.number(x, 0))
     return _below_zero(x) if basics.is_float(x) else op.Less(x, op.CastLike(op.Constant(value_int=0), x))
@@ -105,16 +105,16 @@ def signbit(x: Any) -> Any:
 
 def _below_zero(x: Any) -> Any:
     """Tell whether the sign bit is set, also for -0.0."""
-    op = basics.opset()
     zero = op.CastLike(op.Constant(value_float=0.0), x)
     one = op.CastLike(op.Constant(value_float=1.0), x)
     return op.Or(op.Less(x, zero), op.Less(op.Div(one, x), zero))  # the quotient is -inf for -0.0, and -0.0 for -inf
 
 
+@torch_op(_aten.atan2.default)
 @basics.in_float32
 def atan2(y: Any, x: Any) -> Any:
     """`aten.atan2`; respects the sign of zeros and of two infinities, as IEEE 754 defines."""
-    op, signs = basics.opset(), [basics.number(x, sign) for sign in (-1.0, 1.0)]
+    signs = [basics.number(x, sign) for sign in (-1.0, 1.0)]
     unbounded = op.And(op.IsInf(x), op.IsInf(y))  # the angles are those of the signs
     y, x = op.Where(unbounded, op.Sign(y), y), op.Where(unbounded, op.Sign(x), x)
     pi = op.CastLike(op.Constant(value_float=torch.pi), x)
@@ -132,16 +132,17 @@ def atan2(y: Any, x: Any) -> Any:
     return op.Mul(op.Where(op.Or(op.IsNaN(x), op.IsNaN(y)), op.Add(x, y), turned), sign)
 
 
+@torch_op(_aten.copysign.Scalar, _aten.copysign.Tensor)
 def copysign(x: Any, y: Any) -> Any:
     """`aten.copysign`; the sign of NaN counts as positive."""
-    op = basics.opset()
     sign = op.Where(_below_zero(basics.number(x, y)), basics.number(x, -1.0), basics.number(x, 1.0))
     return op.Mul(op.Abs(x), sign)
 
 
+@torch_op(_aten.hypot.default, torch.ops.prims.hypot.default)
 def hypot(x: Any, y: Any) -> Any:
     """`aten.hypot`; infinite where one side is, also beside NaN. Squares of float32 neither overflow nor vanish in float64."""
-    op, dtype = basics.opset(), int(x.dtype)
+    dtype = int(x.dtype)
     infinite = op.Or(_is_infinite()(x), _is_infinite()(y))
     if dtype == basics.DOUBLE:
         length = _scaled_length(op.Abs(x), op.Abs(y), x)
@@ -153,40 +154,41 @@ def hypot(x: Any, y: Any) -> Any:
 
 def _scaled_length(first: Any, second: Any, like: Any) -> Any:
     """Compute the length of a vector, divided by its longer side before the squares are added."""
-    op, zero, one = basics.opset(), basics.number(like, 0.0), basics.number(like, 1.0)
+    zero, one = basics.number(like, 0.0), basics.number(like, 1.0)
     first, second = (basics.typed(side, int(like.dtype), like) for side in (first, second))
     longer, shorter = op.Max(first, second), op.Min(first, second)
     ratio = op.Div(shorter, op.Where(op.Equal(longer, zero), one, longer))
     return op.Mul(longer, op.Sqrt(op.Add(op.Mul(ratio, ratio), one)))
 
 
+@torch_op(_aten.heaviside.default)
 def heaviside(x: Any, values: Any) -> Any:
     """`aten.heaviside`; 0 for NaN."""
-    op, zero = basics.opset(), basics.number(x, 0)
+    zero = basics.number(x, 0)
     if int(x.dtype) == basics.BOOL:
         return op.Or(x, values)
     return op.Where(op.Equal(x, zero), values, op.CastLike(op.Greater(x, zero), x))
 
 
+@torch_op(_aten.angle.default)
 def angle(x: Any) -> Any:
     """`aten.angle` of real numbers: pi below zero, NaN for NaN."""
-    op = basics.opset()
     if not basics.is_float(x):
         raise basics.NotConvertibleError("it takes floats only")
     zero = basics.number(x, 0.0)
     return op.Where(op.IsNaN(x), x, op.Where(op.Less(x, zero), basics.number(x, torch.pi), zero))
 
 
+@torch_op(_aten.erf.default, _aten.special_erf.default)
 def erf(x: Any) -> Any:
     """`aten.erf`; of NaN, ONNX Runtime's operator is 1 below version 1.27."""
-    op = basics.opset()
     return op.Where(op.IsNaN(x), x, op.Erf(x)) if basics.is_float(x) else basics.registered(_aten.erf.default)(x)
 
 
 def _times(factor: float) -> Callable[..., Any]:
     @basics.in_float32
     def times(x: Any) -> Any:
-        return basics.opset().Mul(x, basics.number(x, factor))
+        return op.Mul(x, basics.number(x, factor))
 
     return times
 
@@ -195,7 +197,6 @@ def _is_infinite(*, positive: bool = True, negative: bool = True) -> Callable[..
     """`aten.isinf` and its halves, without a conversion to float32, in which large float64 numbers are infinite."""
 
     def is_infinite(x: Any) -> Any:
-        op = basics.opset()
         if not basics.is_float(x):
             return op.Expand(op.Cast(op.Constant(value_int=0), to=basics.BOOL), op.Shape(x))
         wide = op.Cast(x, to=basics.FLOAT) if basics.is_half(x) else x
@@ -208,21 +209,21 @@ def _rounded(name: str) -> Callable[..., Any]:
     """Make a rounding function that leaves whole numbers as they are."""
 
     def rounded(x: Any) -> Any:
-        op = basics.opset()
         return getattr(op, name)(x) if basics.is_float(x) else op.Identity(x)
 
     return rounded
 
 
+@torch_op(_aten.round.decimals)
 @functools.partial(basics.in_float32, jumps=True)
 def round_decimals(x: Any, *, decimals: int = 0) -> Any:
     """`aten.round` to decimal places."""
     return basics.registered(_aten.round.decimals)(x, decimals=decimals)
 
 
+@torch_op(_aten.trunc.default, torch.ops.prims.trunc.default)
 def trunc(x: Any) -> Any:
     """`aten.trunc`; keeps -0.0, which ONNX Runtime's Where takes over from its last operand only."""
-    op = basics.opset()
     if not basics.is_float(x):
         return op.Identity(x)
     return op.Where(op.Greater(x, basics.number(x, 0.0)), op.Floor(x), op.Ceil(x))
@@ -232,15 +233,15 @@ _RECIPROCAL = "ortlens.reciprocal"
 """Key in `meta` of a reciprocal: `number / x` is one, times the number, and PyTorch rounds it to 16 bits in between."""
 
 
+@torch_op(_aten.reciprocal.default)
 def reciprocal(x: Any) -> Any:
-    """`aten.reciprocal`."""
     made = basics.registered(_aten.reciprocal.default)(x)
     made.meta[_RECIPROCAL] = basics.is_half(x)
     return made
 
 
+@torch_op(_aten.mul.Tensor, _aten.mul.Scalar)
 def mul(x: Any, y: Any) -> Any:
-    """`aten.mul`."""
     if basics.is_value(x) and x.meta.get(_RECIPROCAL) and not (basics.is_value(y) and len(y.shape)):
         x = basics.typed(basics.kept_half(x), int(x.dtype), x)
     return _product(x, y)
@@ -251,47 +252,61 @@ def _product(x: Any, y: Any) -> Any:
     return basics.registered(_aten.mul.Tensor)(x, y)
 
 
+@torch_op(_aten.div.Tensor, _aten.div.Scalar)
 @basics.with_exact_numbers
 def div(x: Any, y: Any) -> Any:
-    """`aten.div`."""
     return basics.registered(_aten.div.Tensor)(x, y)
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _aten.mul.Tensor: mul,
-    _aten.mul.Scalar: mul,
-    _aten.reciprocal.default: reciprocal,
-    _aten.div.Tensor: div,
-    _aten.div.Scalar: div,
-    _aten.add.Tensor: add,
-    _aten.add.Scalar: add,
-    _aten.sub.Tensor: sub,
-    _aten.sub.Scalar: sub,
-    _aten.addcmul.default: addcmul,
-    _aten.addcdiv.default: addcdiv,
-    _aten.lerp.Scalar: lerp,
-    _aten.signbit.default: signbit,
-    _aten.isnan.default: isnan,
-    torch.ops.prims.signbit.default: signbit,
-    torch.ops.prims.scalar_tensor.default: scalar_tensor,
-    _aten.scalar_tensor.default: scalar_tensor,
-    _aten.atan2.default: atan2,
-    _aten.copysign.Scalar: copysign,
-    _aten.copysign.Tensor: copysign,
-    _aten.erf.default: erf,
-    _aten.special_erf.default: erf,
-    _aten.heaviside.default: heaviside,
-    _aten.hypot.default: hypot,
-    _aten.angle.default: angle,
-    _aten.deg2rad.default: _times(torch.pi / 180),
-    _aten.rad2deg.default: _times(180 / torch.pi),
-    _aten.isinf.default: _is_infinite(),
-    _aten.isposinf.default: _is_infinite(negative=False),
-    _aten.isneginf.default: _is_infinite(positive=False),
-    _aten.floor.default: _rounded("Floor"),
-    _aten.ceil.default: _rounded("Ceil"),
-    _aten.round.default: _rounded("Round"),
-    _aten.round.decimals: round_decimals,
-    _aten.trunc.default: trunc,
-}
-"""Op overload -> function."""
+torch_op(_aten.deg2rad.default)(_times(torch.pi / 180))
+torch_op(_aten.rad2deg.default)(_times(180 / torch.pi))
+torch_op(_aten.isinf.default)(_is_infinite())
+torch_op(_aten.isposinf.default)(_is_infinite(negative=False))
+torch_op(_aten.isneginf.default)(_is_infinite(positive=False))
+torch_op(_aten.floor.default)(_rounded("Floor"))
+torch_op(_aten.ceil.default)(_rounded("Ceil"))
+torch_op(_aten.round.default)(_rounded("Round"))
+
+
+def fma(x: Any, y: Any, z: Any) -> Any:
+    """`prims.fma`: a product and a sum, rounded twice; the kernel rounds once, which differs in the last place of the product."""
+    return op.Add(op.Mul(x, y), z)
+
+
+def _tensor_and_number(with_number: Any, with_tensors: Any) -> Callable[..., Any]:
+    """Choose the registry's function, or that of two tensors where the number is computed by the model."""
+
+    def function(x: Any, y: Any) -> Any:
+        return basics.registered(with_tensors)(x, _like_tensor(y, x)) if basics.is_value(y) else basics.registered(with_number)(x, y)
+
+    return function
+
+
+def _number_and_tensor(with_number: Any, with_tensors: Any) -> Callable[..., Any]:
+    def function(x: Any, y: Any) -> Any:
+        return basics.registered(with_tensors)(_like_tensor(x, y), y) if basics.is_value(x) else basics.registered(with_number)(x, y)
+
+    return function
+
+
+def _like_tensor(number: Any, tensor: Any) -> Any:
+    made = op.CastLike(number, tensor)
+    made.dtype = tensor.dtype
+    return made
+
+
+for _bitwise, _of_tensors in (
+    (_aten.bitwise_and.Scalar, _aten.bitwise_and.Tensor),
+    (_aten.bitwise_or.Scalar, _aten.bitwise_or.Tensor),
+    (_aten.bitwise_xor.Scalar, _aten.bitwise_xor.Tensor),
+    (_aten.bitwise_left_shift.Tensor_Scalar, _aten.bitwise_left_shift.Tensor),
+    (_aten.bitwise_right_shift.Tensor_Scalar, _aten.bitwise_right_shift.Tensor),
+    (_aten.__lshift__.Scalar, _aten.bitwise_left_shift.Tensor),
+    (_aten.__rshift__.Scalar, _aten.bitwise_right_shift.Tensor),
+):
+    torch_op(_bitwise)(_tensor_and_number(_bitwise, _of_tensors))
+for _bitwise, _of_tensors in (
+    (_aten.bitwise_left_shift.Scalar_Tensor, _aten.bitwise_left_shift.Tensor),
+    (_aten.bitwise_right_shift.Scalar_Tensor, _aten.bitwise_right_shift.Tensor),
+):
+    torch_op(_bitwise)(_number_and_tensor(_bitwise, _of_tensors))

@@ -7,34 +7,32 @@ whose reductions lose rows when ONNX Runtime has several threads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.indexing import not_from_the_end
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _aten = torch.ops.aten
 _SUM, _MEAN = 0, 1
 
 
-def embedding_bag(  # noqa: PLR0913, PLR0917 - the schema
+@torch_op(_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default, _aten.embedding_bag.default)
+def embedding_bag(
     weight: Any,
     indices: Any,
     offsets: Any,
-    scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002 - same
+    scale_grad_by_freq: bool = False,
     mode: int = _SUM,
-    sparse: bool = False,  # noqa: FBT001, FBT002 - same
+    sparse: bool = False,
     per_sample_weights: Any = None,
-    include_last_offset: bool = False,  # noqa: FBT001, FBT002 - same
+    include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> list[Any]:
     """`aten._embedding_bag`; only its first output, the others serve the backward."""
     del scale_grad_by_freq, sparse  # they concern gradients
-    op = basics.opset()
     ids, starts = (basics.typed(op.Cast(value, to=basics.INT64), basics.INT64, value) for value in (indices, offsets))
     ids = not_from_the_end(ids)
     per_row = [ids] if per_sample_weights is None else [ids, per_sample_weights]
@@ -54,6 +52,7 @@ def embedding_bag(  # noqa: PLR0913, PLR0917 - the schema
     return [op.CastLike(made, weight)]
 
 
+@torch_op(_aten.embedding_bag.padding_idx)
 def embedding_bag_with_padding(*args: Any, padding_idx: int | None = None, **kwargs: Any) -> list[Any]:
     """`aten.embedding_bag.padding_idx`, which counts a negative padding from the end."""
     given = args[8] if len(args) > 8 else padding_idx  # noqa: PLR2004 - its place in the schema
@@ -64,7 +63,6 @@ def embedding_bag_with_padding(*args: Any, padding_idx: int | None = None, **kwa
 
 def _bag_of_each(ids: Any, starts: Any) -> Any:
     """Compute the bag of each row: how many bags have begun, without the first."""
-    op = basics.opset()
     size, zero, one = op.Shape(ids), op.Constant(value_int=0), op.Constant(value_int=1)
     nothing = op.Expand(zero, op.Add(size, one))  # one more: the last bags may begin behind the last row, and are empty
     begun = op.ScatterElements(nothing, starts, op.Expand(one, op.Shape(starts)), axis=0, reduction="add")
@@ -72,7 +70,6 @@ def _bag_of_each(ids: Any, starts: Any) -> Any:
 
 
 def _sums(rows: Any, bags: Any, starts: Any, *, mean: bool) -> Any:
-    op = basics.opset()
     zero, one = (op.CastLike(op.Constant(value_int=number), rows) for number in (0, 1))
     nothing = op.Expand(zero, op.Concat(op.Shape(starts), op.Shape(rows, start=1), axis=0))
     sums = op.ScatterElements(nothing, _for_all_columns(bags, rows), rows, axis=0, reduction="add")
@@ -84,7 +81,6 @@ def _sums(rows: Any, bags: Any, starts: Any, *, mean: bool) -> Any:
 
 def _maxima(rows: Any, bags: Any, starts: Any) -> Any:
     """Begin with the first row of each bag: as in PyTorch, a NaN there stays, and one further on is never the larger."""
-    op = basics.opset()
     size, zero, one = op.Shape(bags), op.Constant(value_int=0), op.Constant(value_int=1)
     places = op.Range(zero, op.Squeeze(size), one)
     firsts = op.ScatterElements(op.Expand(size, op.Shape(starts)), bags, places, axis=0, reduction="min")
@@ -96,14 +92,4 @@ def _maxima(rows: Any, bags: Any, starts: Any) -> Any:
 
 
 def _for_all_columns(bags: Any, rows: Any) -> Any:
-    op = basics.opset()
     return op.Expand(op.Unsqueeze(bags, op.Constant(value_ints=[1])), op.Shape(rows))
-
-
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _aten._embedding_bag.default: embedding_bag,  # noqa: SLF001 - an operator's name
-    _aten._embedding_bag_forward_only.default: embedding_bag,  # noqa: SLF001 - same
-    _aten.embedding_bag.default: embedding_bag,
-    _aten.embedding_bag.padding_idx: embedding_bag_with_padding,
-}
-"""Op overload -> function."""

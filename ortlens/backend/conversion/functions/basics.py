@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import onnxscript
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
@@ -21,11 +23,22 @@ class NotConvertibleError(NotImplementedError):
     """A function has no ONNX form for these arguments; the text is the reason that users read."""
 
 
-def opset() -> Any:
-    """Return the `onnxscript` operator set that the functions use."""
-    from onnxscript import opset18
+op: Any = onnxscript.opset18
+"""The operator set of the functions; its annotations are about scripts, and these functions are traced with symbolic values."""
 
-    return opset18  # its annotations are about scripts; these functions are traced with symbolic values
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+"""Target of an FX node -> the function that makes its ONNX nodes."""
+
+
+def torch_op(*targets: Any) -> Callable[[_Function], _Function]:
+    """Register the ONNX function of some operators, as torchlib's decorator of this name does."""
+
+    def registering(function: _Function) -> _Function:
+        FUNCTIONS.update(dict.fromkeys(targets, function))
+        return function
+
+    return registering
 
 
 def registered(target: Any) -> Callable[..., Any]:
@@ -53,7 +66,7 @@ def number(like: Any, value: Any) -> Any:
     """Convert a number to the element type of a tensor, without a detour through float32; a Python number becomes a constant."""
     if is_value(value):
         same = value.dtype is not None and like.dtype is not None and int(value.dtype) == int(like.dtype)
-        return value if same else opset().CastLike(value, like)
+        return value if same else op.CastLike(value, like)
     kind = int(like.dtype)
     return dtypes.constant(value if is_float(like) else bool(value) if kind == BOOL else int(value), kind)
 
@@ -66,19 +79,18 @@ def typed(made: Any, dtype: int, like: Any) -> Any:
 
 def unless(wrong: Any, value: Any) -> Any:
     """Return a value bit for bit; the run fails if `wrong` holds, so that PyTorch computes the partition and raises its own error."""
-    made = _item(value, opset().Cast(wrong, to=INT64))
+    made = _item(value, op.Cast(wrong, to=INT64))
     made.dtype, made.shape = value.dtype, value.shape
     return made
 
 
 def _item(value: Any, place: Any) -> Any:
-    op = opset()
     return op.Gather(op.Unsqueeze(value, op.Constant(value_ints=[0])), place)
 
 
 def filled(x: Any, value: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
     """Fill the shape of a reduction of `x` over `axes` (None for all) with a value, in the element type of `x`."""
-    op, rank = opset(), len(x.shape)
+    rank = len(x.shape)
     reduced = set(range(rank)) if axes is None else {axis % rank for axis in axes}
     kept = [axis for axis in range(rank) if axis not in reduced]
     shape = op.Gather(op.Shape(x), op.Constant(value_ints=kept)) if kept else op.Constant(value_ints=[1])
@@ -112,11 +124,11 @@ def in_float32(function: Callable[..., Any], *, jumps: bool = False) -> Callable
 def _widened(x: Any, *, jumps: bool) -> Any:
     """Convert to float32, or take the value it was converted from, which saves a conversion and a rounding, unless something `jumps`."""
     wide = None if jumps else x.meta.get(_WIDE)
-    return typed(opset().Cast(x, to=FLOAT) if wide is None else wide, FLOAT, x)
+    return typed(op.Cast(x, to=FLOAT) if wide is None else wide, FLOAT, x)
 
 
 def _narrowed(wide: Any, like: Any) -> Any:
-    made = opset().Cast(wide, to=int(like.dtype))
+    made = op.Cast(wide, to=int(like.dtype))
     made.meta[_WIDE] = wide
     return made
 
@@ -153,7 +165,7 @@ def with_exact_numbers(function: Callable[..., Any], *, jumps: bool = False) -> 
 
 def kept_half(x: Any) -> Any:
     """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `half_rounding`."""
-    return _item(x, opset().Constant(value_int=0)) if is_half(x) else x
+    return _item(x, op.Constant(value_int=0)) if is_half(x) else x
 
 
 def rounded_step(value: Any, like: Any) -> Any:

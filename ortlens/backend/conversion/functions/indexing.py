@@ -13,12 +13,14 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
 
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _aten = torch.ops.aten
 _LARGEST = {basics.INT64: 2**63 - 1, basics.INT32: 2**31 - 1}
@@ -27,58 +29,60 @@ _MAX_PLACES = 1 << 14
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amin": "min", "amax": "max"}
 
 
-def embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
-    """`aten.embedding`."""
+@torch_op(_aten.embedding.default)
+def embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:
     return basics.registered(_aten.embedding.default)(weight, not_from_the_end(indices), padding_idx, scale_grad_by_freq, sparse)
 
 
+@torch_op(_aten.index_select.default)
 def index_select(self: Any, dim: int, index: Any) -> Any:
-    """`aten.index_select`."""
     return basics.registered(_aten.index_select.default)(self, dim, not_from_the_end(index))
 
 
-def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
-    """`aten.gather`."""
+@torch_op(_aten.gather.default)
+def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     return basics.registered(_aten.gather.default)(self, dim, not_from_the_end(index), sparse_grad)
 
 
+@torch_op(_aten.take.default)
 def take(self: Any, index: Any) -> Any:
     """`aten.take`, which counts from the end as ONNX does."""
-    return basics.opset().Gather(basics.opset().Reshape(self, basics.opset().Constant(value_ints=[-1])), index)
+    return op.Gather(op.Reshape(self, op.Constant(value_ints=[-1])), index)
 
 
+@torch_op(_aten.scatter.src)
 def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
-    """`aten.scatter.src`."""
     return _scattered(self, dim, index, src, "none")
 
 
+@torch_op(_aten.scatter_add.default)
 def scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
-    """`aten.scatter_add`."""
     return _scattered(self, dim, index, src, "add")
 
 
+@torch_op(_aten.scatter.reduce)
 def scatter_by(self: Any, dim: int, index: Any, src: Any, reduce: str) -> Any:
     """`aten.scatter.reduce`, the older form with its own names of reductions."""
     return _scattered(self, dim, index, src, {"add": "add", "multiply": "mul"}[reduce])
 
 
+@torch_op(_aten.scatter.value)
 def scatter_value(self: Any, dim: int, index: Any, value: Any) -> Any:
     """`aten.scatter.value`: one number in all places."""
-    op = basics.opset()
     src = basics.typed(op.Expand(basics.number(self, value), op.Shape(index)), int(self.dtype), index)
     return scatter(self, dim, index, src)
 
 
+@torch_op(_aten.scatter.value_reduce)
 def scatter_value_by(self: Any, dim: int, index: Any, value: Any, reduce: str) -> Any:
     """`aten.scatter.value_reduce`: the same with one number."""
-    op = basics.opset()
     src = basics.typed(op.Expand(basics.number(self, value), op.Shape(index)), int(self.dtype), index)
     return scatter_by(self, dim, index, src, reduce)
 
 
-def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True) -> Any:  # noqa: FBT001, FBT002, PLR0913, PLR0917 - the schema
+@torch_op(_aten.scatter_reduce.two)
+def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True) -> Any:
     """`aten.scatter_reduce.two`, with NaN wherever one takes part."""
-    op = basics.opset()
     base = self
     if not include_self:
         base = op.Where(_touched(self, dim, index), basics.number(self, _neutral(self, reduce)), self)
@@ -91,12 +95,14 @@ def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, inclu
     return reduced
 
 
-def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:  # noqa: FBT001, FBT002, PLR0913, PLR0917 - the schema
+@torch_op(_aten.index_reduce.default)
+def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
     """`aten.index_reduce`: one index per slice."""
     rows = _for_rows(index, source, dim % len(source.shape)) if len(source.shape) else index
     return scatter_reduce(self, dim, rows, source, reduce, include_self)
 
 
+@torch_op(_aten.index_add.default)
 def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
     """`aten.index_add`: the same as a sum."""
     added = source if not basics.is_value(alpha) and alpha == 1 else _times(source, alpha)
@@ -105,14 +111,15 @@ def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> A
     return scatter_add(self, dim, _for_rows(not_from_the_end(index), added, dim % len(self.shape)), added)
 
 
-def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema
+@torch_op(_aten._unsafe_index_put.default, _aten.index_put.default)
+def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     """`aten.index_put`: sums at neighbouring dimensions, as at one that runs through them; rows where they lie; all else as registered."""
     given = {place: index for place, index in enumerate(indices) if index is not None}
     if not accumulate and _are_rows(self, given):
         return _put_rows(self, *given.popitem(), values)
     if not accumulate or any(int(index.dtype) == basics.BOOL for index in given.values()):
         return basics.registered(_aten.index_put.default)(self, indices, values, accumulate)
-    op, first = basics.opset(), min(given)
+    first = min(given)
     shape = op.Shape(self)
     ahead, behind = op.Shape(self, start=0, end=first), op.Shape(self, start=max(given) + 1)
     whole = op.Constant(value_ints=[-1])
@@ -137,9 +144,8 @@ def _are_rows(self: Any, given: Mapping[int, Any]) -> bool:
 def _put_rows(self: Any, place: int, index: Any, values: Any) -> Any:
     """Apply ScatterND with the whole place of each row: with the last index alone the tensor would be transposed, there and back."""
     import numpy as np
-    import onnx_ir as ir
 
-    op, ahead = basics.opset(), list(self.shape)[:place]
+    ahead = list(self.shape)[:place]
     every = np.moveaxis(np.indices(ahead), 0, -1).reshape(*ahead, 1, place)
     fixed: Any = op.Constant(value=ir.tensor(every.astype(np.int64)))
     wide = op.Reshape(op.Cast(index, to=basics.INT64), op.Constant(value_ints=[1] * place + [-1, 1]))
@@ -152,11 +158,11 @@ def _put_rows(self: Any, place: int, index: Any, values: Any) -> Any:
     return op.ScatterND(self, op.Concat(fixed, rows, axis=-1), values)
 
 
-def embedding_dense_backward(grad: Any, indices: Any, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:  # noqa: FBT001 - the schema
+def embedding_dense_backward(grad: Any, indices: Any, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     """`aten.embedding_dense_backward`: the gradient of each row is the sum of those of its uses, and zero for the padding."""
     if scale_grad_by_freq:
         raise basics.NotConvertibleError("divides by how often a row is used")
-    op, zero = basics.opset(), basics.number(grad, 0)
+    zero = basics.number(grad, 0)
     ids = op.Unsqueeze(op.Cast(indices, to=basics.INT64), op.Constant(value_ints=[-1]))
     if padding_idx >= 0:
         grad = op.Where(op.Equal(ids, op.Constant(value_int=padding_idx)), zero, grad)
@@ -169,7 +175,7 @@ def embedding_dense_backward(grad: Any, indices: Any, num_weights: Any, padding_
 
 def _times(source: Any, alpha: Any) -> Any:
     """Multiply as PyTorch does: booleans are and-ed, and unsigned numbers wrap around."""
-    op, kind = basics.opset(), int(source.dtype)
+    kind = int(source.dtype)
     if kind == basics.BOOL:
         return basics.typed(op.And(source, basics.number(source, alpha)), kind, source)
     factor = basics.number(source, alpha % 256 if kind == basics.UINT8 and not basics.is_value(alpha) else alpha)
@@ -178,7 +184,6 @@ def _times(source: Any, alpha: Any) -> Any:
 
 def _running_index(given: Mapping[int, Any], shape: Any) -> Any:
     """Compute the index into neighbouring dimensions as if they were one; out of range where a single one is."""
-    op = basics.opset()
     wide = {place: op.Cast(index, to=basics.INT64) for place, index in given.items()}
     if len(wide) == 1:
         return next(iter(wide.values()))
@@ -200,14 +205,12 @@ def _for_rows(index: Any, source: Any, dim: int) -> Any:
 
 def _repeated(index: Any, source: Any, dim: int, rank: int) -> Any:
     """Expand an index as `_for_rows` does, for a source whose type and shape are not known."""
-    op = basics.opset()
     sizes = [-1 if place == dim else 1 for place in range(rank)]
     return op.Expand(op.Cast(op.Reshape(index, op.Constant(value_ints=sizes)), to=basics.INT64), op.Shape(source))
 
 
 def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any:
     """Apply ScatterElements, which wants at least one dimension and as many updates as indices; PyTorch ignores the others."""
-    op = basics.opset()
     flat = op.Constant(value_ints=[-1])
     index = not_from_the_end(index)
     if basics.is_half(self) and reduction != "none":  # ONNX Runtime refuses these when it runs
@@ -233,7 +236,7 @@ def not_from_the_end(index: Any) -> Any:
     """
     if index.dtype is None or int(index.dtype) not in _LARGEST:
         return index
-    op, kind = basics.opset(), int(index.dtype)
+    kind = int(index.dtype)
     if kind == basics.INT64:
         return basics.typed(op.BitwiseAnd(index, basics.number(index, ~(1 << 62))), kind, index)
     return basics.typed(op.Where(op.Less(index, basics.number(index, 0)), basics.number(index, _LARGEST[kind]), index), kind, index)
@@ -241,7 +244,6 @@ def not_from_the_end(index: Any) -> Any:
 
 def _touched(self: Any, dim: int, index: Any) -> Any:
     """Mark where an index points."""
-    op = basics.opset()
     nowhere = basics.typed(op.Expand(op.Constant(value_int=0), op.Shape(self)), basics.INT64, self)
     ones = basics.typed(op.Expand(op.Constant(value_int=1), op.Shape(index)), basics.INT64, index)
     return op.Cast(_scattered(nowhere, dim, index, ones, "none"), to=basics.BOOL)
@@ -249,7 +251,6 @@ def _touched(self: Any, dim: int, index: Any) -> Any:
 
 def _counted(self: Any, dim: int, index: Any, *, include_self: bool) -> Any:
     """Count the values that are summed up in each place, at least one."""
-    op = basics.opset()
     start = op.CastLike(op.Constant(value_int=int(include_self)), self)
     ones = basics.typed(op.Expand(op.CastLike(op.Constant(value_int=1), self), op.Shape(index)), int(self.dtype), index)
     base = basics.typed(op.Expand(start, op.Shape(self)), int(self.dtype), self)
@@ -260,7 +261,6 @@ def _with_nan(reduced: Any, base: Any, dim: int, index: Any, src: Any) -> Any:
     """Replace what was made of a NaN; ONNX Runtime's minimum and maximum drop it at some positions."""
     if not basics.is_float(base):
         return reduced
-    op = basics.opset()
     own, new = (basics.typed(op.Cast(op.IsNaN(value), to=basics.FLOAT), basics.FLOAT, value) for value in (base, src))
     found = op.Cast(_scattered(own, dim, index, new, "max"), to=basics.BOOL)
     return op.Where(found, basics.number(base, float("nan")), reduced)
@@ -276,21 +276,4 @@ def _neutral(self: Any, reduce: str) -> float:
     return -torch.inf if info is None else info.min
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _aten._unsafe_index_put.default: index_put,  # noqa: SLF001 - an operator's name
-    _aten.embedding.default: embedding,
-    _aten.embedding_dense_backward.default: basics.in_float32(embedding_dense_backward),
-    _aten.gather.default: gather,
-    _aten.index_add.default: index_add,
-    _aten.index_put.default: index_put,
-    _aten.index_reduce.default: index_reduce,
-    _aten.index_select.default: index_select,
-    _aten.scatter.reduce: scatter_by,
-    _aten.scatter.src: scatter,
-    _aten.scatter.value: scatter_value,
-    _aten.scatter.value_reduce: scatter_value_by,
-    _aten.scatter_add.default: scatter_add,
-    _aten.scatter_reduce.two: scatter_reduce,
-    _aten.take.default: take,
-}
-"""Op overload -> function."""
+torch_op(_aten.embedding_dense_backward.default)(basics.in_float32(embedding_dense_backward))

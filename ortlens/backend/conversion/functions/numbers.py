@@ -12,9 +12,11 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
 
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.quotients import integer_floor
 
 if TYPE_CHECKING:
@@ -45,36 +47,30 @@ def _is_bool(x: Any) -> bool:
 
 
 def _constant(x: float, dtype: int) -> Any:
-    import onnx_ir as ir
-
-    return basics.opset().Constant(value=ir.tensor(x, dtype=ir.DataType(dtype)))
+    return op.Constant(value=ir.tensor(x, dtype=ir.DataType(dtype)))
 
 
 def _int(x: Any) -> Any:
     """Convert a number to an int of the model; limits of a bool are those of 0 and 1."""
     if not basics.is_value(x):
         return _typed(_constant(int(x), basics.INT64), (int(x), int(x)))
-    return _typed(basics.opset().Cast(x, to=basics.INT64), (0, 1)) if _is_bool(x) else x
+    return _typed(op.Cast(x, to=basics.INT64), (0, 1)) if _is_bool(x) else x
 
 
 def _double(x: Any) -> Any:
     if not basics.is_value(x):
         return _float_value(_constant(float(x), basics.DOUBLE))
-    return x if _is_float(x) else _float_value(basics.opset().Cast(x, to=basics.DOUBLE))
+    return x if _is_float(x) else _float_value(op.Cast(x, to=basics.DOUBLE))
 
 
 def _typed(made: Any, limits: tuple[int, int] | None) -> Any:
     """Set the type of an int that a function made, and what it can be."""
-    import onnx_ir as ir
-
     made.dtype, made.shape = ir.DataType.INT64, ir.Shape([])
     made.meta[LIMITS] = limits
     return made
 
 
 def _float_value(made: Any) -> Any:
-    import onnx_ir as ir
-
     made.dtype, made.shape = ir.DataType.DOUBLE, ir.Shape([])
     return made
 
@@ -87,9 +83,8 @@ def _whole(made: Any, corners: tuple[int, ...], broken: Callable[[], Any]) -> An
     return _typed(basics.unless(broken(), made), None)
 
 
+@torch_op(operator.add)
 def add(x: Any, y: Any) -> Any:
-    """`operator.add`."""
-    op = basics.opset()
     if _is_float(x) or _is_float(y):
         return op.Add(_double(x), _double(y))
     x, y = _int(x), _int(y)
@@ -97,9 +92,8 @@ def add(x: Any, y: Any) -> Any:
     return _whole(made, (low + least, high + largest), lambda: op.Xor(op.Less(y, _int(0)), op.Less(made, x)))
 
 
+@torch_op(operator.sub)
 def sub(x: Any, y: Any) -> Any:
-    """`operator.sub`."""
-    op = basics.opset()
     if _is_float(x) or _is_float(y):
         return op.Sub(_double(x), _double(y))
     x, y = _int(x), _int(y)
@@ -107,9 +101,9 @@ def sub(x: Any, y: Any) -> Any:
     return _whole(made, (low - largest, high - least), lambda: op.Xor(op.Greater(y, _int(0)), op.Less(made, x)))
 
 
+@torch_op(operator.mul)
 def mul(x: Any, y: Any) -> Any:
     """`operator.mul`; floats tell whether a product of ints has 64 bits, since they do not wrap."""
-    op = basics.opset()
     if _is_float(x) or _is_float(y):
         return op.Mul(_double(x), _double(y))
     x, y = _int(x), _int(y)
@@ -119,18 +113,16 @@ def mul(x: Any, y: Any) -> Any:
 
 def _is_past_64_bits(x: Any) -> Any:
     """Tell whether a float is no int of 64 bits, with a margin for its rounding; NaN is none."""
-    op = basics.opset()
     return op.Not(op.Less(op.Abs(x), _double(float(2**63 - 2**12))))
 
 
+@torch_op(operator.neg)
 def neg(x: Any) -> Any:
-    """`operator.neg`."""
-    return basics.opset().Neg(x) if _is_float(x) else sub(0, x)
+    return op.Neg(x) if _is_float(x) else sub(0, x)
 
 
+@torch_op(operator.abs, builtins.abs)
 def absolute(x: Any) -> Any:
-    """`abs`."""
-    op = basics.opset()
     if _is_float(x):
         return op.Abs(x)
     x = _int(x)
@@ -140,15 +132,16 @@ def absolute(x: Any) -> Any:
 
 def _divisor(x: Any, y: Any) -> Any:
     """Guard a divisor of an int: dividing the least int by -1 ends the process; by 0, ONNX Runtime raises."""
-    op, (least, largest) = basics.opset(), _limits(y)
+    (least, largest) = _limits(y)
     if _limits(x)[0] > _LEAST or not least <= -1 <= largest:
         return y
     return _typed(basics.unless(op.And(op.Equal(x, _int(_LEAST)), op.Equal(y, _int(-1))), y), (least, largest))
 
 
+@torch_op(operator.floordiv)
 def floordiv(x: Any, y: Any) -> Any:
     """`operator.floordiv` of ints; rounds down."""
-    op, x, y = basics.opset(), _int(x), _int(y)
+    x, y = _int(x), _int(y)
     (low, high), (least, largest), divisor = _limits(x), _limits(y), _divisor(x, y)
     span = max(-low, high)
     limits = -span - 1 if span > _LARGEST else -span, min(span, _LARGEST)
@@ -160,13 +153,15 @@ def floordiv(x: Any, y: Any) -> Any:
     return _typed(integer_floor(x, divisor, x), None)
 
 
+@torch_op(operator.mod)
 def mod(x: Any, y: Any) -> Any:
     """`operator.mod` of ints; has the sign of the divisor, as Mod has."""
     x, y = _int(x), _int(y)
     least, largest = _limits(y)
-    return _typed(basics.opset().Mod(x, _divisor(x, y)), (min(least + 1, 0), max(largest - 1, 0)))
+    return _typed(op.Mod(x, _divisor(x, y)), (min(least + 1, 0), max(largest - 1, 0)))
 
 
+@torch_op(operator.pow, builtins.pow)
 def power(x: Any, exponent: int) -> Any:
     """`operator.pow` of an int and a small constant that is not negative, as products."""
     made = _int(1)
@@ -175,11 +170,13 @@ def power(x: Any, exponent: int) -> Any:
     return made
 
 
+@torch_op(operator.lshift)
 def lshift(x: Any, places: int) -> Any:
     """`operator.lshift` by a constant."""
     return mul(x, 1 << places)
 
 
+@torch_op(operator.rshift)
 def rshift(x: Any, places: int) -> Any:
     """`operator.rshift` by a constant; rounds down."""
     return floordiv(x, 1 << places)
@@ -187,7 +184,6 @@ def rshift(x: Any, places: int) -> Any:
 
 def _bitwise(of_ints: str, of_bools: str) -> Callable[..., Any]:
     def bitwise(x: Any, y: Any) -> Any:
-        op = basics.opset()
         if _is_bool(x) and _is_bool(y):
             first, second = (value if basics.is_value(value) else _constant(value, basics.BOOL) for value in (x, y))
             return getattr(op, of_bools)(first, second)
@@ -196,14 +192,13 @@ def _bitwise(of_ints: str, of_bools: str) -> Callable[..., Any]:
     return bitwise
 
 
+@torch_op(operator.invert)
 def invert(x: Any) -> Any:
-    """`operator.invert`."""
-    return basics.opset().BitwiseNot(_int(x))
+    return op.BitwiseNot(_int(x))
 
 
+@torch_op(operator.not_, torch.sym_not)
 def negation(x: Any) -> Any:
-    """`not`."""
-    op = basics.opset()
     return op.Not(x) if _is_bool(x) else op.Equal(x, _double(0) if _is_float(x) else _int(0))
 
 
@@ -215,7 +210,6 @@ def _alike(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _as_exact_double(x: Any) -> Any:
-    op = basics.opset()
     if _is_float(x) or _is_within(x, _EXACT):
         return _double(x)
     x = _int(x)
@@ -225,48 +219,48 @@ def _as_exact_double(x: Any) -> Any:
 
 def _comparison(name: str, *, negated: bool = False) -> Callable[..., Any]:
     def compare(x: Any, y: Any) -> Any:
-        op = basics.opset()
         made = getattr(op, name)(*_alike(x, y))
         return op.Not(made) if negated else made
 
     return compare
 
 
+@torch_op(torch.sym_max, builtins.max)
 def largest(x: Any, y: Any) -> Any:
     """`torch.sym_max`; ONNX Runtime's Max compares a part of the bits."""
     x, y = _alike(x, y)
-    return basics.opset().Where(basics.opset().Greater(y, x), y, x)
+    return op.Where(op.Greater(y, x), y, x)
 
 
+@torch_op(torch.sym_min, builtins.min)
 def smallest(x: Any, y: Any) -> Any:
     """`torch.sym_min`; see `largest`."""
     x, y = _alike(x, y)
-    return basics.opset().Where(basics.opset().Less(y, x), y, x)
+    return op.Where(op.Less(y, x), y, x)
 
 
+@torch_op(torch.sym_ite)
 def choice(condition: Any, x: Any, y: Any) -> Any:
-    """`torch.sym_ite`."""
     if _is_bool(x) and _is_bool(y):
         x, y = (value if basics.is_value(value) else _constant(value, basics.BOOL) for value in (x, y))
-        return basics.opset().Where(condition, x, y)
-    return basics.opset().Where(condition, *_alike(x, y))
+        return op.Where(condition, x, y)
+    return op.Where(condition, *_alike(x, y))
 
 
+@torch_op(torch.sym_sum)
 def total(items: Any) -> Any:
-    """`torch.sym_sum`."""
     return functools.reduce(add, items, 0)
 
 
+@torch_op(operator.truediv)
 def truediv(x: Any, y: Any) -> Any:
     """`operator.truediv`; the quotient of ints that are no floats is rounded otherwise, and makes the model fail."""
-    op = basics.opset()
     both = not (_is_float(x) or _is_float(y))
     x, y = (_as_exact_double(value) if both else _double(value) for value in (x, _nonzero(y)))
     return op.Div(x, y)
 
 
 def _nonzero(y: Any) -> Any:
-    op = basics.opset()
     if not basics.is_value(y):
         return y
     if _is_float(y):
@@ -275,22 +269,22 @@ def _nonzero(y: Any) -> Any:
     return y if least > 0 or most < 0 else _typed(basics.unless(op.Equal(_int(y), _int(0)), _int(y)), (least, most))
 
 
+@torch_op(torch.sym_sqrt, math.sqrt)
 def sqrt(x: Any) -> Any:
     """`math.sqrt`, which raises below zero."""
-    op, x = basics.opset(), _double(x)
+    x = _double(x)
     return op.Sqrt(basics.unless(op.Less(x, _double(0.0)), x))
 
 
+@torch_op(torch.sym_float)
 def to_float(x: Any) -> Any:
-    """`torch.sym_float`."""
-    return basics.opset().Identity(_double(x))
+    return op.Identity(_double(x))
 
 
 def _rounded(name: str) -> Callable[..., Any]:
     """Make a function from float to int; NaN, infinities and what needs more than 64 bits make the model fail."""
 
     def rounded(x: Any, _digits: None = None) -> Any:
-        op = basics.opset()
         if not _is_float(x):
             return op.Identity(_int(x))
         made = op.Where(op.Less(x, _double(0.0)), op.Ceil(x), op.Floor(x)) if name == "Trunc" else getattr(op, name)(x)
@@ -317,46 +311,18 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, (int, torch.SymInt))
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    operator.add: add,
-    operator.sub: sub,
-    operator.mul: mul,
-    operator.neg: neg,
-    operator.pos: lambda x: basics.opset().Identity(x),
-    operator.abs: absolute,
-    builtins.abs: absolute,
-    operator.floordiv: floordiv,
-    operator.mod: mod,
-    operator.truediv: truediv,
-    operator.pow: power,
-    builtins.pow: power,
-    operator.lshift: lshift,
-    operator.rshift: rshift,
-    operator.and_: _bitwise("BitwiseAnd", "And"),
-    operator.or_: _bitwise("BitwiseOr", "Or"),
-    operator.xor: _bitwise("BitwiseXor", "Xor"),
-    operator.invert: invert,
-    operator.not_: negation,
-    operator.eq: _comparison("Equal"),
-    operator.ne: _comparison("Equal", negated=True),
-    operator.lt: _comparison("Less"),
-    operator.le: _comparison("LessOrEqual"),
-    operator.gt: _comparison("Greater"),
-    operator.ge: _comparison("GreaterOrEqual"),
-    torch.sym_not: negation,
-    torch.sym_max: largest,
-    torch.sym_min: smallest,
-    builtins.max: largest,
-    builtins.min: smallest,
-    torch.sym_ite: choice,
-    torch.sym_sum: total,
-    torch.sym_float: to_float,
-    torch.sym_int: _rounded("Trunc"),
-    torch.sym_sqrt: sqrt,
-    math.sqrt: sqrt,
-    math.floor: _rounded("Floor"),
-    math.ceil: _rounded("Ceil"),
-    math.trunc: _rounded("Trunc"),
-    builtins.round: _rounded("Round"),
-}
-"""Target -> function."""
+torch_op(operator.pos)(lambda x: op.Identity(x))  # noqa: PLW0108 - a method of an operator set has no signature of its own
+torch_op(operator.and_)(_bitwise("BitwiseAnd", "And"))
+torch_op(operator.or_)(_bitwise("BitwiseOr", "Or"))
+torch_op(operator.xor)(_bitwise("BitwiseXor", "Xor"))
+torch_op(operator.eq)(_comparison("Equal"))
+torch_op(operator.ne)(_comparison("Equal", negated=True))
+torch_op(operator.lt)(_comparison("Less"))
+torch_op(operator.le)(_comparison("LessOrEqual"))
+torch_op(operator.gt)(_comparison("Greater"))
+torch_op(operator.ge)(_comparison("GreaterOrEqual"))
+torch_op(torch.sym_int)(_rounded("Trunc"))
+torch_op(math.floor)(_rounded("Floor"))
+torch_op(math.ceil)(_rounded("Ceil"))
+torch_op(math.trunc)(_rounded("Trunc"))
+torch_op(builtins.round)(_rounded("Round"))

@@ -1,4 +1,9 @@
-"""Pools: the number of windows that PyTorch makes, and maximum pools that propagate NaN and minus infinity."""
+"""Pools, with the number of windows that PyTorch makes, that propagate NaN and minus infinity; samples of images at the places of a grid.
+
+PyTorch moves a place outside of the image to its border, and then adds up the neighbours that exist. ONNX Runtime moves each neighbour, and
+so multiplies an infinite one by a weight of 0. The places are moved here, and ONNX Runtime takes what is outside for 0. It converts places
+to integers without a look at their size: NaN, infinity and places far away gave any element.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 
 from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.indexing import not_from_the_end
 from ortlens.backend.conversion.functions.reductions import amax
 from ortlens.backend.conversion.functions.shapes import size_vector
@@ -57,7 +64,7 @@ def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
     ONNX Runtime starts at the lowest finite number.
     """
 
-    def max_pool(x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:  # noqa: FBT001, FBT002, PLR0913, PLR0917 - the schema
+    def max_pool(x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
         registered = basics.registered(target)
         window = _window(dims, kernel_size, stride, padding, dilation)
         window["ceil_mode"] = ceil_mode and not rounds_down(x.shape[-dims:], *window.values())
@@ -67,7 +74,7 @@ def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
         indexed = isinstance(pooled, (list, tuple))
         values = pooled[0] if indexed else pooled
         if _is_blocked(x, window):
-            values = basics.opset().Add(values, _nan_in_windows(x, window))
+            values = op.Add(values, _nan_in_windows(x, window))
         else:
             found = registered(_marks(x), **window)
             values = _marked(x, values, found[0] if indexed else found)
@@ -78,7 +85,6 @@ def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
 
 def _marks(x: Any) -> Any:
     """Mark NaN with 1, minus infinity with -1 and other numbers with 0, in float32."""
-    op = basics.opset()
     nan = op.Cast(op.IsNaN(x), to=basics.FLOAT)
     if _is_rectified(x):
         return _typed_float(nan, x)
@@ -88,7 +94,6 @@ def _marks(x: Any) -> Any:
 
 def _marked(x: Any, pooled: Any, found: Any) -> Any:
     """Put NaN where a mark is positive, minus infinity where it is negative."""
-    op = basics.opset()
     zero = op.Constant(value_float=0.0)
     if not _is_rectified(x):
         pooled = op.Where(op.Less(found, zero), basics.number(x, -math.inf), pooled)
@@ -97,7 +102,6 @@ def _marked(x: Any, pooled: Any, found: Any) -> Any:
 
 def _place_of(x: Any, place: Any, registered: Callable[..., Any], window: dict[str, Any]) -> Any:
     """Find the index of the largest value: that of the last of several NaN, and of the first of minus infinities alone."""
-    op = basics.opset()
     dims = len(window["kernel_size"])
     found, _ = registered(_typed_float(op.Mul(_marks(x), _places(x, dims)), x), **window)
     marked = op.Sub(op.Cast(op.Abs(found), to=basics.INT64), op.Constant(value_int=1))
@@ -126,9 +130,7 @@ def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
 
     It is the rectified negative sum, as a convolution.
     """
-    import onnx_ir as ir
-
-    op, sizes, channels = basics.opset(), window["kernel_size"], int(x.shape[1])
+    sizes, channels = window["kernel_size"], int(x.shape[1])
     weight = ir.tensor(np.full((channels, 1, *sizes), -1, np.float32))
     summed = op.Conv(
         x,
@@ -145,13 +147,13 @@ def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
 def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
     """Make an average pool whose divisor may be given."""
 
-    def average_pool(  # noqa: PLR0913, PLR0917 - the schema
+    def average_pool(
         x: Any,
         kernel_size: Any,
         stride: Any = (),
         padding: Any = 0,
-        ceil_mode: bool = False,  # noqa: FBT001, FBT002 - same
-        count_include_pad: bool = True,  # noqa: FBT001, FBT002 - same
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
         window = _window(dims, kernel_size, stride, padding, 1)
@@ -164,17 +166,18 @@ def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
         pooled = basics.registered(target)(x, **window, ceil_mode=up, count_include_pad=count_include_pad or divisor_override is not None)
         if divisor_override is None:
             return pooled
-        return basics.opset().Mul(pooled, basics.number(x, math.prod(window["kernel_size"]) / divisor_override))
+        return op.Mul(pooled, basics.number(x, math.prod(window["kernel_size"]) / divisor_override))
 
     return average_pool
 
 
+@torch_op(_aten.adaptive_max_pool2d.default, _aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(x: Any, output_size: Sequence[Any]) -> tuple[Any, Any]:
     """`aten.adaptive_max_pool2d` and `3d`: each window is cut out, along one dimension after the other.
 
     A graph that reads the indices keeps the operator in PyTorch, because finding them takes eight times as long.
     """
-    op, sizes = basics.opset(), list(x.shape)
+    sizes = list(x.shape)
     if not all(isinstance(size, int) and size for size in [*sizes, *output_size]) or sum(output_size) > MOST_WINDOWS:
         raise basics.NotConvertibleError("needs known sizes and few windows")
     for place, wanted in enumerate(output_size):
@@ -196,7 +199,6 @@ def _unpool_of(dims: int) -> Callable[..., Any]:
     """Make the inverse of a maximum pool: each plane by itself, so that an index outside of it fails the run."""
 
     def unpool(x: Any, indices: Any, output_size: Sequence[Any], *_: Any) -> Any:
-        op = basics.opset()
         planes, flat, size = op.Shape(x, end=-dims), op.Constant(value_ints=[-1]), size_vector(output_size)
         row = op.Concat(planes, flat, axis=0)
         nothing = op.Expand(basics.number(x, 0), op.Concat(planes, op.ReduceProd(size), axis=0))
@@ -211,7 +213,6 @@ def _padded(x: Any, window: dict[str, Any]) -> Any:
     amounts = [0] * (len(x.shape) - len(window["padding"])) + list(window["padding"])
     if not any(amounts):
         return x
-    op = basics.opset()
     made = op.Pad(x, op.Constant(value_ints=[*amounts, *amounts]))
     sizes = [size + 2 * amount if isinstance(size, int) else None for size, amount in zip(x.shape, amounts, strict=True)]
     made.dtype, made.shape = x.dtype, type(x.shape)(sizes)
@@ -236,24 +237,69 @@ def _typed_float(made: Any, x: Any) -> Any:
 
 def _places(x: Any, dims: int) -> Any:
     """Count 1, 2, 3 ... over the last dimensions, as float32."""
-    op = basics.opset()
     plane, one = op.Shape(x, start=-dims), op.Constant(value_int=1)
     end = op.Add(op.ReduceProd(plane, keepdims=0), one)
     return op.Reshape(op.Cast(op.Range(one, end, one), to=basics.FLOAT), plane)
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _aten.adaptive_max_pool2d.default: adaptive_max_pool,
-    _aten.adaptive_max_pool3d.default: adaptive_max_pool,
-    _aten.avg_pool1d.default: _average_pool_of(_aten.avg_pool1d.default, 1),
-    _aten.avg_pool2d.default: _average_pool_of(_aten.avg_pool2d.default, 2),
-    _aten.avg_pool3d.default: _average_pool_of(_aten.avg_pool3d.default, 3),
-    _aten.max_pool1d.default: _pool_of(_aten.max_pool1d.default, 1),
-    _aten.max_pool2d.default: _pool_of(_aten.max_pool2d.default, 2),
-    _aten.max_pool3d.default: _pool_of(_aten.max_pool3d.default, 3),
-    _aten.max_pool2d_with_indices.default: _pool_of(_aten.max_pool2d_with_indices.default, 2),
-    _aten.max_pool3d_with_indices.default: _pool_of(_aten.max_pool3d_with_indices.default, 3),
-    _aten.max_unpool2d.default: _unpool_of(2),
-    _aten.max_unpool3d.default: _unpool_of(3),
-}
-"""Op overload -> function."""
+torch_op(_aten.avg_pool1d.default)(_average_pool_of(_aten.avg_pool1d.default, 1))
+torch_op(_aten.avg_pool2d.default)(_average_pool_of(_aten.avg_pool2d.default, 2))
+torch_op(_aten.avg_pool3d.default)(_average_pool_of(_aten.avg_pool3d.default, 3))
+torch_op(_aten.max_pool1d.default)(_pool_of(_aten.max_pool1d.default, 1))
+torch_op(_aten.max_pool2d.default)(_pool_of(_aten.max_pool2d.default, 2))
+torch_op(_aten.max_pool3d.default)(_pool_of(_aten.max_pool3d.default, 3))
+torch_op(_aten.max_pool2d_with_indices.default)(_pool_of(_aten.max_pool2d_with_indices.default, 2))
+torch_op(_aten.max_pool3d_with_indices.default)(_pool_of(_aten.max_pool3d_with_indices.default, 3))
+torch_op(_aten.max_unpool2d.default)(_unpool_of(2))
+torch_op(_aten.max_unpool3d.default)(_unpool_of(3))
+
+
+_NEAREST, _BICUBIC = 1, 2
+_ZEROS, _REFLECTION = 0, 2
+_OUTSIDE, _FAR = 16.0, 1e6  # places that no element of an image is next to, and whole numbers far away
+
+
+@torch_op(_aten.grid_sampler_2d.default)
+def grid_sampler_2d(x: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
+    registered = basics.registered(_aten.grid_sampler_2d.default)
+    if interpolation_mode == _BICUBIC or padding_mode == _ZEROS:
+        places = _bounded(grid, _OUTSIDE if padding_mode == _ZEROS else _FAR)
+        sampled = registered(x, places, interpolation_mode, padding_mode, align_corners)
+        return sampled if interpolation_mode == _NEAREST else op.Add(sampled, _nan_of(grid))
+    moved = _reflected(grid) if padding_mode == _REFLECTION else grid
+    return registered(x, _inside(moved, x, align_corners=align_corners), interpolation_mode, _ZEROS, align_corners)
+
+
+def _bounded(grid: Any, limit: float) -> Any:
+    near = op.Clip(grid, basics.number(grid, -limit), basics.number(grid, limit))
+    return basics.typed(op.Where(op.IsNaN(grid), basics.number(grid, -limit), near), int(grid.dtype), grid)
+
+
+def _nan_of(grid: Any) -> Any:
+    """NaN at the places that are infinite or NaN, else 0, as one channel."""
+    nothing = op.ReduceSum(op.Mul(grid, basics.number(grid, 0.0)), op.Constant(value_ints=[-1]), keepdims=0)
+    return op.Unsqueeze(nothing, op.Constant(value_ints=[1]))
+
+
+def _reflected(grid: Any) -> Any:
+    """Places between -1 and 1: a triangle wave with a period of 4."""
+    two, one = basics.number(grid, 2.0), basics.number(grid, 1.0)
+    period = op.Mod(op.Add(grid, one), basics.number(grid, 4.0), fmod=1)
+    return basics.typed(op.Sub(one, op.Abs(op.Sub(two, op.Abs(period)))), int(grid.dtype), grid)
+
+
+def _inside(grid: Any, x: Any, *, align_corners: bool) -> Any:
+    """Places from the middle of the first element to that of the last one; PyTorch takes the first one for NaN."""
+    grid = basics.typed(op.Where(op.IsNaN(grid), basics.number(grid, -1.0), grid), int(grid.dtype), grid)
+    if align_corners:
+        return op.Clip(grid, basics.number(grid, -1.0), basics.number(grid, 1.0))
+    sizes = list(x.shape[-2:])
+    high: Any
+    if all(isinstance(size, int) for size in sizes):
+        high = ir.tensor([1 - 1 / size for size in reversed(sizes)], dtype=ir.DataType(int(grid.dtype)))  # a place in a grid is (x, y)
+    else:
+        turned = op.Gather(op.Shape(x), op.Constant(value_ints=[len(x.shape) - 1, len(x.shape) - 2]))
+        one = basics.number(grid, 1.0)
+        high = op.Sub(one, op.Div(one, op.CastLike(turned, grid)))
+    raised = basics.typed(op.Max(grid, op.Neg(high)), int(grid.dtype), grid)
+    return op.Min(raised, high)

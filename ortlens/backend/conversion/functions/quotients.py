@@ -8,14 +8,12 @@ integer divided by -1 ends the process in ONNX Runtime, so that no model divides
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ortlens.backend.conversion.functions import basics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ortlens.backend.conversion.functions.basics import op, torch_op
 
 _aten = torch.ops.aten
 _UNSIGNED = (2, 4, 12, 13)  # UINT8, UINT16, UINT32, UINT64 in onnx.TensorProto
@@ -28,39 +26,39 @@ def _operands(x: Any, y: Any) -> tuple[Any, Any, Any]:
     return basics.number(like, x), basics.number(like, y), like
 
 
+@torch_op(_aten.remainder.Tensor, _aten.remainder.Scalar, _aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> Any:
     """`aten.remainder`; has the sign of the divisor."""
     x, y, like = _operands(x, y)
-    op = basics.opset()
     if not basics.is_float(like):
         return op.Mod(x, _divisor(y, like)[0])
     return _float_remainder(x, y, like)
 
 
 def _float_remainder(x: Any, y: Any, like: Any) -> Any:
-    op, zero = basics.opset(), basics.number(like, 0.0)
+    zero = basics.number(like, 0.0)
     left = op.Mod(x, y, fmod=1)
     turns = op.And(op.Not(op.Equal(left, zero)), op.Xor(op.Less(left, zero), op.Less(y, zero)))
     return op.Where(turns, op.Add(left, y), left)
 
 
+@torch_op(_aten.fmod.Tensor, _aten.fmod.Scalar)
 def fmod(x: Any, y: Any) -> Any:
     """`aten.fmod`; has the sign of the dividend. ONNX Runtime computes it for integers through floats."""
     x, y, like = _operands(x, y)
-    op = basics.opset()
     return op.Mod(x, y, fmod=1) if basics.is_float(like) else op.Sub(x, op.Mul(_quotient(x, y, like), y))
 
 
+@torch_op(_aten.floor_divide.default)
 @functools.partial(basics.with_exact_numbers, jumps=True)
 def floor_divide(x: Any, y: Any) -> Any:
-    """`aten.floor_divide`."""
     x, y, like = _operands(x, y)
     return _float_floor(x, y, like) if basics.is_float(like) else integer_floor(x, y, like)
 
 
 def integer_floor(x: Any, y: Any, like: Any) -> Any:
     """Divide integers, rounding down; processors round towards zero."""
-    op, zero = basics.opset(), basics.number(like, 0)
+    zero = basics.number(like, 0)
     quotient = _quotient(x, y, like)
     if int(like.dtype) in _UNSIGNED:
         return quotient
@@ -70,7 +68,7 @@ def integer_floor(x: Any, y: Any, like: Any) -> Any:
 
 def _divisor(y: Any, like: Any) -> tuple[Any, Any]:
     """Return a divisor that is not -1, and where it was; None where it never is."""
-    op, known = basics.opset(), getattr(y, "const_value", y)  # a tensor of `onnx_ir` where the program has a number
+    known = getattr(y, "const_value", y)  # a tensor of `onnx_ir` where the program has a number
     if int(like.dtype) in _UNSIGNED or (known is not None and (known.numpy() != -1).all()):
         return y, None
     flips = op.Equal(y, basics.number(like, -1))
@@ -79,14 +77,14 @@ def _divisor(y: Any, like: Any) -> tuple[Any, Any]:
 
 def _quotient(x: Any, y: Any, like: Any) -> Any:
     """Divide integers, rounding towards zero."""
-    op, (divisor, flips) = basics.opset(), _divisor(y, like)
+    (divisor, flips) = _divisor(y, like)
     quotient = op.Div(x, divisor)
     return quotient if flips is None else op.Where(flips, op.Neg(x), quotient)
 
 
 def _float_floor(x: Any, y: Any, like: Any) -> Any:
     """Round down by way of the remainder, which is exact. Source: `div_floor_floating` in `c10/util/BFloat16-math.h`."""
-    op, zero, one = basics.opset(), basics.number(like, 0.0), basics.number(like, 1.0)
+    zero, one = basics.number(like, 0.0), basics.number(like, 1.0)
     left = op.Mod(x, y, fmod=1)
     turns = op.And(op.Not(op.Equal(left, zero)), op.Xor(op.Less(left, zero), op.Less(y, zero)))
     quotient = op.Div(op.Sub(x, left), y)
@@ -96,11 +94,11 @@ def _float_floor(x: Any, y: Any, like: Any) -> Any:
     return op.Where(op.Equal(y, zero), op.Div(x, y), rounded)
 
 
+@torch_op(_aten.div.Tensor_mode, _aten.div.Scalar_mode)
 @functools.partial(basics.with_exact_numbers, jumps=True)
 def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     """`aten.div` with a rounding mode."""
     x, y, like = _operands(x, y)
-    op = basics.opset()
     if rounding_mode == "floor":
         return _float_floor(x, y, like) if basics.is_float(like) else integer_floor(x, y, like)
     if not basics.is_float(like):
@@ -111,9 +109,9 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
 
 
+@torch_op(_aten.pow.Tensor_Scalar)
 def power(x: Any, exponent: Any) -> Any:
     """`aten.pow` of a tensor and a number."""
-    op = basics.opset()
     if basics.is_float(x):
         if exponent == 0.5 and not basics.is_half(x):  # noqa: PLR2004 - as PyTorch; the square root of minus infinity is NaN, its power is not
             return op.Sqrt(x)
@@ -128,26 +126,12 @@ def power(x: Any, exponent: Any) -> Any:
     return op.Identity(x) if product is x else product
 
 
+@torch_op(_aten.pow.Scalar)
 def power_of_number(base: Any, exponent: Any) -> Any:
     """`aten.pow` of a number and a tensor; the registry's function rounds the number to float32."""
-    return basics.opset().Pow(basics.number(exponent, base), exponent)
+    return op.Pow(basics.number(exponent, base), exponent)
 
 
 def is_short_integer_power(x: torch.Tensor, exponent: Any) -> bool:
     """Tell whether a few products give a power of integers; ONNX Runtime's Pow computes it through floats and does not wrap."""
     return not x.is_floating_point() and isinstance(exponent, int) and 0 <= exponent <= _MOST_PRODUCTS
-
-
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _aten.remainder.Tensor: remainder,
-    _aten.remainder.Scalar: remainder,
-    _aten.remainder.Scalar_Tensor: remainder,
-    _aten.fmod.Tensor: fmod,
-    _aten.fmod.Scalar: fmod,
-    _aten.floor_divide.default: floor_divide,
-    _aten.div.Tensor_mode: div_mode,
-    _aten.div.Scalar_mode: div_mode,
-    _aten.pow.Scalar: power_of_number,
-    _aten.pow.Tensor_Scalar: power,
-}
-"""Op overload -> function."""

@@ -1,4 +1,4 @@
-"""Reductions.
+"""Reductions, running sums and running products.
 
 ONNX Runtime ignores NaN in maxima and minima, PyTorch does not: a model whose values overflow would look correct. It adds 64-bit integers
 as floats, which is exact up to 2**53 only. Its means of nothing raise, PyTorch's are NaN.
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.ordering import argmax, argmin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _aten = torch.ops.aten
 _SMALL_INTEGERS = (2, 3, 4, 5, 6, 9)  # UINT8, INT8, UINT16, INT16, INT32, BOOL in onnx.TensorProto
@@ -29,7 +30,6 @@ def _axes(x: Any, dim: Any) -> list[int] | None:
 
 
 def _reduce(name: str, x: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
-    op = basics.opset()
     if x.shape is not None and 0 in list(x.shape):  # for which ONNX Runtime returns another shape
         return basics.filled(x, 1 if name == "ReduceProd" else 0, axes, keepdim=keepdim)
     reduce = getattr(op, name)
@@ -50,12 +50,11 @@ def _cast(x: Any, dtype: int) -> Any:
     """Convert before reducing, as PyTorch does."""
     if dtype in (-1, int(x.dtype)):
         return x
-    return basics.typed(basics.opset().Cast(x, to=dtype), dtype, x)
+    return basics.typed(op.Cast(x, to=dtype), dtype, x)
 
 
 def _with_nan(x: Any, reduced: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
     """Make a maximum or minimum NaN where one of its elements was."""
-    op = basics.opset()
     if not basics.is_float(x):
         return reduced
     marks = basics.typed(op.Cast(op.IsNaN(x), to=basics.FLOAT), basics.FLOAT, x)
@@ -64,7 +63,6 @@ def _with_nan(x: Any, reduced: Any, axes: Sequence[int] | None, *, keepdim: bool
 
 
 def _extreme(name: str, x: Any, dim: Sequence[int], *, keepdim: bool) -> Any:
-    op = basics.opset()
     if not len(x.shape):
         return op.Identity(x)
     axes = _axes(x, dim)
@@ -76,7 +74,7 @@ def _extreme(name: str, x: Any, dim: Sequence[int], *, keepdim: bool) -> Any:
 
 def _integer_extreme(x: Any, axes: Sequence[int] | None, *, largest: bool, keepdim: bool) -> Any:
     """Reduce 64-bit integers by TopK, which compares them whole; ReduceMax and ReduceMin compare a part of the bits."""
-    op, rank = basics.opset(), len(x.shape)
+    rank = len(x.shape)
     every = sorted(range(rank) if axes is None else {axis % rank for axis in axes})
     if 0 in list(x.shape):
         return basics.filled(x, 0, axes, keepdim=keepdim)
@@ -86,49 +84,55 @@ def _integer_extreme(x: Any, axes: Sequence[int] | None, *, largest: bool, keepd
     return op.Identity(x) if keepdim else op.Squeeze(x, op.Constant(value_ints=every))
 
 
-def amax(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+@torch_op(_aten.amax.default)
+def amax(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
     """`aten.amax`; propagates NaN, as PyTorch does."""
     return _extreme("ReduceMax", x, dim, keepdim=keepdim)
 
 
-def amin(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+@torch_op(_aten.amin.default)
+def amin(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
     """`aten.amin`; propagates NaN, as PyTorch does."""
     return _extreme("ReduceMin", x, dim, keepdim=keepdim)
 
 
+@torch_op(_aten.max.default)
 def max_all(x: Any) -> Any:
     """`aten.max` over all elements."""
     return amax(x)
 
 
+@torch_op(_aten.min.default)
 def min_all(x: Any) -> Any:
     """`aten.min` over all elements."""
     return amin(x)
 
 
-def max_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+@torch_op(_aten.max.dim)
+def max_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
     """`aten.max.dim`: values and indices, of the first NaN if there is one."""
     return amax(x, (dim,), keepdim), argmax(x, dim, keepdim)
 
 
-def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+@torch_op(_aten.min.dim)
+def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
     """`aten.min.dim`: values and indices, of the first NaN if there is one."""
     return amin(x, (dim,), keepdim), argmin(x, dim, keepdim)
 
 
-def any_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+@torch_op(_aten.any.default, _aten.any.dim, _aten.any.dims)
+def any_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """`aten.any`; false for nothing. Of uint8, the result is uint8."""
-    return _truth(x, _some(basics.opset().Cast(x, to=basics.BOOL), x, dim, keepdim=keepdim))
+    return _truth(x, _some(op.Cast(x, to=basics.BOOL), x, dim, keepdim=keepdim))
 
 
-def all_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+@torch_op(_aten.all.default, _aten.all.dim, _aten.all.dims)
+def all_(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """`aten.all`; true for nothing. Of uint8, the result is uint8."""
-    op = basics.opset()
     return _truth(x, op.Not(_some(op.Not(op.Cast(x, to=basics.BOOL)), x, dim, keepdim=keepdim)))
 
 
 def _some(truths: Any, x: Any, dim: Any, *, keepdim: bool) -> Any:
-    op = basics.opset()
     if isinstance(dim, (list, tuple)) and not dim:
         return truths  # no dimension, where other reductions take all
     ones = basics.typed(op.Cast(truths, to=basics.FLOAT), basics.FLOAT, x)
@@ -137,22 +141,23 @@ def _some(truths: Any, x: Any, dim: Any, *, keepdim: bool) -> Any:
 
 
 def _truth(x: Any, found: Any) -> Any:
-    return basics.opset().Cast(found, to=basics.UINT8) if int(x.dtype) == basics.UINT8 else found
+    return op.Cast(found, to=basics.UINT8) if int(x.dtype) == basics.UINT8 else found
 
 
-def sum_(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
-    """`aten.sum`."""
+@torch_op(_aten.sum.dim_IntList)
+def sum_(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:
     x = _cast(x, dtype)
     if not len(x.shape):
-        return basics.opset().Identity(x)
+        return op.Identity(x)
     axes = _axes(x, dim)
     if int(x.dtype) == basics.INT64 and not _adds_exactly(x, axes):
         return _integer_sum(x, axes, keepdim=keepdim)
     if int(x.dtype) in _SMALL_INTEGERS:  # which wrap in their own type
-        return basics.opset().CastLike(_integer_sum(_cast(x, basics.INT64), axes, keepdim=keepdim), x)
+        return op.CastLike(_integer_sum(_cast(x, basics.INT64), axes, keepdim=keepdim), x)
     return _reduce("ReduceSum", x, axes, keepdim=keepdim)
 
 
+@torch_op(_aten.sum.default)
 def sum_all(x: Any, dtype: int = -1) -> Any:
     """`aten.sum` over all elements."""
     return sum_(x, dtype=dtype)
@@ -169,7 +174,7 @@ def _adds_exactly(x: Any, axes: Sequence[int] | None) -> bool:
 
 def _integer_sum(x: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
     """Add 64-bit integers in parts so small that ONNX Runtime adds each exactly; the sum of the parts wraps as PyTorch's does."""
-    op, count = basics.opset(), _count(x, axes)
+    count = _count(x, axes)
     width = 32 if count is not None and count < _MANY else 16
     total, rest = None, x
     for shift in range(0, 64, width):
@@ -183,9 +188,10 @@ def _integer_sum(x: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
     return total
 
 
-def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+@torch_op(_aten.mean.dim)
+def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:
     """`aten.mean`; NaN for nothing."""
-    op, x = basics.opset(), _cast(x, dtype)
+    x = _cast(x, dtype)
     if not len(x.shape):
         return op.Identity(x)
     axes = _axes(x, dim)
@@ -194,6 +200,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any
     return op.Div(_reduce("ReduceSum", x, axes, keepdim=keepdim), _number_of(x, axes))
 
 
+@torch_op(_aten.mean.default)
 def mean_all(x: Any, dtype: int = -1) -> Any:
     """`aten.mean` over all elements."""
     return mean(x, dtype=dtype)
@@ -201,7 +208,7 @@ def mean_all(x: Any, dtype: int = -1) -> Any:
 
 def _number_of(x: Any, axes: Sequence[int] | None) -> Any:
     """Compute how many elements make one result, in the type of `x`."""
-    op, count = basics.opset(), _count(x, axes)
+    count = _count(x, axes)
     if count is not None:
         return basics.number(x, count)
     sizes = op.Shape(x)
@@ -209,15 +216,15 @@ def _number_of(x: Any, axes: Sequence[int] | None) -> Any:
     return op.CastLike(op.ReduceProd(chosen, keepdims=0), x)
 
 
+@torch_op(_aten.var.correction)
 @basics.in_float32
 def var(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """`aten.var`; NaN where the correction leaves nothing to divide by."""
     return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
+@torch_op(_aten.var_mean.correction)
 def var_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """`aten.var_mean`."""
-    op = basics.opset()
     if not basics.is_half(x):
         return _var_mean(x, dim, correction=correction, keepdim=keepdim)
     found = _var_mean(_cast(x, basics.FLOAT), dim, correction=correction, keepdim=keepdim)
@@ -225,7 +232,7 @@ def var_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool =
 
 
 def _var_mean(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any, Any]:
-    op, axes = basics.opset(), _axes(x, dim)
+    axes = _axes(x, dim)
     center = mean(x, dim, keepdim=True) if len(x.shape) else op.Identity(x)
     away = op.Sub(x, center)
     squares = _reduce("ReduceSum", basics.typed(op.Mul(away, away), int(x.dtype), x), axes, keepdim=keepdim)
@@ -238,7 +245,7 @@ def _var_mean(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any,
 
 def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
     """Compute the number of elements less the correction, at least 0."""
-    op, count = basics.opset(), _count(x, axes)
+    count = _count(x, axes)
     if count is not None and not basics.is_value(correction):
         return basics.number(x, float(max(count - correction, 0)))
     count = op.Constant(value_float=float(count)) if count is not None else _number_of(x, axes)
@@ -246,17 +253,18 @@ def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
     return op.Max(op.Sub(op.CastLike(count, x), basics.number(x, correction)), nothing)
 
 
-def prod(x: Any, dim: int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: FBT001, FBT002 - the schema
+@torch_op(_aten.prod.dim_int)
+def prod(x: Any, dim: int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:
     """`aten.prod` over a dimension; products of integers wrap."""
     x = _cast(x, dtype if dtype != -1 or basics.is_float(x) else basics.INT64)
     if not basics.is_float(x) and len(x.shape):
         return _integer_product(x, dim, keepdim=keepdim)
-    return _reduce("ReduceProd", x, _axes(x, dim), keepdim=keepdim) if len(x.shape) else basics.opset().Identity(x)
+    return _reduce("ReduceProd", x, _axes(x, dim), keepdim=keepdim) if len(x.shape) else op.Identity(x)
 
 
 def _integer_product(x: Any, dim: int | None, *, keepdim: bool) -> Any:
     """Multiply halves by each other until one element is left: ReduceProd multiplies integers as floats."""
-    op, rank, sizes = basics.opset(), len(x.shape), list(x.shape)
+    rank, sizes = len(x.shape), list(x.shape)
     if not all(isinstance(size, int) for size in sizes):
         raise basics.NotConvertibleError("multiplies a number of integers that is known at run time only")
     if 0 in sizes:
@@ -273,16 +281,17 @@ def _integer_product(x: Any, dim: int | None, *, keepdim: bool) -> Any:
     return op.Identity(rest) if keepdim and dim is not None else op.Squeeze(rest, op.Constant(value_ints=[axis]))
 
 
+@torch_op(_aten.prod.default)
 def prod_all(x: Any, dtype: int = -1) -> Any:
     """`aten.prod` over all elements."""
     return prod(x, dtype=dtype)
 
 
-def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:  # noqa: A002, FBT001, FBT002 - schema
-    """`aten.linalg_vector_norm`."""
+@torch_op(_aten.linalg_vector_norm.default)
+def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:
     if basics.is_value(ord):
         raise basics.NotConvertibleError("the order of the norm is known at run time only")
-    op, x = basics.opset(), _cast(x, dtype)
+    x = _cast(x, dtype)
     if basics.is_half(x):
         return op.CastLike(vector_norm(_cast(x, basics.FLOAT), ord, dim, keepdim), x)
     axes, size = _axes(x, dim), op.Abs(x)
@@ -300,10 +309,11 @@ def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dt
     return op.Pow(_reduce("ReduceSum", powers, axes, keepdim=keepdim), basics.number(x, 1 / ord))
 
 
+@torch_op(_aten.logsumexp.default)
 @basics.in_float32
-def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's schema
+def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
     """`aten.logsumexp`; NaN where an element is."""
-    op, axes = basics.opset(), _axes(x, dim)
+    axes = _axes(x, dim)
     if not len(x.shape):
         return op.Identity(x)
     largest = amax(x, axes or (), keepdim=True)
@@ -314,39 +324,57 @@ def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:  # noqa: FBT001, 
     return total if keepdim else op.Squeeze(total, every)
 
 
-def log_softmax(x: Any, dim: int, half_to_float: Any = False) -> Any:  # noqa: FBT002 - the operator's schema
+@torch_op(_aten._log_softmax.default)
+def log_softmax(x: Any, dim: int, half_to_float: Any = False) -> Any:
     """`aten._log_softmax`; of float64, ONNX Runtime's operator loses NaN."""
-    op = basics.opset()
     if int(x.dtype) != basics.DOUBLE or not len(x.shape):
-        return basics.registered(_aten._log_softmax.default)(x, dim, half_to_float)  # noqa: SLF001 - an operator's name
+        return basics.registered(_aten._log_softmax.default)(x, dim, half_to_float)
     away = basics.typed(op.Sub(x, amax(x, (dim,), keepdim=True)), int(x.dtype), x)
     total = _reduce("ReduceSum", basics.typed(op.Exp(away), int(x.dtype), x), [dim], keepdim=True)
     return op.Sub(away, op.Log(total))
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _aten.amax.default: amax,
-    _aten.amin.default: amin,
-    _aten.max.default: max_all,
-    _aten.min.default: min_all,
-    _aten.max.dim: max_dim,
-    _aten.min.dim: min_dim,
-    _aten.any.default: any_,
-    _aten.any.dim: any_,
-    _aten.any.dims: any_,
-    _aten.all.default: all_,
-    _aten.all.dim: all_,
-    _aten.all.dims: all_,
-    _aten.sum.default: sum_all,
-    _aten.sum.dim_IntList: sum_,
-    _aten.mean.default: mean_all,
-    _aten.mean.dim: mean,
-    _aten.var.correction: var,
-    _aten.var_mean.correction: var_mean,
-    _aten.prod.default: prod_all,
-    _aten.prod.dim_int: prod,
-    _aten.linalg_vector_norm.default: vector_norm,
-    _aten.logsumexp.default: logsumexp,
-    _aten._log_softmax.default: log_softmax,  # noqa: SLF001 - an operator's name
-}
-"""Op overload -> function."""
+MOST_PRODUCTS = 32
+_PRODUCT_TYPES = {basics.FLOAT: basics.DOUBLE, basics.FLOAT16: basics.FLOAT, basics.BFLOAT16: basics.FLOAT}
+"""Element type -> the type in which PyTorch multiplies."""
+
+
+@torch_op(_aten.cumsum.default)
+def cumsum(x: Any, dim: int, dtype: int = -1) -> Any:
+    """`aten.cumsum`; 16-bit floats are added in float32, as PyTorch does."""
+    wanted = int(x.dtype) if dtype == -1 else dtype
+    added = op.Cast(x, to=wanted) if wanted != int(x.dtype) else x
+    if not len(x.shape):
+        return op.Identity(added)
+    axis = op.Constant(value_int=dim)
+    if wanted in (basics.FLOAT16, basics.BFLOAT16):
+        return op.Cast(op.CumSum(op.Cast(added, to=basics.FLOAT), axis), to=wanted)
+    return op.CumSum(added, axis)
+
+
+@torch_op(_aten.cumprod.default)
+def cumprod(x: Any, dim: int, dtype: int = -1) -> Any:
+    """`aten.cumprod` of few elements: one product after the other, because products of parts may overflow where these do not.
+
+    PyTorch multiplies float32 in float64, and 16-bit floats in float32.
+    """
+    rank = len(x.shape)
+    wanted = dtype if dtype != -1 else int(x.dtype) if basics.is_float(x) else basics.INT64
+    whole = op.Cast(x, to=wanted)
+    if not rank or 0 in list(x.shape):
+        return whole
+    size = x.shape[dim]
+    if not isinstance(size, int) or size > MOST_PRODUCTS:
+        raise basics.NotConvertibleError(
+            f"multiplies more than {MOST_PRODUCTS} elements, or a number of them that is known at run time only"
+        )
+    wide = _PRODUCT_TYPES.get(wanted)
+    factors = op.Cast(whole, to=wide) if wide is not None else whole
+    axis = op.Constant(value_ints=[dim % rank])
+    product, products = None, []
+    for place in range(size):
+        factor = op.Slice(factors, op.Constant(value_ints=[place]), op.Constant(value_ints=[place + 1]), axis)
+        product = factor if product is None else op.Mul(product, factor)
+        products.append(product)
+    made = op.Concat(*products, axis=dim)
+    return op.Cast(made, to=wanted) if wide is not None else made

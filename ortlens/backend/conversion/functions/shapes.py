@@ -1,4 +1,4 @@
-"""Operators that only change shapes, and splits.
+"""Operators that only change shapes, splits, and padding by what a tensor holds at its edges.
 
 The registry's functions make a constant and a cast for every size, which the optimiser then folds. Here, known sizes become one
 constant at once. This saves a quarter of the time for converting a transformer.
@@ -6,12 +6,15 @@ constant at once. This saves a quarter of the time for converting a transformer.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
 
 from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,35 +23,39 @@ _aten = torch.ops.aten
 _END = sys.maxsize
 
 
+@torch_op(_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
 def view(self: Any, size: Sequence[Any]) -> Any:
     """`aten.view`, `aten._unsafe_view` and `aten.reshape`."""
     may_be_empty = any(not isinstance(part, int) or part == 0 for part in size)
-    return basics.opset().Reshape(self, size_vector(size), allowzero=int(may_be_empty))
+    return op.Reshape(self, size_vector(size), allowzero=int(may_be_empty))
 
 
-def expand(self: Any, size: Sequence[Any], implicit: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's
+@torch_op(_aten.expand.default)
+def expand(self: Any, size: Sequence[Any], implicit: bool = False) -> Any:
     """`aten.expand`; PyTorch keeps a size given as -1, ONNX one given as 1."""
     del implicit  # whether the user or PyTorch's broadcasting expands makes no difference
-    return basics.opset().Expand(self, size_vector([1 if isinstance(part, int) and part == -1 else part for part in size]))
+    return op.Expand(self, size_vector([1 if isinstance(part, int) and part == -1 else part for part in size]))
 
 
+@torch_op(_aten.slice.Tensor)
 def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     """`aten.slice.Tensor`; ONNX clamps bounds and treats negative ones as PyTorch does."""
     bounds = [size_vector([0 if start is None else start]), size_vector([_END if end is None else end])]
-    return basics.opset().Slice(self, *bounds, size_vector([dim]), size_vector([1 if step is None else step]))
+    return op.Slice(self, *bounds, size_vector([dim]), size_vector([1 if step is None else step]))
 
 
-def copy(self: Any, src: Any, non_blocking: bool = False) -> Any:  # noqa: FBT001, FBT002 - the operator's
+@torch_op(_aten.copy.default)
+def copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
     """`aten.copy`: the source, in the dtype and shape of what it is written to."""
     del non_blocking  # says when, not what
-    op = basics.opset()
     made = basics.registered(_aten.copy.default)(self, src)
     return made if list(self.shape) == list(src.shape) else op.Expand(made, op.Shape(self))
 
 
+@torch_op(_aten.repeat_interleave.Tensor)
 def repeat_interleave(repeats: Any, output_size: Any = None) -> Any:
     """`aten.repeat_interleave.Tensor`: the index of each repeated element. The run fails on negative repeats, and on another sum."""
-    op, made = basics.opset(), basics.registered(_aten.repeat_interleave.Tensor)(repeats)
+    made = basics.registered(_aten.repeat_interleave.Tensor)(repeats)
     if output_size is None:
         return made
     wide = op.Cast(repeats, to=basics.INT64)
@@ -58,21 +65,24 @@ def repeat_interleave(repeats: Any, output_size: Any = None) -> Any:
     return basics.unless(op.Add(negative, op.Cast(differs, to=basics.INT64)), made)
 
 
+@torch_op(_aten.squeeze.dims)
 def squeeze_dims(self: Any, dim: Sequence[int]) -> Any:
     """`aten.squeeze.dims`; keeps dimensions larger than 1, for which ONNX would raise."""
     single = [d for d in dim if self.shape is None or self.shape[d] == 1]
-    return basics.opset().Squeeze(self, _vector(single)) if single else basics.opset().Identity(self)
+    return op.Squeeze(self, _vector(single)) if single else op.Identity(self)
 
 
+@torch_op(_aten.cat.default)
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """`aten.cat`; PyTorch leaves out vectors of no elements, whatever the rank of the others."""
     joined = [tensor for tensor in tensors if list(tensor.shape) != [0]]
-    return basics.registered(_aten.cat.default)(joined, dim) if joined else basics.opset().Identity(tensors[-1])
+    return basics.registered(_aten.cat.default)(joined, dim) if joined else op.Identity(tensors[-1])
 
 
+@torch_op(_aten.diagonal.default, _aten.diagonal_copy.default)
 def diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """`aten.diagonal`: picks its elements. The registry's multiplies by a mask and adds up, so that any NaN or infinity beside it shows."""
-    op, rank = basics.opset(), len(self.shape)
+    rank = len(self.shape)
     first, second = dim1 % rank, dim2 % rank
     others = [axis for axis in range(rank) if axis not in (first, second)]
     rows, columns = (op.Gather(op.Shape(self), _vector([axis])) for axis in (first, second))
@@ -86,9 +96,10 @@ def diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return op.Gather(flat, op.Add(start, op.Mul(numbers, step)), axis=len(others))
 
 
+@torch_op(_aten.split_with_sizes.default)
 def split_with_sizes(x: Any, split_sizes: Sequence[Any], dim: int = 0) -> Sequence[Any]:
     """`aten.split_with_sizes` without an ONNX sequence, on which the optimiser fails for symbolic sizes."""
-    parts = basics.opset().Split(x, split_sizes, axis=dim, num_outputs=len(split_sizes))  # the recorder needs the number of outputs
+    parts = op.Split(x, split_sizes, axis=dim, num_outputs=len(split_sizes))  # the recorder needs the number of outputs
     parts = parts if isinstance(parts, list | tuple) else [parts]
     parts[0].producer().attributes.pop("num_outputs")  # ONNX accepts the sizes or their number, not both
     return list(parts)
@@ -96,7 +107,6 @@ def split_with_sizes(x: Any, split_sizes: Sequence[Any], dim: int = 0) -> Sequen
 
 def size_vector(sizes: Sequence[Any]) -> Any:
     """Make one int64 vector of sizes: known sizes become one constant per run, concatenated with the symbolic sizes."""
-    op = basics.opset()
     parts: list[Any] = []
     known: list[int] = []
     for size in sizes:
@@ -112,12 +122,12 @@ def size_vector(sizes: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
 
 
+@torch_op(_aten.roll.default)
 def roll(self: Any, shifts: Any, dims: Sequence[int] = ()) -> Any:
     """`aten.roll`, also by a number that is known at run time only."""
     amounts = list(shifts) if isinstance(shifts, (list, tuple)) else [shifts]
     if not any(basics.is_value(amount) for amount in amounts):
         return basics.registered(_aten.roll.default)(self, amounts, dims)
-    op = basics.opset()
     if not len(self.shape) or 0 in list(self.shape):
         return op.Identity(self)
     made = self if dims else op.Reshape(self, _vector([-1]))
@@ -129,28 +139,47 @@ def roll(self: Any, shifts: Any, dims: Sequence[int] = ()) -> Any:
 
 
 def _scalar(number: int) -> Any:
-    return basics.opset().Constant(value_int=number)
+    return op.Constant(value_int=number)
 
 
 def _vector(numbers: Sequence[int]) -> Any:
-    import onnx_ir as ir
-
-    return basics.opset().Constant(value_ints=ir.AttrInt64s("value_ints", list(numbers)))
+    return op.Constant(value_ints=ir.AttrInt64s("value_ints", list(numbers)))
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    _aten.repeat_interleave.Tensor: repeat_interleave,
-    _aten.copy.default: copy,
-    _aten.cat.default: cat,
-    _aten.diagonal.default: diagonal,
-    _aten.diagonal_copy.default: diagonal,
-    _aten.view.default: view,
-    _aten._unsafe_view.default: view,  # noqa: SLF001 - an operator's name
-    _aten.reshape.default: view,
-    _aten.expand.default: expand,
-    _aten.slice.Tensor: slice_,
-    _aten.roll.default: roll,
-    _aten.squeeze.dims: squeeze_dims,
-    _aten.split_with_sizes.default: split_with_sizes,
-}
-"""Op overload -> function."""
+@torch_op(torch.ops.prims.collapse.default)
+def collapse(x: Any, start: int, end: int) -> Any:
+    """Make one of the dimensions from `start` to `end`, both included."""
+    sizes = list(x.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        raise basics.NotConvertibleError("the collapsed sizes are known at run time only")
+    return op.Reshape(x, size_vector([*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :]]), allowzero=1)
+
+
+@torch_op(torch.ops.prims.rev.default)
+def rev(x: Any, dims: Sequence[int]) -> Any:
+    return basics.registered(_aten.flip.default)(x, list(dims))
+
+
+def _pad_of(target: Any) -> Callable[..., Any]:
+    """Make a padding that removes elements where its amount is negative: after it has padded, because it may repeat what is removed."""
+
+    def pad(x: Any, padding: Sequence[Any]) -> Any:
+        known = [amount for amount in padding if isinstance(amount, int)]
+        if len(known) < len(padding) or min(known) >= 0:
+            return basics.registered(target)(x, padding)
+        made = basics.registered(target)(x, [max(amount, 0) for amount in known]) if max(known) > 0 else x
+        for place in range(0, len(known), 2):
+            axis = op.Constant(value_ints=[len(x.shape) - 1 - place // 2])
+            start, end = op.Constant(value_ints=[max(-known[place], 0)]), min(known[place + 1], 0)
+            until = op.Constant(value_ints=[end]) if end else op.Constant(value_ints=[torch.iinfo(torch.int64).max])
+            made = op.Slice(made, start, until, axis)
+        return made
+
+    return pad
+
+
+for _target in (
+    *(_aten.reflection_pad1d.default, _aten.reflection_pad2d.default, _aten.reflection_pad3d.default),
+    *(_aten.replication_pad1d.default, _aten.replication_pad2d.default, _aten.replication_pad3d.default),
+):
+    torch_op(_target)(_pad_of(_target))

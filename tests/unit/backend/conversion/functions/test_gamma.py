@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ortlens import Lens
-from ortlens.backend.conversion.functions.gamma import FUNCTIONS
+from ortlens.backend.conversion.functions import own_functions
 from tests.integration.test_export_onnx import run_bare
 from tests.opinfo.extremes import extremes
 from tests.unit.backend.conversion.functions.one_graph import differing, left
@@ -25,7 +25,7 @@ CASES: dict[str, Any] = {
     "trigamma": lambda x: torch.polygamma(1, x),
     "several": lambda x: torch.mvlgamma(x.abs() + 2, 3),
 }
-IN_ORT = {target: functools.partial(function) for target, function in FUNCTIONS.items()}
+IN_ORT = {target: functools.partial(function) for target, function in own_functions().items() if "gamma" in function.__name__}
 POLES = torch.tensor([-1e6 - 0.5, -3.0, -2.5, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, 1 + 2**-23, 1 - 2**-24, 2 + 2**-22, 2 - 2**-23, 10.0])
 
 

@@ -1,0 +1,184 @@
+"""Losses, normalisations and recurrent layers.
+
+Losses make the checks of PyTorch's kernels, which torch's decompositions leave out: classes exist, and probabilities are some. ONNX
+Runtime's normalisations raise for nothing. Layers of an LSTM, which Dynamo compiles with `torch._dynamo.config.allow_rnn`, become one
+operator each for inference on a CPU; other recurrent layers, and an LSTM elsewhere, are decomposed to their steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.conversion.functions import basics
+from ortlens.backend.conversion.functions.basics import op, torch_op
+from ortlens.backend.conversion.functions.indexing import not_from_the_end
+from ortlens.backend.conversion.functions.special import log1p
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_aten = torch.ops.aten
+_LEAST = -100.0  # PyTorch's least logarithm
+
+
+@torch_op(_aten.nll_loss2d_forward.default, _aten.nll_loss_forward.default)
+def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any) -> tuple[Any, Any]:
+    """`aten.nll_loss_forward` and `aten.nll_loss2d_forward`, one loss per row or pixel; decompositions make the others of it."""
+    if reduction or len(x.shape) < 2:  # noqa: PLR2004 - rows of classes
+        raise basics.NotConvertibleError("gives one loss per row of classes only")
+    place = op.Constant(value_ints=[1])
+    wide = target if int(target.dtype) == basics.INT64 else basics.typed(op.Cast(target, to=basics.INT64), basics.INT64, target)
+    ignored = op.Equal(wide, basics.number(wide, ignore_index))
+    classes = not_from_the_end(basics.typed(op.Where(ignored, basics.number(wide, 0), wide), basics.INT64, wide))
+    losses = op.Neg(op.Squeeze(op.GatherElements(x, op.Unsqueeze(classes, place), axis=1), place))
+    if weight is not None:
+        losses = op.Mul(losses, op.Gather(weight, classes))
+    return op.Where(ignored, basics.number(x, 0.0), losses), op.Constant(value_int=0)
+
+
+@torch_op(_aten.binary_cross_entropy.default)
+@basics.in_float32
+def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    """`aten.binary_cross_entropy`, one loss per element; a decomposition makes the others of it. Logarithms of no probability are NaN."""
+    if weight is not None or reduction:
+        raise basics.NotConvertibleError("gives one loss per element, without weights, only")
+    least = basics.number(x, _LEAST)
+    negative = basics.typed(op.Neg(x), int(x.dtype), x)
+    of_one, of_zero = (basics.typed(made, int(x.dtype), x) for made in (op.Log(x), log1p(negative)))
+    losses = op.Sub(op.Mul(op.Sub(target, basics.number(x, 1.0)), op.Max(of_zero, least)), op.Mul(target, op.Max(of_one, least)))
+    if 0 in list(x.shape):
+        return losses
+    return basics.unless(op.IsNaN(op.ReduceSum(op.Add(of_one, of_zero), keepdims=0)), basics.typed(losses, int(x.dtype), x))
+
+
+@torch_op(_aten.mse_loss.default)
+def mse_loss(x: Any, target: Any, reduction: int = 1) -> Any:
+    """`aten.mse_loss`, one loss per element; a decomposition makes the others of it. The kernel rounds the difference to 16 bits."""
+    _expect_one_per_element(x, reduction)
+    difference = basics.rounded_step(op.Sub(x, target), x)
+    return op.Mul(difference, difference)
+
+
+@torch_op(_aten.smooth_l1_loss.default)
+def smooth_l1_loss(x: Any, target: Any, reduction: int = 1, beta: Any = 1.0) -> Any:
+    """`aten.smooth_l1_loss`, likewise; the kernel rounds each step and the number to 16 bits."""
+    _expect_one_per_element(x, reduction)
+    half, beta = basics.number(x, 0.5), basics.number(x, beta)
+    distance = basics.rounded_step(op.Abs(op.Sub(x, target)), x)
+    near = op.Div(basics.rounded_step(op.Mul(op.Mul(half, distance), distance), x), beta)
+    return op.Where(op.Less(distance, beta), near, op.Sub(distance, basics.rounded_step(op.Mul(half, beta), x)))
+
+
+@torch_op(_aten.huber_loss.default)
+@basics.in_float32
+def huber_loss(x: Any, target: Any, reduction: int = 1, delta: Any = 1.0) -> Any:
+    """`aten.huber_loss`, likewise; the kernel rounds once."""
+    _expect_one_per_element(x, reduction)
+    half, delta = basics.number(x, 0.5), basics.number(x, delta)
+    distance = op.Abs(op.Sub(x, target))
+    distance.dtype = x.dtype
+    near, far = op.Mul(op.Mul(half, distance), distance), op.Mul(delta, op.Sub(distance, op.Mul(half, delta)))
+    return op.Where(op.LessOrEqual(distance, delta), near, far)
+
+
+def _expect_one_per_element(x: Any, reduction: int) -> None:
+    if reduction or not basics.is_float(x):
+        raise basics.NotConvertibleError("gives one loss per element, of floats, only")
+
+
+@torch_op(_aten.native_layer_norm.default)
+def native_layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> Any:
+    """`aten.native_layer_norm`; the mean of nothing is 0, its reciprocal deviation NaN."""
+    if 0 not in list(normalized_shape):
+        return basics.registered(_aten.native_layer_norm.default)(x, normalized_shape, weight, bias, eps)
+    lead = len(x.shape) - len(normalized_shape)
+    sizes = op.Concat(op.Shape(x, start=0, end=lead), op.Constant(value_ints=[1] * len(normalized_shape)), axis=0)
+    return op.Identity(x), *(op.Expand(op.CastLike(op.Constant(value_float=number), x), sizes) for number in (0.0, math.nan))
+
+
+@torch_op(_aten.layer_norm.default)
+def layer_norm(x: Any, normalized_shape: Sequence[Any], weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
+    """`aten.layer_norm`, as exported programs contain it."""
+    if 0 not in list(normalized_shape):
+        return basics.registered(_aten.layer_norm.default)(x, normalized_shape, weight, bias, eps)
+    return op.Identity(x)
+
+
+_LSTM_MODE = 2  # of oneDNN's kinds of recurrent layers
+
+
+def lstm_layer(
+    x: Any,
+    input_weight: Any,
+    hidden_weight: Any,
+    input_bias: Any,
+    hidden_bias: Any,
+    hidden: Any,
+    cell: Any,
+    reverse: bool,
+    batch_sizes: Any,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> list[Any]:
+    """`aten.mkldnn_rnn_layer` of one direction: outputs of all steps, the last hidden and the last cell state.
+
+    Its fourth output serves the backward.
+    """
+    if mode != _LSTM_MODE or num_layers != 1 or batch_sizes or bidirectional or batch_first or train:
+        raise basics.NotConvertibleError("is more than one layer of an LSTM in one direction, for inference, with the steps first")
+    if int(x.dtype) != basics.FLOAT:
+        raise basics.NotConvertibleError("has 16-bit floats, which ONNX Runtime's LSTM does not take")
+    states = (x, hidden, cell)
+    if not isinstance(x.shape[1], int) or not x.shape[1]:
+        # ONNX Runtime, and PyTorch's operator as well, end the process for a batch of none: add one, and leave it out again.
+        states = tuple(op.Pad(state, op.Constant(value_ints=[0, 0, 0, 0, 1, 0])) for state in states)
+    zero, one = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
+    parameters = (input_weight, hidden_weight, *((input_bias, hidden_bias) if has_biases else ()))
+    into, back, *biases = map(_gates_in_order, parameters)
+    bias = op.Unsqueeze(op.Concat(*biases, axis=0), zero) if biases else None
+    direction = "reverse" if reverse else "forward"
+    weights = [op.Unsqueeze(weight, zero) for weight in (into, back)]
+    steps, *last = op.LSTM(states[0], *weights, bias, None, *states[1:], hidden_size=hidden_size, direction=direction)
+    made = _with_nan(states, (op.Squeeze(steps, one), *last), reverse=reverse)
+    return made if states[0] is x else [op.Slice(value, zero, op.Constant(value_ints=[-1]), one) for value in made]
+
+
+def _with_nan(states: tuple[Any, Any, Any], made: tuple[Any, Any, Any], *, reverse: bool) -> list[Any]:
+    """Put NaN into the results from the step on that takes the first one, which ONNX Runtime turns into finite numbers.
+
+    Two infinities count as NaN, since most sums over both are; a single one, and those of the cell state, ONNX Runtime computes rightly.
+    """
+    x, hidden, cell = states
+    steps, last_hidden, last_cell = made
+    zero = op.Constant(value_float=0.0)
+    before = op.Max(_invalid(hidden), _invalid(op.Where(op.IsInf(cell), zero, cell)))
+    among = _invalid(x)
+    since = op.Add(op.CumSum(among, op.Constant(value_int=0), reverse=int(reverse)), before)
+    at_end = op.Add(op.ReduceSum(among, op.Constant(value_ints=[0])), before)
+    nan = op.Constant(value_float=float("nan"))
+    is_valid, is_valid_at_end = (op.Equal(number, zero) for number in (since, at_end))
+    return [op.Where(is_valid, steps, nan), *(op.Where(is_valid_at_end, state, nan) for state in (last_hidden, last_cell))]
+
+
+def _invalid(x: Any) -> Any:
+    """Mark each row that has a NaN or two infinities with 1, else 0; the last dimension has size 1."""
+    numbers = op.Add(op.Cast(op.IsInf(x), to=basics.FLOAT), op.Mul(op.Cast(op.IsNaN(x), to=basics.FLOAT), op.Constant(value_float=2.0)))
+    return op.Cast(op.Greater(op.ReduceSum(numbers, op.Constant(value_ints=[-1])), op.Constant(value_float=1.5)), to=basics.FLOAT)
+
+
+def _gates_in_order(weight: Any) -> Any:
+    """Reorder gates: PyTorch has input, forget, cell, output; ONNX has input, output, forget, cell."""
+    into, forget, cell, out = op.Split(weight, num_outputs=4, axis=0)
+    return op.Concat(into, out, forget, cell, axis=0)
+
+
+if (_layer := getattr(_aten, "mkldnn_rnn_layer", None)) is not None:  # absent from builds of PyTorch without oneDNN
+    torch_op(_layer.default)(lstm_layer)
