@@ -41,7 +41,8 @@ def page(tested: str) -> str:
 
 
 def _row(fault: Fault) -> str:
-    avoided = f"{fault.avoided} (`{fault.room}`)" if fault.room else "it does not"
+    issue = f" ({fault.issue})" if fault.issue else ""
+    avoided = f"{fault.avoided}{issue} (`{fault.room}`)" if fault.room else "it does not"
     return f"| {fault.culprit} | `{fault.name}` | {fault.form} | {fault.first} | {fault.last or ''} | {avoided} |\n"
 
 

@@ -37,15 +37,16 @@ class Fault:
     Attributes:
         name: Unique.
         culprit: The optimizer of ONNX Runtime, as `disabled_optimizers` names it, or the ONNX operator whose kernel is wrong.
-        kind: What the culprit is.
         form: When it happens.
-        first: The oldest supported version in which it was seen.
-        last: The newest one; None if the newest measured version has it, too.
         room: The file below `ortlens/backend` that avoids it; empty if nothing does.
         avoided: How it is avoided.
         graph: The graph of a model that shows it, in ONNX's text format.
         inputs: The inputs of the model, by name.
         expected: The right outputs, in order.
+        kind: What the culprit is.
+        first: The oldest supported version in which it was seen.
+        last: The newest one; None if the newest measured version has it, too.
+        issue: Of ONNX Runtime, such as `microsoft/onnxruntime#1`; empty if none is known.
         rtol: Relative error that is allowed per element; 0 compares exactly, NaN with NaN.
         opset: Of the model.
         relatives: Optimizers that do the same as the culprit, in other versions or when it is disabled.
@@ -55,15 +56,16 @@ class Fault:
 
     name: str
     culprit: str
-    kind: Literal["rewrite", "kernel"]
     form: str
-    first: str
-    last: str | None
     room: str
     avoided: str
     graph: str
     inputs: Mapping[str, np.ndarray[Any, Any]]
     expected: Callable[[], Sequence[np.ndarray[Any, Any]]]
+    kind: Literal["rewrite", "kernel"] = "kernel"
+    first: str = "1.23.0"
+    last: str | None = None
+    issue: str = ""
     rtol: float = 0.0
     opset: int = 18
     relatives: tuple[str, ...] = ()

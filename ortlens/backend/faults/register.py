@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.backend.faults import integers, nonfinite, rewrites, rounding
+from ortlens.backend.faults import kernels, rewrites
 from ortlens.backend.faults.fault import version_number
 
 if TYPE_CHECKING:
     from ortlens.backend.faults.fault import Fault
 
-FAULTS: tuple[Fault, ...] = (*rewrites.FAULTS, *integers.FAULTS, *nonfinite.FAULTS, *rounding.FAULTS)
+FAULTS: tuple[Fault, ...] = (*rewrites.FAULTS, *kernels.FAULTS)
 
 MEASURED = (
     *("1.23.0", "1.23.1", "1.23.2", "1.24.1", "1.24.2", "1.24.3", "1.24.4", "1.25.0", "1.25.1"),
