@@ -6,13 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 
 from ortlens.backend.conversion.converter import NodeFailures
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.custom import registered_ops
 from ortlens.backend.error_text import short_text
-from ortlens.backend.lowering import buffer_writes, common_values, grouped_products, size_numbers, storage_windows, type_promotion
+from ortlens.backend.lowering import buffer_writes, passes
 from ortlens.backend.models import model_of
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
@@ -28,6 +27,8 @@ from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch.fx
 
     from ortlens.backend.context import CompileContext
     from ortlens.backend.lowering.lowered import LoweredGraph
@@ -55,7 +56,7 @@ class Planner:
         self._context = context
         self._phases = phases
         started = time.perf_counter_ns()
-        self.promoted, failures = _promoted(lowered.partitioned, context.registry)
+        self.promoted, failures = passes.prepared(lowered.partitioned, lambda target: bool(context.registry.get_decomps(target)))
         self._left_to_sessions = self._session_writes()
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})
         self.exclusions.promotion_failed(failures)
@@ -161,26 +162,3 @@ class Planner:
         self.exclusions.conversion_failed(failures.failures)
         if last:
             self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
-
-
-def _promoted(module: torch.fx.GraphModule, registry: Any) -> tuple[torch.fx.GraphModule, dict[str, Exception]]:
-    copied = torch.fx.GraphModule(module, _copy_of(module.graph))
-    size_numbers.make_tensors_of_numbers(copied.graph)
-    failures = type_promotion.promote(copied, lambda target: bool(registry.get_decomps(target)))
-    storage_windows.gather_windows(copied)
-    for node in copied.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):  # noqa: SLF001 - a name
-        copied.graph.erase_node(node)  # tracing has settled the dtype and the device that it asserts
-    grouped_products.multiply_by_group(copied.graph)
-    common_values.compute_once(copied.graph)
-    copied.graph.eliminate_dead_code()
-    return copied, failures
-
-
-def _copy_of(graph: torch.fx.Graph) -> torch.fx.Graph:
-    copied = torch.fx.Graph()
-    mapping: dict[torch.fx.Node, torch.fx.Node] = {}
-    output = copied.graph_copy(graph, mapping)
-    copied.output(output)
-    for source, copy in mapping.items():
-        copy.meta = dict(source.meta)
-    return copied
