@@ -16,7 +16,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from ortlens import ConversionError, Lens, OrtBackend, SessionError, UsageError, explain
 from ortlens.backend.conversion import optimize
-from ortlens.backend.conversion.passes import InPlace, OptimizationPass
+from ortlens.backend.conversion.optimize import InPlace, OptimizationPass
 from ortlens.backend.lowering import decompositions
 from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOMES = {
     "torch": Path("ortlens/_torch"),
     "onnxruntime": Path("ortlens/backend/runtime/_ort.py"),
-    "onnxscript": Path("ortlens/backend/conversion/_onnxscript.py"),
+    "onnxscript": Path("ortlens/backend/conversion/optimize.py"),
 }
 NOWHERE = ("onnx", "onnx_ir")  # libraries whose private names no file touches
 Named: TypeAlias = ast.Import | ast.ImportFrom | ast.Attribute | ast.Call

@@ -1,7 +1,7 @@
 """Node provenance: the FX nodes that an ONNX node was made from, kept in the node's metadata.
 
 The converter writes the FX node's name into each ONNX node that it makes. Inlining copies the entry, and rewrites merge the entries
-of the nodes that they replace (see `_onnxscript.merge_metadata_in_rewrites`). A node that is left without an entry takes its
+of the nodes that they replace (see `optimize`). A node that is left without an entry takes its
 neighbour's and is marked as inferred.
 """
 

@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import attention, encoder_layers, lists, pools, provenance, quantizing
+from ortlens.backend.lowering import attention, pools, provenance
 from ortlens.backend.lowering.kernel_strides import suggested_format
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types
 
@@ -55,12 +55,21 @@ WHOLE_GRADIENTS = (_aten.max_pool2d_with_indices_backward.default, _aten.native_
 """Gradients that PyTorch computes in one pass; those of small tensors are decomposed. One thread, 16 images of 32 channels of 64 x 64 and
 two smaller layers: the backward of a convolutional net takes 40 ms instead of 48, 38 in eager mode."""
 
+_FOREACH_OF_ONE = (
+    *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma", "log", "log10"),
+    *("log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
+)
+_FOREACH_OF_TWO = ("add", "sub", "mul", "div", "pow", "lerp")
+_FOREACH_BOUNDS = {"maximum": "clamp_min", "minimum": "clamp_max", "clamp_min": "clamp_min", "clamp_max": "clamp_max"}
+_FOREACH_OVERLOADS = ("List", "Scalar", "ScalarList", "Tensor", "ScalarAndTensor")
+_BEYOND_INT64 = 2.0**63  # from here on, a conversion to int64 returns the smallest integer
+
 
 @functools.cache
 def own() -> dict[Any, Callable[..., Any]]:
     """List our own decompositions, by op overload, with attention both as in exported programs and in the CPU's fused form."""
     return {
-        **lists.per_tensor(),
+        **_per_tensor(),
         _aten.squeeze.dim: _squeeze_dim,
         _aten.squeeze.dims: _squeeze_dims,
         _aten.split.Tensor: _split,
@@ -80,8 +89,8 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._convolution.default: _convolution,  # noqa: SLF001 - an operator's name
         _aten.convolution.default: _whole_convolution,
         _aten._trilinear.default: _trilinear,  # noqa: SLF001 - same
-        _aten._native_multi_head_attention.default: encoder_layers.attention,  # noqa: SLF001 - same
-        _aten._transformer_encoder_layer_fwd.default: encoder_layers.encoder_layer,  # noqa: SLF001 - same
+        _aten._native_multi_head_attention.default: attention.multi_head,  # noqa: SLF001 - same
+        _aten._transformer_encoder_layer_fwd.default: attention.encoder_layer,  # noqa: SLF001 - same
         _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
         _aten.adaptive_max_pool2d_backward.default: pools.maximum_backward_of(2),
@@ -93,9 +102,9 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._adaptive_avg_pool3d_backward.default: pools.adaptive_average_backward,  # noqa: SLF001 - same
         _aten.avg_pool2d_backward.default: pools.average_backward_of(2),
         _aten.avg_pool3d_backward.default: pools.average_backward_of(3),
-        _aten.fake_quantize_per_tensor_affine_cachemask.default: quantizing.per_tensor,
-        _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: quantizing.per_tensor_of_tensors,  # noqa: SLF001 - same
-        _aten.fake_quantize_per_channel_affine_cachemask.default: quantizing.per_channel,
+        _aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+        _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_by_tensors,  # noqa: SLF001 - same
+        _aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,
         **{target: functools.partial(_unless_large, target) for target in WHOLE_GRADIENTS},
         **{target: functools.partial(_unless_refused, target) for target in _REFUSED},
         **{target: functools.partial(_loss, target) for target in _LOSSES},
@@ -465,3 +474,77 @@ def _summed_product(tensors: Sequence[torch.Tensor], expanded: Sequence[Sequence
     names = ["".join(letter for place, letter in enumerate(letters) if place not in lacking) for lacking in expanded]
     kept = "".join(letter for place, letter in enumerate(letters) if place not in summed)
     return torch.einsum(f"{','.join(names)}->{kept}", *tensors)
+
+
+def _per_tensor() -> dict[Any, Callable[..., Any]]:
+    """Decompose operators of lists of tensors, `_foreach_*`, to one per tensor: optimisers and the clipping of gradients use them."""
+    functions: dict[str, Callable[..., Any]] = {
+        **{name: getattr(torch, name) for name in (*_FOREACH_OF_ONE, *_FOREACH_OF_TWO)},
+        **{name: getattr(torch, bound) for name, bound in _FOREACH_BOUNDS.items()},
+        "addcmul": functools.partial(_scaled, torch.addcmul),
+        "addcdiv": functools.partial(_scaled, torch.addcdiv),
+        "norm": torch.linalg.vector_norm,
+        "zero": torch.zeros_like,
+        "copy": _aten.copy.default,
+    }
+    found: dict[Any, Callable[..., Any]] = {}
+    for name, function in functions.items():
+        packet = getattr(_aten, f"_foreach_{name}", None)
+        for overload in packet.overloads() if packet is not None else ():
+            of_values = name in {"addcmul", "addcdiv"} and overload == "Tensor"  # its numbers lie in one tensor
+            if overload in ("default", *_FOREACH_OVERLOADS) and not of_values:
+                found[getattr(packet, overload)] = functools.partial(_each, function)
+    return found
+
+
+def _each(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """Call a function once per item of its lists; all other arguments are the same for all."""
+    count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
+    return [function(*(arg[place] if isinstance(arg, (list, tuple)) else arg for arg in args), **kwargs) for place in range(count)]
+
+
+def _scaled(function: Callable[..., Any], *args: Any) -> Any:
+    *tensors, value = args if len(args) == 4 else (*args, 1)  # noqa: PLR2004 - three tensors and a factor
+    return function(*tensors, value=value)
+
+
+def _fake_quantize(tensor: torch.Tensor, scale: float, zero_point: int, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decompose `aten.fake_quantize_per_tensor_affine_cachemask`: the rounded tensor, and where nothing was clipped."""
+    if tensor.dtype is not torch.float32 or not isinstance(scale, float) or not isinstance(zero_point, int):
+        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+        return stays
+    return _quantized(tensor, torch.full((), scale, dtype=torch.float32, device=tensor.device), zero_point, low, high)
+
+
+def _fake_quantize_by_tensors(  # noqa: PLR0913, PLR0917 - the operator's schema
+    tensor: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, low: int, high: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do the same with a scale, a zero point and a switch that are tensors."""
+    if tensor.dtype is not torch.float32 or scale.dtype is not torch.float32 or zero_point.dtype.is_floating_point:
+        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+        return stays
+    rounded, inside = _quantized(tensor, scale.reshape(()), zero_point.reshape(()), low, high)
+    on = enabled.reshape(()) != 0
+    return torch.where(on, rounded, tensor), inside | ~on
+
+
+def _fake_quantize_channels(  # noqa: PLR0913, PLR0917 - the operator's schema
+    tensor: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, low: int, high: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decompose `aten.fake_quantize_per_channel_affine_cachemask`, whose kernel takes all beyond int64 for the smallest integer."""
+    if tensor.dtype is not torch.float32 or scale.dtype is not torch.float32 or zero_point.dtype.is_floating_point:
+        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
+        return stays
+    shape = [-1 if place == axis % tensor.dim() else 1 for place in range(tensor.dim())]
+    factor, zero = scale.reshape(shape), zero_point.reshape(shape)
+    level = torch.round(tensor * factor.reciprocal()) + zero
+    return _clipped(torch.where(level.abs() < _BEYOND_INT64, level, low - 1.0), factor, zero, low, high)
+
+
+def _quantized(tensor: torch.Tensor, scale: torch.Tensor, zero: Any, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
+    level = torch.round(tensor * scale.reciprocal()) + zero
+    return _clipped(torch.where(level.isnan(), low - 1.0, level), scale, zero, low, high)
+
+
+def _clipped(level: torch.Tensor, scale: torch.Tensor, zero: Any, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return (level.clamp(low, high) - zero) * scale, (level >= low) & (level <= high)

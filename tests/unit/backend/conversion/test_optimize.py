@@ -14,7 +14,7 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion import converter, optimize
-from ortlens.backend.conversion.passes import Condition, InPlace, OptimizationError, OptimizationPass, run_passes
+from ortlens.backend.conversion.optimize import Condition, InPlace, OptimizationError, OptimizationPass, run_passes
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
 from ortlens.backend.lowering import type_promotion
 from tests.unit.backend.graphs import traced
