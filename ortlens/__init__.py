@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ortlens.backend.api import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
-    from ortlens.backend.custom import register_op
     from ortlens.backend.freeze.loader import load_frozen
-    from ortlens.backend.options import ExportOptions, OrtBackendOptions
+    from ortlens.backend.options import ExportOptions, OrtBackendOptions, register_op
     from ortlens.errors import (
         CaptureError,
         CheckFailed,
@@ -102,7 +101,7 @@ _HOMES = {
     "OrtBackend": "ortlens.backend.api",
     "OrtBackendOptions": "ortlens.backend.options",
     "ExportOptions": "ortlens.backend.options",
-    "register_op": "ortlens.backend.custom",
+    "register_op": "ortlens.backend.options",
     "is_onnxrt_backend_supported": "ortlens.backend.api",
     "torch_compile_backend": "ortlens.backend.api",
     "OrtLensError": "ortlens.errors",

@@ -1,9 +1,17 @@
-"""What the system knows of a process: whether it runs, the memory that it holds, the cores that it may use."""
+"""What the system knows of a process: whether it runs, the memory that it holds, the cores that it may use and that others use."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def usable_cores() -> int:
@@ -30,3 +38,76 @@ def resident_bytes(pid: int) -> int | None:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError, AttributeError):  # Windows has no sysconf
         return None
+
+
+class _Figures(ctypes.Structure):
+    """`struct mallinfo2` of glibc's `malloc.h`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    )
+
+
+@functools.cache
+def _mallinfo2() -> Callable[[], Any] | None:
+    """Return the C function; None where there is none: glibc has it from 2.33 on, other C libraries lack it."""
+    try:
+        function = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError):
+        return None
+    function.restype = _Figures
+    return function
+
+
+def heap_bytes() -> int | None:
+    """Count the bytes that `malloc` holds in all threads, with large blocks; None where the C library does not report it."""
+    figures = None if (function := _mallinfo2()) is None else function()
+    return None if figures is None else int(figures.uordblks) + int(figures.hblkhd)
+
+
+_STAT = Path("/proc/stat")
+_WATCHED_S = 0.1
+
+
+class CoreWatch:
+    """What has the cores of this machine while something is measured.
+
+    No clock tells: where a pool of threads meets at a barrier and one of them has no core, every call takes milliseconds, the fastest too.
+    """
+
+    def __init__(self) -> None:
+        """Begin to watch."""
+        self._began = _reading()
+
+    def shares(self) -> tuple[float, float] | None:
+        """Return how many cores other processes had, and how many were idle, on average since the watch began.
+
+        None where the system, unlike Linux, does not count them, or too soon: it counts in steps of 10 ms.
+        """
+        began, now = self._began, _reading()
+        if began is None or now is None or now.at - began.at < _WATCHED_S:
+            return None
+        passed = now.at - began.at
+        others = (now.used - began.used) - (now.own - began.own)
+        return max(0.0, others / passed), max(0.0, (now.idle - began.idle) / passed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """Clocks in seconds: wall time, time that the cores of the machine were used and idle, and the part of it that this process used."""
+
+    at: float
+    used: float
+    idle: float
+    own: float
+
+
+def _reading() -> _Reading | None:
+    try:
+        name, *figures = _STAT.read_bytes().split(b"\n", 1)[0].split()
+        user, nice, system, idle, waiting, *rest = (int(figure) / os.sysconf("SC_CLK_TCK") for figure in figures[:8])
+    except (OSError, ValueError, AttributeError):
+        return None
+    used = user + nice + system + sum(rest)  # interrupts, and what the host took for another guest
+    return _Reading(at=time.perf_counter(), used=used, idle=idle + waiting, own=time.process_time()) if name == b"cpu" else None

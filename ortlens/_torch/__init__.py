@@ -22,6 +22,9 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
+# ruff: noqa: F401 - the names are here for others to import
+# mypy: implicit-reexport
+
 from __future__ import annotations
 
 from ortlens._torch.aot import (
@@ -43,7 +46,6 @@ from ortlens._torch.aot import (
     varies_from_the_start,
     without_autocast,
 )
-from ortlens._torch.distributions import unchecked_distributions
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
     code_being_compiled,
@@ -81,8 +83,14 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
-from ortlens._torch.given_up import trace_again
-from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder
+from ortlens._torch.given_up import (
+    trace_again,
+)
+from ortlens._torch.process import (
+    computes_bfloat16,
+    openmp_pause,
+    torch_folder,
+)
 from ortlens._torch.programs import (
     composite_decompositions,
     copies_kept,
@@ -90,11 +98,14 @@ from ortlens._torch.programs import (
     exported_inputs,
     guard_texts,
     replaced_buffers,
+    unchecked_distributions,
     with_guards,
     with_renamed_guards,
     without_tokens,
 )
-from ortlens._torch.quiet import quiet
+from ortlens._torch.quiet import (
+    quiet,
+)
 from ortlens._torch.tensors import (
     depends_on_data,
     expression_of,
@@ -123,97 +134,3 @@ from ortlens._torch.tensors import (
     unflatten,
     version_of,
 )
-
-__all__ = [
-    "TRACE_LOGGER",
-    "NodeRecorder",
-    "add_opset_imports",
-    "aot_backend",
-    "autocasts",
-    "boxed",
-    "code_being_compiled",
-    "code_wrapped_by_compiled",
-    "compiled_callable",
-    "composite_decompositions",
-    "computes_bfloat16",
-    "copies_kept",
-    "current_compile_id",
-    "custom_functions",
-    "decomposition_of",
-    "decomposition_table",
-    "depends_on_data",
-    "differentiable_results",
-    "dispatch",
-    "display_code",
-    "dynamo_backend",
-    "dynamo_entry",
-    "example_of",
-    "exported_guards",
-    "exported_inputs",
-    "expression_of",
-    "expression_over",
-    "fake_mode_of",
-    "fake_tensor",
-    "fixed_sizes",
-    "flatten",
-    "flatten_as",
-    "graph_break_hints",
-    "graph_break_registry",
-    "guard_texts",
-    "has_own_operators",
-    "holds_transforms",
-    "innermost_backend",
-    "input_sources",
-    "insert_type_promotion",
-    "is_compiled_by_itself",
-    "is_fake",
-    "is_fake_of",
-    "is_of_dynamo",
-    "is_signal",
-    "is_symbolic",
-    "is_traced",
-    "is_wrapper",
-    "is_zero_tensor",
-    "isolated_compilations",
-    "line_being_traced",
-    "lookup_backend",
-    "map_tensors",
-    "modules_compiled_by",
-    "mutated_input_indices",
-    "named_leaves",
-    "needs_data",
-    "openmp_pause",
-    "qualified_name",
-    "quiet",
-    "real_tensors",
-    "recompiled_scope",
-    "record_lookups",
-    "registry_with",
-    "relaid_inputs",
-    "replaced_buffers",
-    "returns_outputs_unchanged",
-    "scaled_term",
-    "shallow_spec",
-    "share_storage",
-    "shared_registry",
-    "size_hint",
-    "spec_children",
-    "static_input_indices",
-    "tangent_indices",
-    "tensors_of",
-    "torch_folder",
-    "trace_again",
-    "trace_artifact",
-    "unchecked_distributions",
-    "uncompiled",
-    "unflatten",
-    "unlogged_failures",
-    "unlogged_steps",
-    "user_outputs",
-    "varies_from_the_start",
-    "version_of",
-    "with_guards",
-    "with_renamed_guards",
-    "without_autocast",
-    "without_tokens",
-]

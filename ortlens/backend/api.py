@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from ortlens.backend.lowering.exported import CompiledProgram
-    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.records import Phase
 

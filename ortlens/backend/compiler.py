@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens.backend.cache import whole_graph
 from ortlens.backend.cache.store import ModelCache
-from ortlens.backend.context import CompileContext
-from ortlens.backend.custom import registered_ops
+from ortlens.backend.context import CompileContext, RunCounts
 from ortlens.backend.error_text import short_text
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.runtime.run_counts import RunCounts
-from ortlens.backend.runtime.speed_trial import SpeedTrials
+from ortlens.backend.options import registered_ops
+from ortlens.backend.runtime.left_to_torch import SpeedTrials
 from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class GraphCompiler:
         of Dynamo's graph.
         """
         from ortlens.backend.graph import CompiledGraph
-        from ortlens.backend.recording.structured_trace import trace_partitions
+        from ortlens.backend.recording.reporter import trace_partitions
 
         context = CompileContext(
             options=self.options,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import collections
+import os
+import pathlib
+import threading
 import warnings
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.backend.dump import dump_model
+from ortlens._files import whole_file
 from ortlens.backend.error_text import full_text, short_text
-from ortlens.backend.runtime.failures import IN_A_ROW
-from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS
+from ortlens.backend.options import dump_prefix
+from ortlens.backend.runtime.left_to_torch import IN_A_ROW
+from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, RunnerCallbacks, count_of
 from ortlens.errors import ConversionError
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
+    import itertools
     from collections.abc import Sequence
 
     import onnx
@@ -21,11 +28,9 @@ if TYPE_CHECKING:
     from ortlens.backend.cache.store import ModelCache
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.recording.reporter import GraphReporter
-    from ortlens.backend.runtime.failures import Verdict
-    from ortlens.backend.runtime.run_counts import RunCounts
+    from ortlens.backend.runtime.left_to_torch import SpeedTrials, Verdict
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.backend.runtime.session_info import SessionInfo
-    from ortlens.backend.runtime.speed_trial import SpeedTrials
+    from ortlens.backend.runtime.session import SessionInfo
     from ortlens.backend.runtime.turns import Comparison
     from ortlens.trace.runlog import RunLog
 
@@ -36,9 +41,34 @@ _FAILED: dict[Verdict, str] = {
 }
 
 
+class RunCounts:
+    """The counters of all partitions of a backend."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._live: dict[int, itertools.count[int]] = {}
+        self._gone: list[int] = []  # appending is atomic; a finalizer may run in any thread, and must not wait for a lock
+
+    def follow(self, owner: object, counter: itertools.count[int]) -> None:
+        """Count the runs of a partition from now on, even when its runner is gone; `counter` must not refer to the runner."""
+        self._live[id(counter)] = counter
+        weakref.finalize(owner, self._settle, id(counter)).atexit = False
+
+    def total(self) -> int:
+        """Count all runs so far."""
+        return sum(self._gone) + sum(count_of(counter) for counter in list(self._live.values()))
+
+    def _settle(self, key: int) -> None:
+        self._gone.append(count_of(self._live.pop(key)))
+
+
+_numbers: dict[str, int] = collections.defaultdict(int)  # of dumped files, by prefix
+_lock = threading.Lock()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileContext:
-    """How one graph is compiled. It also serves the graph's runners as their `RunnerContext`.
+    """How one graph is compiled.
 
     Attributes:
         options: The user's options.
@@ -72,7 +102,17 @@ class CompileContext:
                 raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
         return model
 
-    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
+    def callbacks(self) -> RunnerCallbacks:
+        """Return what the runners of the graph call."""
+        return RunnerCallbacks(
+            session_made=self._session_made,
+            run_failed=self._run_failed,
+            session_dropped=self._session_dropped,
+            left_to_torch=self._left_to_torch,
+            stale_weights_detected=self._stale_weights_detected,
+        )
+
+    def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
         """Dump the model of a partition's first session and report it; return the log for its calls, None without a reporter."""
         if self.counts is not None and not runner.ran_before:
             self.counts.follow(runner, runner.counter)
@@ -84,25 +124,25 @@ class CompileContext:
             self.reporter.provider_missing(missing, info.providers)
         return self.reporter.session_made(runner, info, dumped)
 
-    def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
+    def _run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
         """Report a run that ONNX Runtime failed and PyTorch did not."""
         self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
         if self.reporter is not None and verdict == "partition lost":
             self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
 
-    def session_dropped(self, runner: PartitionRunner) -> None:
+    def _session_dropped(self, runner: PartitionRunner) -> None:
         """Report a session that was dropped because many others were used since."""
         if self.reporter is not None:
             self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
 
-    def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
+    def _left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
         """Report that a partition is left to PyTorch from now on because that is faster."""
         if self.reporter is not None:
             ort_ns, torch_ns = map(time_from_ns, compared.least_ns)
             reason = f'on_slow="fallback": a run of its partition took {ort_ns} in ONNX Runtime and {torch_ns} in PyTorch'
             self.reporter.partition_lost(runner, reason, code="policy")
 
-    def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
+    def _stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
         """Report and warn of changed weights that earlier calls may have missed; after `calls` every change is noticed."""
         shapes = [list(node.meta["val"].shape) for node in runner.partition.inputs if node.name in names]
         which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
@@ -118,8 +158,25 @@ class CompileContext:
         warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
 
     def _dump(self, runner: PartitionRunner) -> str | None:
+        """Write a model and the text of its FX graph; return the path of the model, None when nothing is dumped.
+
+        Files are numbered from 0 for each prefix, across all backends of the process.
+        """
+        prefix = dump_prefix(self.options)
+        if not prefix:
+            return None
+        with _lock:
+            number = _numbers[prefix]
+            _numbers[prefix] += 1
+        path = pathlib.Path(f"{prefix}{number}.onnx")
         try:
-            return dump_model(runner.model, runner.partition.module, self.options)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as binary, whole_file(path.with_suffix(".txt")) as text:  # both are on the disk before either is in place
+                binary.write(runner.model.SerializeToString())
+                binary.flush()
+                os.fsync(binary.fileno())
+                text.write(f"{runner.partition.module.graph}\n".encode())
         except OSError as error:
             self.report_failure("dump_failed", "a model could not be dumped; it runs nevertheless", error)
             return None
+        return str(path)

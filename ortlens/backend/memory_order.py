@@ -1,4 +1,4 @@
-"""In which order the dimensions of a tensor lie in memory, and how to lay values out in another order.
+"""How tensors lie in memory: the order of their dimensions, how to lay values out in another order, and whether two overlap.
 
 ONNX Runtime takes and returns contiguous tensors only. A transposed or channels-last tensor is contiguous after a permutation of its
 dimensions; that permutation is its memory order. Expanded and padded tensors have none and are laid out anew by `restride`.
@@ -6,6 +6,7 @@ dimensions; that permutation is its memory order. Expanded and padded tensors ha
 
 from __future__ import annotations
 
+import bisect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ortlens import _torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Iterable, Sequence
 
 _UNKNOWN = 11  # stands for a data-dependent size; small numbers would make strides look dense by chance
 
@@ -40,13 +41,28 @@ def memory_order(meta: Any) -> tuple[int, ...] | None:
     if 0 in sizes or any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
         return None
     order = tuple(order_from_strides(sizes, strides))
-    dense = _is_dense([sizes[dim] for dim in order], [strides[dim] for dim in order])
+    dense = _are_dense([sizes[dim] for dim in order], [strides[dim] for dim in order])
     return order if dense and order != tuple(range(len(order))) else None
 
 
 def is_contiguous(value: object) -> bool:
     """Tell whether a value is contiguous, or no strided tensor; unlike torch's own method, this adds no guard."""
-    return not isinstance(value, torch.Tensor) or value.layout is not torch.strided or _is_dense(*_hints(value))
+    return not isinstance(value, torch.Tensor) or value.layout is not torch.strided or _are_dense(*_hints(value))
+
+
+def is_dense(value: object) -> bool:
+    """Tell whether a value is contiguous, or a permutation makes it so."""
+    return is_contiguous(value) or memory_order(value) is not None
+
+
+def has_fixed_sizes(meta: torch.Tensor) -> bool:
+    """Tell whether no size of a tensor in a trace is symbolic."""
+    return all(isinstance(size, int) for size in meta.shape)
+
+
+def span(tensor: torch.Tensor) -> int:
+    """Count the elements from the first one of a tensor in memory to its last, with the gaps between them."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
 
 
 def laid_out(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:
@@ -63,7 +79,7 @@ def reorder(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 def needs_restride(meta: torch.Tensor) -> bool:
     """Tell whether PyTorch expects strides that no permuted contiguous tensor has: those of expanded or padded tensors."""
     sizes, strides = _hints(meta)
-    return 0 not in sizes and not _is_dense(sizes, strides) and memory_order(meta) is None
+    return 0 not in sizes and not _are_dense(sizes, strides) and memory_order(meta) is None
 
 
 def may_overlap_itself(meta: torch.Tensor) -> bool:
@@ -104,12 +120,7 @@ def with_layout_of(tensor: torch.Tensor, given: torch.Tensor, *, whole: bool = F
     same &= not whole or tensor.untyped_storage().nbytes() // tensor.element_size() >= room_given
     if same or tensor.shape != given.shape or not tensor.numel():
         return tensor
-    end = (
-        room_given
-        if whole
-        else 1 + given.storage_offset() + sum((size - 1) * stride for size, stride in zip(given.shape, given.stride(), strict=True))
-    )
-    room = torch.empty(end, dtype=tensor.dtype, device=tensor.device)
+    room = torch.empty(room_given if whole else given.storage_offset() + span(given), dtype=tensor.dtype, device=tensor.device)
     return room.as_strided(given.shape, given.stride(), given.storage_offset()).copy_(tensor)
 
 
@@ -118,7 +129,7 @@ def _hints(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
     return sizes, strides
 
 
-def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+def _are_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Tell whether these are the strides of a contiguous tensor; those of dimensions of size 1 do not matter."""
     expected = 1
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
@@ -126,3 +137,73 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         expected *= max(size, 1)
     return True
+
+
+_EXACT_ELEMENTS = 1 << 22
+"""Most elements of interleaved tensors whose places are compared one by one."""
+
+
+def are_disjoint(written: Container[int], frozen: Sequence[tuple[int, int]], *blocks: int) -> bool:
+    """Tell whether blocks of memory that a run writes into overlap no other, so that only the operator that writes changes them.
+
+    `blocks` holds address and size in bytes of each in turn, `written` the positions of those written into; `frozen` comes from `merged`.
+    """
+    end_of_any = end_of_written = 0
+    for start, size, at in sorted(zip(blocks[::2], blocks[1::2], range(len(blocks) // 2), strict=True)):
+        if start < end_of_written or (at in written and start < end_of_any):
+            return False
+        end_of_any = max(end_of_any, start + size)
+        if at in written:
+            end_of_written = start + size
+            after = bisect.bisect_left(frozen, (end_of_written, 0))
+            if after and frozen[after - 1][1] > start:
+                return False
+    return True
+
+
+def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge blocks (address, size in bytes) into gapless stretches in order, each as its first address and the first one behind."""
+    found: list[tuple[int, int]] = []
+    for start, size in sorted(blocks):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], start + size))
+        else:
+            found.append((start, start + size))
+    return found
+
+
+def tensors_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors share memory; true also for interleaved ones with too many elements to compare.
+
+    Pieces of a split lie between one another without sharing any.
+    """
+    if not one.numel() or not other.numel():
+        return False
+    first, size = block_of(one)
+    start, length = block_of(other)
+    if first + size <= start or start + length <= first:
+        return False
+    dense, alike = size == one.nbytes or length == other.nbytes, one.element_size() == other.element_size()
+    if dense or not alike or one.numel() + other.numel() > _EXACT_ELEMENTS:
+        return True
+    return not set(_places(one)).isdisjoint(_places(other))
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Tell whether elements share a place, as in an expanded tensor; true also for odd strides with too many elements to compare."""
+    return may_overlap_itself(tensor) and (tensor.numel() > _EXACT_ELEMENTS or len(set(_places(tensor))) < tensor.numel())
+
+
+def block_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Find the memory that a tensor reaches over: its address, and its size in bytes with the gaps between elements."""
+    if tensor.is_contiguous():
+        return tensor.data_ptr(), tensor.nbytes
+    return tensor.data_ptr(), span(tensor) * tensor.element_size()
+
+
+def _places(tensor: torch.Tensor) -> list[int]:
+    """Return the addresses of the elements."""
+    places = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return (places.reshape(-1) * tensor.element_size() + tensor.data_ptr()).tolist()

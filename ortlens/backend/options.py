@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from ortlens.backend.custom import check_table
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -228,3 +228,52 @@ def _unknown_message(unknown: Sequence[object], valid: Sequence[str]) -> str:
     guesses = {name: difflib.get_close_matches(str(name), valid, n=1) for name in unknown}
     said = ", ".join(f"{name!r}" + (f" (did you mean {guess[0]!r}?)" if guess else "") for name, guess in guesses.items())
     return f"unknown option{'s' if len(unknown) > 1 else ''} {said}; valid options are: {', '.join(valid)}"
+
+
+_lock = threading.Lock()
+_registered: dict[Any, Callable[..., Any]] = {}
+
+
+def register_op(target: Any, function: Callable[..., Any]) -> None:
+    """Convert an operator with a function of your own, in all later compilations of this process.
+
+    Args:
+        target: An op overload, such as `torch.ops.mylib.scale.default`.
+        function: An ONNX Script function that takes the operator's arguments. It takes precedence over the built-in function; a
+            backend's `custom_translation_table` takes precedence over it.
+
+    Raises:
+        UsageError: The target is not an op overload, or the function is not callable.
+    """
+    check_entry(target, function, "register_op")
+    with _lock:
+        _registered[target] = function
+
+
+def registered_ops() -> dict[Any, Callable[..., Any]]:
+    """Copy the table of the functions that were registered so far, by op overload."""
+    with _lock:
+        return dict(_registered)
+
+
+def check_entry(target: Any, function: Any, what: str) -> None:
+    """Raise `UsageError` unless the target is an op overload and the function callable; `what` says where the entry is from."""
+    if not hasattr(target, "_schema"):
+        overloads = getattr(target, "overloads", None)
+        advice = f"; name one of its overloads: {', '.join(f'{target}.{name}' for name in overloads())}" if callable(overloads) else ""
+        raise UsageError(f"{what}: {target!r} is not an op overload such as torch.ops.aten.relu.default{advice}")
+    if not callable(function):
+        raise UsageError(f"{what}: the function for {target} is a {type(function).__name__}, which is not callable")
+
+
+def check_table(table: Any) -> None:
+    """Raise `UsageError` unless a translation table maps op overloads to functions."""
+    if not isinstance(table, Mapping):
+        raise UsageError(f"custom_translation_table must map op overloads to ONNX Script functions, not be a {type(table).__name__}")
+    for target, function in table.items():
+        check_entry(target, function, "custom_translation_table")
+
+
+def dump_prefix(options: OrtBackendOptions) -> str:
+    """Return the option `dump_path`, else the environment variable `ONNXRT_DUMP_PATH`; empty when nothing is dumped."""
+    return str(options.dump_path or os.environ.get("ONNXRT_DUMP_PATH") or "")

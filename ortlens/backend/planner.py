@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.cache.fingerprint import key_of
+from ortlens.backend.cache.store import CachedModel
+from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.converter import NodeFailures
+from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes
-from ortlens.backend.custom import registered_ops
 from ortlens.backend.error_text import short_text
 from ortlens.backend.lowering import buffer_writes, passes
-from ortlens.backend.models import model_of
+from ortlens.backend.options import registered_ops
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
 from ortlens.backend.runtime import in_place
+from ortlens.backend.runtime.devices import cpu_provider_computes, reason_against, runs_on_cpu_alone
 from ortlens.backend.runtime.program import eager_nodes
-from ortlens.backend.runtime.providers import cpu_provider_computes, reason_against, runs_on_cpu_alone
-from ortlens.backend.runtime.runner_from_model import runner_from_model
+from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
 from ortlens.progress import progress
@@ -28,10 +31,12 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import onnx_ir as ir
     import torch.fx
 
     from ortlens.backend.context import CompileContext
     from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.recording.reporter import Phases
     from ortlens.backend.runtime.runner import PartitionRunner
 
@@ -134,7 +139,7 @@ class Planner:
     def _runner(self, partition: extraction.Partition, step: Callable[[int], None], *, last: bool) -> PartitionRunner | None:
         """Make the runner of a partition; None when nodes had to be excluded."""
         try:
-            cached, hit = model_of(partition, self._context, self._phases, step)
+            cached, hit = self._model_of(partition, step)
         except NodeFailures as failures:
             self._exclude(partition, failures, last=last)
             return None
@@ -146,14 +151,62 @@ class Planner:
             partition,
             model,
             cached.facts,
-            self._context,
+            self._context.options,
+            self._context.callbacks(),
             weight_inputs=frozenset(place for place, node in enumerate(partition.inputs) if node in static),
             inference=inference,
             alternates=not inference or self.plan.partition_count > 1 or bool(eager_nodes(self.plan)),
             work=work_of(partition.nodes),
             updates=self._updates(partition),
             cached=hit,
+            trials=self._context.trials,
         )
+
+    def _model_of(self, partition: extraction.Partition, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
+        """Load a partition's model from the cache or make it, before the user's transforms; tells whether it comes from the cache."""
+        cache = self._context.cache
+        if cache is None:
+            return self._converted(partition, step), False
+        key = model_key(partition, self._context)
+        cached = cache.load(key)
+        if cached is not None:
+            return cached, True
+        made = self._converted(partition, step)
+        if key is not None and made.facts["optimized"]:
+            try:
+                cache.store(key, made)
+            except OSError as error:
+                title = "a converted model could not be kept in cache_dir; it runs nevertheless"
+                self._context.report_failure("cache_failed", title, error)
+        return made, False
+
+    def _converted(self, partition: extraction.Partition, step: Callable[[int], None]) -> CachedModel:
+        options, started = self._context.options, time.perf_counter_ns()
+        try:
+            name = f"partition_{partition.index}"
+            converted = converter.onnx_from_partition(partition.module, self._context.registry, name, step, upcast=options.upcast)
+        finally:
+            self._phases.convert_ns += time.perf_counter_ns() - started
+        started = time.perf_counter_ns()
+        model, optimized = self._optimized(partition, converted.model)
+        if wanted := options.export_options and options.export_options.opset_version:
+            model = converter.to_opset(model, wanted)
+        proto = converter.proto_from_model(model, converted.output_types)
+        self._phases.optimize_ns += time.perf_counter_ns() - started
+        names = [value.name for value in proto.graph.output]
+        return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized, "outputs": names})
+
+    def _optimized(self, partition: extraction.Partition, model: ir.Model) -> tuple[ir.Model, bool]:
+        """Optimise a model; tells whether that succeeded."""
+        if self._context.dry_run:
+            return model, False
+        try:
+            return optimize_model(model), True
+        except Exception as error:  # noqa: BLE001 - optimisation is optional, and a failed pass leaves the model unchanged
+            if self._context.reporter is not None:
+                title = f"the ONNX optimiser failed on partition_{partition.index}; the model runs unoptimised"
+                self._context.reporter.failure("optimiser_failed", title, error)
+            return model, False
 
     def _exclude(self, partition: extraction.Partition, failures: NodeFailures, *, last: bool) -> None:
         if self._context.options.on_error == "raise":
@@ -162,3 +215,8 @@ class Planner:
         self.exclusions.conversion_failed(failures.failures)
         if last:
             self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
+
+
+def model_key(partition: Partition, context: CompileContext) -> str | None:
+    """Return the cache key of a partition's model; None if the partition has none."""
+    return key_of("partition", partition.module, partition.index, context.options.export_options, context.options.upcast)

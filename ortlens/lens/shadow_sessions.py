@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.runtime.call import make_call
-from ortlens.backend.runtime.runner import PartitionRunner
+from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
 from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.binding import Output
-    from ortlens.backend.runtime.failures import Verdict
-    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.session import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice
-    from ortlens.backend.runtime.turns import Comparison
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
@@ -46,36 +43,6 @@ class ShadowSession:
     model: onnx.ModelProto
     session_id: str | None
     info: SessionInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Unrecorded:
-    """A `RunnerContext` that records nothing.
-
-    Attributes:
-        options: Options of the runner.
-        trials: None: what is measured is not tried once more.
-    """
-
-    options: OrtBackendOptions
-    trials: None = None
-
-    def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog:
-        """Give a log that belongs to no capture, so that calls of a variant cost as much as recorded ones."""
-        del runner, info
-        return _private_log()
-
-    def run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
-        """Ignore a failure, which `on_error="raise"` raises anyway."""
-
-    def session_dropped(self, runner: PartitionRunner) -> None:
-        """Ignore the end of a session."""
-
-    def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
-        """Ignore the result of a trial, which is never made."""
-
-    def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
-        """Ignore changed weights; the runner that serves the user reports them."""
 
 
 def shadow_session_of(
@@ -144,7 +111,7 @@ def variant_of(
     )
     return PartitionRunner(
         replace(runner.factory, options=options, model=model or runner.model, threads=choice),
-        Unrecorded(options),
+        UNRECORDED,
         weight_inputs=runner.weight_inputs,
         freezes=runner.freezes if freezes is None else freezes,
     )
@@ -161,6 +128,10 @@ def _private_log() -> RunLog:
 
 def _raised_in_log(error: Exception) -> None:
     raise error
+
+
+UNRECORDED = RunnerCallbacks(session_made=lambda *_: _private_log())
+"""Those of a runner that is measured: its log belongs to no capture, so that calls of a variant cost as much as recorded ones."""
 
 
 def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from ortlens._process import usable_cores
 from ortlens.analysis.compare.ways import MIN_ROUNDS, ratio_interval
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
-from ortlens.backend.runtime.session_config import WITHOUT_OVERFLOW
+from ortlens.backend.runtime.session import WITHOUT_OVERFLOW
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.time_budget import TimeBudget

@@ -21,7 +21,7 @@ from torch import nn
 
 import ortlens
 from ortlens import ExportOptions, Lens, OrtBackend, OrtBackendOptions, UsageError
-from ortlens.backend.runtime import providers
+from ortlens.backend.runtime import devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def _own_instances() -> Iterator[None]:
 @pytest.fixture
 def _four_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with more providers than this one; which of them a session would get is decided without it."""
-    monkeypatch.setattr(providers, "available", lambda: (MAIA, CUDA, OTHER, CPU))
+    monkeypatch.setattr(devices, "available", lambda: (MAIA, CUDA, OTHER, CPU))
 
 
 def two_pieces(x: torch.Tensor) -> Any:
@@ -56,12 +56,12 @@ def run(options: Any = None, function: Any = two_pieces) -> Lens:
     return lens
 
 
-def chosen(*devices: str, **options: Any) -> list[tuple[str, dict[str, Any]]]:
-    return providers.providers_for([torch.device(name) for name in devices], OrtBackendOptions(**options))
+def chosen(*kinds: str, **options: Any) -> list[tuple[str, dict[str, Any]]]:
+    return devices.providers_for([torch.device(name) for name in kinds], OrtBackendOptions(**options))
 
 
-def names(*devices: str, **options: Any) -> list[str]:
-    return [name for name, _ in chosen(*devices, **options)]
+def names(*kinds: str, **options: Any) -> list[str]:
+    return [name for name, _ in chosen(*kinds, **options)]
 
 
 @pytest.mark.usefixtures("_four_providers")

@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from ortlens import Lens
-from ortlens.backend.runtime import _ort, providers
+from ortlens.backend.runtime import devices
 from tests.integration.against_eager import same_as_eager
 
 if TYPE_CHECKING:
@@ -196,11 +196,11 @@ def test_8_2_mixed_devices() -> None:
 
 
 def test_8_2_devices_and_their_names() -> None:
-    kinds = [_ort.device_of(torch.device(name)).device_type() for name in ("cpu", "cuda:1", "maia")]
+    kinds = [devices.ort_device(torch.device(name)).device_type() for name in ("cpu", "cuda:1", "maia")]
     assert kinds == [0, 1, 3], "OrtDevice::CPU, GPU, NPU"
-    assert _ort.device_of(torch.device("cuda:1")).device_id() == 1
+    assert devices.ort_device(torch.device("cuda:1")).device_id() == 1
     for name in ("xpu", "mps", "meta"):
-        assert name in (providers.reason_against(name) or "")
+        assert name in (devices.reason_against(name) or "")
 
 
 def test_8_2_nvtx_ranges_where_cuda_is_present(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 import ortlens
-from ortlens.backend import models
+from ortlens.backend import planner
 from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.runtime import program
@@ -60,7 +60,7 @@ def rewriting(change: Callable[[ir.Model], None]) -> Plant:
             change(optimized)
             return optimized
 
-        patch.setattr(models, "optimize_model", rewritten)
+        patch.setattr(planner, "optimize_model", rewritten)
 
     return plant
 

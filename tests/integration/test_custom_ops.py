@@ -15,7 +15,7 @@ from torch.export import export
 
 import ortlens
 from ortlens import Lens, OrtBackend
-from ortlens.backend import custom
+from ortlens.backend import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def use(x: torch.Tensor) -> Any:
 @pytest.fixture(autouse=True)
 def _own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the process as it was: there is no way to take an operator back."""
-    monkeypatch.setattr(custom, "_registered", {})
+    monkeypatch.setattr(options, "_registered", {})
     OrtBackend.clear_cached_instances()
     yield
     OrtBackend.clear_cached_instances()

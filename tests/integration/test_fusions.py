@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend.runtime import session_config, session_factory
+from ortlens.backend.runtime import session, session_factory
 from tests.integration.against_eager import assert_same
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., collections.Counter[str]]:
     """Compiles a function, compares it with eager, and counts the operators that ONNX Runtime was left with."""
     optimized = tmp_path / "optimized.onnx"
-    plain = session_config.default_session_options
+    plain = session.default_session_options
 
     def that_writes(choice: Any) -> Any:  # noqa: ANN401
         options = plain(choice)

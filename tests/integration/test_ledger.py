@@ -15,9 +15,8 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.overview import overview_of
-from ortlens.backend.runtime.failures import IN_A_ROW
+from ortlens.backend.runtime.left_to_torch import AFTER_CALLS, IN_A_ROW
 from ortlens.backend.runtime.session_factory import SessionFactory
-from ortlens.backend.runtime.speed_trial import AFTER_CALLS
 from ortlens.demo import _model_and_tokens
 from ortlens.lens.measuring import ledger_pass
 from tests.integration.small_models import SMALL_MODELS
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.ledger import LedgerTotals
-    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.session import SessionInfo
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.records import SessionCause
 

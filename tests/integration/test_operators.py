@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import nn
 
 import ortlens
-from ortlens.backend.runtime.session_config import SessionConfig
+from ortlens.backend.runtime.session import SessionConfig
 from tests.integration.against_eager import same_as_eager
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ortlens import Lens
-from ortlens.backend.runtime.session_config import SessionConfig
+from ortlens.backend.runtime.session import SessionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend.runtime import heap
+from ortlens import _process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.session import SessionInfo
 
 SIDE = 512
 SIZE = 2 * SIDE * SIDE * 4
@@ -128,7 +128,7 @@ def test_a_frozen_callable_and_a_lens_take_the_option(prepack: bool) -> None:  #
     assert lens.numerics.ok.all()
     assert list(lens.sessions.shareable_bytes) == [SIZE]
     assert list(lens.sessions.copied_bytes) == [SIZE if prepack else 0]
-    if heap.heap_bytes() is not None:
+    if _process.heap_bytes() is not None:
         (held,) = lens.sessions.held_bytes
         assert (held > 0.9 * SIZE) if prepack else (held < 0.2 * SIZE)
 
@@ -180,7 +180,7 @@ def test_without_guards_of_modules_changed_weights_are_noticed_nevertheless(chan
 
 
 def test_a_c_library_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap, "_mallinfo2", lambda: None)
+    monkeypatch.setattr(_process, "_mallinfo2", lambda: None)
     lens = ortlens.Lens()
     torch.compile(torch.relu, backend=lens)(torch.rand(3))
     assert lens.sessions.held_bytes.isna().all()

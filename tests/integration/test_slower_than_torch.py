@@ -13,7 +13,7 @@ from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.backend.conversion.functions import basics
-from ortlens.backend.runtime import speed_trial
+from ortlens.backend.runtime import left_to_torch
 from tests.integration.small_models import SMALL_MODELS
 from tests.sample import sampled
 
@@ -221,11 +221,11 @@ def test_on_slow_leaves_the_slow_partition_to_torch_and_keeps_the_fast_one() -> 
     fast = torch.compile(bag, backend=lens)
     with torch.no_grad():
         wanted = bag(ids, offsets)
-        for _ in range(speed_trial.AFTER_CALLS + 3):
+        for _ in range(left_to_torch.AFTER_CALLS + 3):
             torch.testing.assert_close(fast(ids, offsets), wanted)
     (left,) = lens.captured().fallbacks
     assert left.reason_code == "policy"
-    assert lens.captured().sessions[0].calls == speed_trial.AFTER_CALLS + 1
+    assert lens.captured().sessions[0].calls == left_to_torch.AFTER_CALLS + 1
     assert slow_findings(lens) == []
     with torch.no_grad():
         lens.measure(ids, offsets)
@@ -235,17 +235,17 @@ def test_on_slow_leaves_the_slow_partition_to_torch_and_keeps_the_fast_one() -> 
     layers = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.GELU()))).eval()
     chain = torch.compile(layers, backend=kept)
     with torch.no_grad():
-        for _ in range(speed_trial.AFTER_CALLS + 3):
+        for _ in range(left_to_torch.AFTER_CALLS + 3):
             chain(torch.rand(4, 32))
     (trials,) = {id(graph.context.trials): graph.context.trials for graph in kept.live_graphs()}.values()
     assert trials is not None
-    assert trials.left_ns < speed_trial.ALL_NS
+    assert trials.left_ns < left_to_torch.ALL_NS
     assert kept.captured().fallbacks == ()
 
 
 def test_on_slow_keep_times_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed_trial.SpeedTrials, "compare", lambda *_: pytest.fail("a plain compilation times nothing"))
+    monkeypatch.setattr(left_to_torch.SpeedTrials, "compare", lambda *_: pytest.fail("a plain compilation times nothing"))
     fast = torch.compile(lambda x: x.sin(), backend="ortlens")
     with torch.no_grad():
-        for _ in range(speed_trial.AFTER_CALLS + 3):
+        for _ in range(left_to_torch.AFTER_CALLS + 3):
             fast(torch.rand(4))

@@ -15,7 +15,7 @@ import torch
 
 import ortlens
 from ortlens import _torch
-from ortlens.backend.recording import structured_trace
+from ortlens.backend.recording import reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,8 +83,8 @@ def test_tlparse_lists_them_under_their_compilation(trace: Path, tmp_path: Path)
 
 QUIET = """
 import torch, ortlens
-from ortlens.backend.recording import structured_trace
-structured_trace._described = lambda *_: print("described, though nobody reads it")
+from ortlens.backend.recording import reporter
+reporter._described = lambda *_: print("described, though nobody reads it")
 lens = ortlens.Lens()  # which listens to the same log
 torch.compile(torch.cos, backend="ortlens")(torch.ones(3))
 torch.compile(torch.sin, backend=lens)(torch.ones(3))
@@ -102,7 +102,7 @@ def test_a_failure_costs_the_entry_alone_and_is_in_the_capture(monkeypatch: pyte
     told: list[object] = []
     monkeypatch.setattr(_torch, "is_traced", lambda: True)
     monkeypatch.setattr(_torch, "trace_artifact", lambda _name, value: told.append(value))
-    monkeypatch.setattr(structured_trace if broken == "_described" else _torch, broken, lambda *_: 1 // 0)
+    monkeypatch.setattr(reporter if broken == "_described" else _torch, broken, lambda *_: 1 // 0)
     lens = ortlens.Lens()
     with pytest.warns(RuntimeWarning, match="integer division"):
         given = torch.compile(torch.cos, backend=lens)(torch.zeros(3))

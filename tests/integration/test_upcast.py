@@ -15,7 +15,7 @@ from torch import nn
 
 import ortlens
 from ortlens.backend.conversion import upcasting
-from ortlens.backend.runtime.session_config import SessionConfig
+from ortlens.backend.runtime.session import SessionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ import ortlens
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering import entry
 from ortlens.backend.runtime import call as call_module
-from ortlens.backend.runtime.session_config import SessionConfig
+from ortlens.backend.runtime.session import SessionConfig
 from tests.integration.planting import (
     BOUNDARY,
     LOWERING,

@@ -32,7 +32,7 @@ MORE = [
     ("Lens", "ortlens.lens.dynamo.listener.DynamoWatch._count_boundary"),
     ("Lens", "ortlens.lens.dynamo.listener._frame"),
     ("Lens", "ortlens.backend.lowering.entry.DynamoGraph._is_plain"),
-    ("Lens", "ortlens.backend.custom.registered_ops"),
+    ("Lens", "ortlens.backend.options.registered_ops"),
     ("Lens", "ortlens.backend.compiler.GraphCompiler.tables"),
     ("Lens", "ortlens._torch.aot.mutated_input_indices"),
     ("Lens", "ortlens._torch.aot.boxed"),

@@ -11,7 +11,7 @@ import hashlib
 import importlib.metadata
 import pathlib
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.fx
@@ -22,6 +22,7 @@ from ortlens._versions import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
 
 _PLAIN = (bool, int, float, complex, str, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _MAKES_MODELS = ("_torch", "analysis", "backend")
@@ -133,3 +134,17 @@ def _constant(module: torch.fx.GraphModule, node: torch.fx.Node) -> str:
 def _bytes_of(tensor: torch.Tensor) -> Iterator[bytes]:
     if tensor.numel():
         yield tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def key_of(
+    kind: Literal["partition", "whole graph"], module: torch.fx.GraphModule, *settings: object, inputs: Sequence[Any] | None = None
+) -> str | None:
+    """Compute the key of a partition's model or of a whole graph; None for a graph without a fingerprint, which is not cached.
+
+    It covers everything that the result depends on: the graph, the settings, the versions of all packages and the machine.
+    """
+    try:
+        text = text_of(module, inputs)
+    except NoFingerprint:
+        return None
+    return hashlib.sha256(f"{kind}\n{surroundings()}\n{settings!r}\n{text}".encode()).hexdigest()

@@ -17,12 +17,13 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.cache import fingerprint
-from ortlens.backend.cache.keys import key_of
+from ortlens.backend.cache.fingerprint import key_of
 from ortlens.backend.cache.store import CachedModel, ModelCache
-from ortlens.backend.dump import dump_prefix
 from ortlens.backend.gc_paused import gc_paused
+from ortlens.backend.options import dump_prefix
 from ortlens.backend.partitioning.extraction import Partition
-from ortlens.backend.runtime.runner_from_model import runner_from_model
+from ortlens.backend.runtime.devices import kind_of
+from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
 
@@ -85,7 +86,7 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
 
 
 def _described(value: Any) -> list[Any] | None:
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+    if not isinstance(value, torch.Tensor) or not kind_of(value.device).reads_torch_memory:
         return None
     return [str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride())]
 
@@ -142,12 +143,14 @@ def load(
         _partition(module, inputs, facts),
         context.transformed(cached.model),
         cached.facts,
-        context,
+        context.options,
+        context.callbacks(),
         weight_inputs=frozenset(facts["weights"]),
         inference=True,
         alternates=False,
         work=facts["work"],
         cached=True,
+        trials=context.trials,
     )
     return CachedGraph(runner, facts["outputs"], facts["windows"])
 

@@ -20,7 +20,7 @@ from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
-from ortlens.backend.runtime import providers
+from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
 
@@ -84,7 +84,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "schema": loader.SCHEMA,
         "model": _MODEL,
         "threads": 1 if one_thread else None,
-        "disabled_optimizers": unwanted_rewrites(model, [(providers.CPU, {})]),
+        "disabled_optimizers": unwanted_rewrites(model, [(devices.CPU, {})]),
         "signature": json_from_signature(arguments.signature),
         "parameters": list(arguments.positional()),
         "guards": _guards(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),

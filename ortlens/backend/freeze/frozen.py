@@ -10,8 +10,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
-from ortlens.backend.freeze.arguments import Arguments
-from ortlens.backend.freeze.forms import form_text, refuse_constants
+from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import lower_program, mutated_inputs, results_of, state_value

@@ -13,7 +13,7 @@ from ortlens import _torch
 from ortlens.backend.freeze.entry import EntryWriter
 from ortlens.backend.lowering.exported import mutated_inputs
 from ortlens.backend.lowering.returned_views import owner_of, resolved, resolving
-from ortlens.backend.memory_order import is_contiguous, memory_order
+from ortlens.backend.memory_order import is_contiguous, is_dense
 from ortlens.backend.runtime import call, in_place
 from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.program import eager_nodes, make_program
@@ -270,10 +270,10 @@ class FrozenSteps:
         """Tell whether a clone of state, or of a view of it, has the same strides, so that what surrounds it need not be copied."""
         state = self._values[owner]
         if not is_view:
-            return _is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
+            return is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
         made = zip(self._output_nodes(), self._results, strict=True)
         new = [value.meta["val"] for value, other in made if other.written == owner]
-        return all(map(is_contiguous, (state, *new))) and _is_dense(node.meta["val"])
+        return all(map(is_contiguous, (state, *new))) and is_dense(node.meta["val"])
 
     def _guarded(self, lines: list[str], entry: EntryWriter, *, needs_no_grad: bool) -> list[str]:
         if needs_no_grad:
@@ -299,10 +299,6 @@ def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]], *, dense: boo
     if len(copied) == 1 and dense:
         return [f"{names[0]} = {texts[0]}.clone()"]
     return [f"{''.join(f'{name}, ' for name in names)}= {entry.constant('in_copies', in_copies)}({', '.join(texts)})"]
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return is_contiguous(tensor) or memory_order(tensor) is not None
 
 
 def in_copies(*values: torch.Tensor) -> list[torch.Tensor]:

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ortlens import _torch
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import survived
-from ortlens.backend.recording.fx_records import Origins, fallback_record, is_dynamic, is_fallback, node_record, onnx_origins
-from ortlens.backend.recording.partition_records import (
+from ortlens.backend.recording.records import (
+    Origins,
     embedded_bytes,
+    fallback_record,
     frozen_bytes,
+    is_dynamic,
+    is_fallback,
     layout_copies,
     model_record,
+    node_record,
+    onnx_origins,
     partition_record,
     session_record,
 )
-from ortlens.backend.runtime.session_info import signature_text
+from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
 from ortlens.trace.guard import reported
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch.fx
 
+    from ortlens.backend.lowering.lowered import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import EagerLog, RunLog
 
@@ -244,3 +252,53 @@ class GraphReporter:
 def _first_copy(runners: list[PartitionRunner], node: torch.fx.Node) -> PartitionRunner | None:
     """Find the first partition that has its own copy of a hoisted size computation."""
     return next((runner for runner in runners if node in runner.partition.carried), None)
+
+
+ARTIFACT = "ortlens_partitions"
+"""Name of the artifact of each graph."""
+
+
+def trace_partitions(lowered: LoweredGraph, plan: Callable[[], Plan]) -> Exception | None:
+    """Write where each node of a graph runs into the trace, if torch writes one.
+
+    Return what failed, for the capture; the trace holds it in place of the entry. `plan` is not called without a trace.
+    """
+    if not _torch.is_traced():
+        return None
+    failure = None
+    try:
+        entry = _described(lowered, plan())
+    except Exception as error:  # noqa: BLE001 - observing never breaks the observed
+        failure, entry = error, {"error": f"{type(error).__name__}: {error}"[:2000]}
+    try:
+        _torch.trace_artifact(ARTIFACT, entry)
+    except Exception as error:  # noqa: BLE001 - likewise
+        failure = failure or error
+    return failure
+
+
+def _described(lowered: LoweredGraph, plan: Plan) -> dict[str, Any]:
+    partitions: dict[int, list[torch.fx.Node]] = {}
+    outside = []
+    for node, verdict in plan.verdicts.items():
+        if plan.in_partition(node):
+            partitions.setdefault(plan.level[node], []).append(node)
+        elif kind_of(node) in (NodeKind.COMPUTE, NodeKind.EFFECT):
+            outside.append(_placed(node) | {"reason_code": verdict.code, "reason": verdict.reason})
+    return {
+        "phase": lowered.phase,
+        "partitions": [
+            {
+                "partition": number,
+                "operators": dict(Counter(provenance.target_name(node) for node in nodes).most_common()),
+                "nodes": [node.name for node in nodes],
+            }
+            for number, nodes in enumerate(partitions[level] for level in sorted(partitions))
+        ],
+        "in_pytorch": outside,
+    }
+
+
+def _placed(node: torch.fx.Node) -> dict[str, Any]:
+    line = provenance.user_line(node)
+    return {"node": node.name, "operator": provenance.target_name(node), "file": line.file, "line": line.line, "source": line.source}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _native = onnxruntime.capi._pybind_state
 if not (hasattr(_native.OrtValue, "from_dlpack") and hasattr(_native.OrtValue, "to_dlpack")):
     raise UnsupportedVersionError(f"this build of onnxruntime {onnxruntime.__version__} has no DLPack; install onnxruntime>=1.23")
-_DEVICE_KINDS = {"cpu": 0, "cuda": 1, "maia": 3}  # OrtDevice::CPU, GPU, NPU in include/onnxruntime/core/framework/ortdevice.h
 
 
 def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any]) -> None:
@@ -35,9 +34,9 @@ def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any]) -> N
     vars(session)["_ortlens_values"] = values
 
 
-def device_of(device: torch.device) -> Any:
-    """Translate a torch device (cpu, cuda or maia) into an `OrtDevice` with default memory."""
-    return _native.OrtDevice(_DEVICE_KINDS[device.type], 0, device.index or 0)
+def device(kind: int, index: int) -> Any:
+    """Make an `OrtDevice` with default memory."""
+    return _native.OrtDevice(kind, 0, index)
 
 
 def new_binding(session: onnxruntime.InferenceSession) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime import _ort, devices
 from ortlens.backend.runtime.layout import permuted_name
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Binding:
         self.numbers = {item.name: number_buffer(item.meta) for item in inputs if item.bound and not isinstance(item.meta, torch.Tensor)}
         for name, buffer in self.numbers.items():
             element = dtypes.element_types()[buffer.dtype].onnx
-            self.bind_input(name, _ort.device_of(buffer.device), element, (), buffer.data_ptr())
+            self.bind_input(name, devices.ort_device(buffer.device), element, (), buffer.data_ptr())
         self.kept = [self._bind_constant(item, value) for item, value in constants if item.bound]
 
     def _bind_constant(self, item: Input, value: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ class Binding:
         plain = value.detach().resolve_neg()
         plain = (plain if item.permutation is None else plain.permute(item.permutation)).contiguous()
         kept = plain if plain.data_ptr() else plain.new_zeros(max(plain.numel(), 1))  # ONNX Runtime requires an address
-        self.bind_input(name, _ort.device_of(plain.device), dtypes.element_types()[plain.dtype].onnx, plain.shape, kept.data_ptr())
+        self.bind_input(name, devices.ort_device(plain.device), dtypes.element_types()[plain.dtype].onnx, plain.shape, kept.data_ptr())
         return kept
 
     def __del__(self) -> None:

@@ -20,12 +20,11 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.memory_order import inverse_order, needs_restride, reorder, restride
-from ortlens.backend.runtime import _ort
+from ortlens.backend.memory_order import are_disjoint, has_fixed_sizes, inverse_order, merged, needs_restride, reorder, restride
+from ortlens.backend.runtime import _ort, devices
 from ortlens.backend.runtime.binding import Binding, number_buffer
-from ortlens.backend.runtime.generated import function_from_source
+from ortlens.backend.runtime.generated import bytes_text, function_from_source
 from ortlens.backend.runtime.layout import permuted_name
-from ortlens.backend.runtime.overlaps import are_disjoint, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,7 +118,8 @@ class _Writer:
         self._outputs = outputs
         self._preallocate = preallocate
         metas = [item.meta for item in inputs] + [item.meta for item in outputs]
-        self._on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
+        kinds = [devices.kind_of(meta.device) for meta in metas if isinstance(meta, torch.Tensor)]
+        self._before_run = dict.fromkeys(kind.before_run for kind in kinds if kind.before_run is not None)
         self._terms = _term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
         self.constants: dict[str, Any] = {}
 
@@ -147,9 +147,7 @@ class _Writer:
         body += ["outputs_at = b.outputs_at"] if any("outputs_at[" in line for line in binding) else []
         body += self._ranged("bind", binding)
         body += ["rest()"] if resting else []  # after binding, which may copy inputs with PyTorch's threads
-        if self._on_cuda:
-            self.constants["synchronize"] = _synchronize_cuda
-            body.append("synchronize()")
+        body += [f"{self._constant('before', number, act)}()" for number, act in enumerate(self._before_run)]
         body += ["t1 = clock()"] if recording else []
         body += self._ranged("run", self._run())
         body += ["t2 = clock()"] if recording else []
@@ -164,10 +162,10 @@ class _Writer:
         return ["try: b.run(b.native, None)", *failed]
 
     def _ranged(self, part: str, lines: list[str]) -> list[str]:
-        """Put lines inside an NVTX range, if there is a CUDA device, whose profiler shows it."""
-        if not torch.cuda.is_available():
+        """Put lines inside a range of the device's profiler, if there is one."""
+        if (ranges := devices.profiler_ranges()) is None:
             return lines
-        self.constants.update(range_push=torch.cuda.nvtx.range_push, range_pop=torch.cuda.nvtx.range_pop)
+        self.constants.update(zip(("range_push", "range_pop"), ranges, strict=True))
         return [f"range_push('ortlens {part}')", *lines, "range_pop()"]
 
     def _constant(self, prefix: str, index: int, value: object) -> str:
@@ -194,7 +192,7 @@ class _Writer:
         name = self._constant("n", index, item.name if item.permutation is None else permuted_name(item.name))
         if not isinstance(item.meta, torch.Tensor):
             return [f"b.numbers[{name}].fill_(a{index})"]
-        device = self._constant("d", index, _ort.device_of(item.meta.device))
+        device = self._constant("d", index, devices.ort_device(item.meta.device))
         element = dtypes.element_types()[item.meta.dtype].onnx
         # PyTorch's operators do not always return the dtype of the trace (statistics of norms under autocast).
         dtype = self._constant("k", index, item.meta.dtype)
@@ -221,13 +219,13 @@ class _Writer:
         written = frozenset(at for at, (index, _) in enumerate(places) if any(output.in_place == index for output in self._outputs))
         check = functools.partial(are_disjoint, written, frozen)
         self.constants["are_disjoint"] = functools.lru_cache(maxsize=_KEPT_ADDRESSES)(check)
-        blocks = "".join(f"p{index}, {_bytes_text(index, meta)}, " for index, meta in places)
+        blocks = "".join(f"p{index}, {bytes_text(f'i{index}', meta)}, " for index, meta in places)
         return [f"apart = are_disjoint({blocks.removesuffix(', ')})"]
 
     @staticmethod
     def _bound_at(meta: torch.Tensor, known: str, pointer: str, bind: str) -> list[str]:
         """Bind a tensor, unless it has fixed sizes and lies where the binding has it already."""
-        if not all(isinstance(size, int) for size in meta.shape):
+        if not has_fixed_sizes(meta):
             return [bind]
         return [f"if {known} != {pointer}: {bind}; {known} = {pointer}"]
 
@@ -235,10 +233,10 @@ class _Writer:
         name = self._constant("o", index, output.name)
         if not isinstance(output.meta, torch.Tensor):
             buffer_type = self._constant("y", index, number_buffer(output.meta).dtype)
-            device = self._constant("e", index, _ort.device_of(torch.device("cpu")))
+            device = self._constant("e", index, devices.ort_device(torch.device("cpu")))
             element = dtypes.element_types()[self.constants[buffer_type]].onnx
             return [f"r{index} = empty((), dtype={buffer_type})", f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
-        device = self._constant("e", index, _ort.device_of(output.meta.device))
+        device = self._constant("e", index, devices.ort_device(output.meta.device))
         shape = self._shape(output)
         if shape is None:
             return [f"bind_output({name}, {device})"]
@@ -330,13 +328,3 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel():
         raise ValueError("an input has elements and no memory")
     return tensor
-
-
-def _bytes_text(index: int, meta: torch.Tensor) -> str:
-    """Write the source of the size of an input in bytes."""
-    return str(meta.numel() * meta.element_size()) if all(isinstance(size, int) for size in meta.shape) else f"i{index}.nbytes"
-
-
-def _synchronize_cuda() -> None:
-    """Wait for the work that torch has queued: ONNX Runtime runs on a stream of its own."""
-    torch.cuda.current_stream().synchronize()

@@ -7,8 +7,12 @@ import linecache
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ortlens.backend.memory_order import has_fixed_sizes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
 _numbers = itertools.count()
 
@@ -25,3 +29,8 @@ def function_from_source(name: str, source: str, scope: dict[str, Any]) -> Calla
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # None: no file that could change
     weakref.finalize(function, linecache.cache.pop, file, None).atexit = False
     return function
+
+
+def bytes_text(name: str, meta: torch.Tensor) -> str:
+    """Write the source of the size of a tensor in bytes, from the name of a variable that holds it."""
+    return str(meta.numel() * meta.element_size()) if has_fixed_sizes(meta) else f"{name}.nbytes"

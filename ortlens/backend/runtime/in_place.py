@@ -23,7 +23,8 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering import checks
-from ortlens.backend.memory_order import is_contiguous
+from ortlens.backend.memory_order import has_fixed_sizes, is_contiguous
+from ortlens.backend.runtime.devices import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
 def with_memory_of_inputs(
     outputs: Sequence[Output], inputs: Sequence[Input], updates: Mapping[int, int], model: onnx.ModelProto
 ) -> list[Output]:
-    """Let outputs of a session on the CPU take the memory of inputs, where that is proved to be right.
+    """Let outputs of a session take the memory of inputs, where that is proved to be right.
 
     Only contiguous ones of the input's dtype and fixed shape get `in_place`; `updates` comes from `updates_of`.
     """
@@ -141,9 +142,12 @@ def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[on
 
 def _are_alike(output: Output, source: Input) -> bool:
     made, given = output.meta, source.meta
-    if not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound) or made.device.type != "cpu":
+    if (
+        not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound)
+        or not kind_of(made.device).reads_torch_memory
+    ):
         return False
     laid = output.permutation is None and output.shape is None and source.permutation is None
     plain = laid and is_contiguous(made) and is_contiguous(given) and not given.is_neg()
-    fixed = all(isinstance(size, int) for size in (*made.shape, *given.shape))
+    fixed = has_fixed_sizes(made) and has_fixed_sizes(given)
     return plain and fixed and made.dtype is given.dtype and made.shape == given.shape and made.numel() > 0

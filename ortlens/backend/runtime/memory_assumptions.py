@@ -7,7 +7,6 @@ A trace takes its arguments for separate tensors: what it writes to one shows in
 from __future__ import annotations
 
 import bisect
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +14,8 @@ from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
 from ortlens.backend.lowering.layout_decisions import LayoutDecisions
-from ortlens.backend.memory_order import is_contiguous, memory_order
-from ortlens.backend.runtime.generated import function_from_source
-from ortlens.backend.runtime.overlaps import are_disjoint, block_of, merged, overlaps_itself, tensors_overlap
+from ortlens.backend.memory_order import are_disjoint, block_of, is_contiguous, memory_order, merged, overlaps_itself, tensors_overlap
+from ortlens.backend.runtime.generated import bytes_text, function_from_source
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ class MemoryAssumptions:
         lines += [f"t{leaf} = leaves[{leaf}]" for leaf in relevant]
         lines += [f"if not ({' and '.join(f't{leaf}.is_contiguous()' for leaf in relevant)}): return rarely(leaves)"] if relevant else []
         read = sorted({leaf for pair in pairs for leaf in pair} | {leaf for leaf in self._blocks if self._fixed_of(leaf)})
-        lines += [f"p{leaf} = t{leaf}.data_ptr(); e{leaf} = p{leaf} + {_bytes_text(leaf, self._metas[leaf])}" for leaf in read]
+        lines += [f"p{leaf} = t{leaf}.data_ptr(); e{leaf} = p{leaf} + {bytes_text(f't{leaf}', self._metas[leaf])}" for leaf in read]
         lines += [f"if p{one} < e{other} and p{other} < e{one}: return False" for one, other in pairs]
         for leaf in read:
             which = "all" if leaf in written else "state"
@@ -207,11 +205,6 @@ class MemoryAssumptions:
 
 def _blocks_of(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[int, int]]:
     return (block_of(tensor) for _, tensor in named if tensor.layout is torch.strided and not _torch.is_fake(tensor))
-
-
-def _bytes_text(leaf: int, meta: torch.Tensor) -> str:
-    fixed = not any(_torch.is_symbolic(size) for size in meta.shape)
-    return str(meta.element_size() * math.prod(meta.shape)) if fixed else f"t{leaf}.nbytes"
 
 
 def _layout_of(leaves: Sequence[Any], which: Iterable[int]) -> Any:

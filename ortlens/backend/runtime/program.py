@@ -18,6 +18,7 @@ import torch.fx
 
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.partitioning.support import NodeKind, kind_of
+from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.generated import function_from_source
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class _Writer:
             later = [node for node in drawn if checks and order[node] > min(checks)]
             if later:
                 found[index] = tuple({_device_of(node): node for node in reversed(later)}.values())
-            drawn += [node for node in nodes if step.node is not None and draws(node) and _device_of(node).type in ("cpu", "cuda")]
+            drawn += [node for node in nodes if step.node is not None and draws(node) and devices.kind_of(_device_of(node)).generator]
         return found
 
     def _restoring(self, lines: list[str], drawn: Iterable[torch.fx.Node]) -> list[str]:
@@ -134,9 +135,9 @@ class _Writer:
 
     def _generator(self, draw: torch.fx.Node) -> str:
         """Put the generator that a node draws from into the scope, under a name for this node; return the name."""
-        name = f"generator_{self._name(draw)}"
-        device = _device_of(draw)
-        self.scope[name] = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+        name, device = f"generator_{self._name(draw)}", _device_of(draw)
+        if (generator := devices.kind_of(device).generator) is not None:
+            self.scope[name] = generator(device.index or 0)
         return name
 
     def _needed(self, steps: list[_Step], output: torch.fx.Node) -> list[_Step]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import numpy_helper
 
-from ortlens.backend.runtime import providers
+from ortlens.backend.runtime import devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ _MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
     """List the optimizers of ONNX Runtime to disable for a model that holds frozen weights as initializers."""
-    on_cpu_only = all(name == providers.CPU for name, _ in chosen)
+    on_cpu_only = all(name == devices.CPU for name, _ in chosen)
     return [
         *_WRONG_OPTIMIZERS,
         *(() if _epsilons_are_constant(model) and not _widens_what_is_normalised(model) else _NORM_OPTIMIZERS),

@@ -13,12 +13,11 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion.node_provenance import provenance_of
-from ortlens.backend.runtime import call, in_place, weights
-from ortlens.backend.runtime.failures import Failures
-from ortlens.backend.runtime.run_counts import count_of
-from ortlens.backend.runtime.speed_trial import before_a_trial, torch_is_faster
-from ortlens.backend.runtime.tables import lookup_tables
+from ortlens.backend.runtime import call, devices, in_place, weights
+from ortlens.backend.runtime.left_to_torch import Failures, before_a_trial, torch_is_faster
+from ortlens.backend.runtime.session_factory import SessionFactory
 from ortlens.backend.runtime.watch import WeightWatch
+from ortlens.backend.runtime.weights import lookup_tables
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.binding import Output
-    from ortlens.backend.runtime.runner_context import RunnerContext
-    from ortlens.backend.runtime.session_factory import SessionFactory
-    from ortlens.backend.runtime.session_info import SessionInfo
+    from ortlens.backend.runtime.left_to_torch import SpeedTrials, Verdict
+    from ortlens.backend.runtime.session import SessionInfo
+    from ortlens.backend.runtime.turns import Comparison
     from ortlens.trace.records import SessionCause, WeightsChange
     from ortlens.trace.runlog import RunLog
 
@@ -40,6 +39,21 @@ _MAX_REFREEZES = 2
 """How often changed weights are frozen again before they become inputs: weights that change more often are being trained."""
 MAX_SIZE_SESSIONS = 16
 """How many sessions a partition keeps with `dynamic_shapes=False`: each may hold a packed copy of the weights."""
+
+
+def _nothing(*_: object) -> None:
+    """Stand for a callback that nobody gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerCallbacks:
+    """What a runner calls, with itself first, when something happens to it."""
+
+    session_made: Callable[[PartitionRunner, SessionInfo], RunLog | None] = _nothing  # returns the log for the calls of the session
+    run_failed: Callable[[PartitionRunner, Exception, Verdict], None] = _nothing  # by ONNX Runtime; PyTorch could compute it
+    session_dropped: Callable[[PartitionRunner], None] = _nothing  # because `MAX_SIZE_SESSIONS` others were used since
+    left_to_torch: Callable[[PartitionRunner, Comparison], None] = _nothing  # from now on, because that is faster
+    stale_weights_detected: Callable[[PartitionRunner, Sequence[str], int], None] = _nothing  # with names, and calls until all is noticed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +87,13 @@ class PartitionRunner:
     def __init__(  # noqa: PLR0913 - what is known about a partition, each by name
         self,
         factory: SessionFactory,
-        context: RunnerContext,
+        callbacks: RunnerCallbacks,
         *,
         weight_inputs: frozenset[int],
         freezes: bool,
         updates: Mapping[int, int] | None = None,
         cached: bool = False,
+        trials: SpeedTrials | None = None,
     ) -> None:
         """Prepare to run a partition; sessions are created by `prepare`.
 
@@ -97,16 +112,16 @@ class PartitionRunner:
         self.weights_change: WeightsChange | None = None
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
-        self._context = context
+        self._callbacks, self._options, self._trials = callbacks, factory.options, trials
         self.updates = updates or {}
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
         self._watch = WeightWatch({})
-        self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(context.options)
+        self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(factory.options)
         self._prepared: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()  # by sizes if these are fixed; least recently used first
         self._failures = Failures(sizes_vary=self.partition.has_symbolic_sizes)
         self._is_lost = self._has_failed = False
-        self._tried = context.trials is None
+        self._tried = trials is None
         self._refreezes = 0
         self.counter = itertools.count()
         self._lock = threading.Lock()
@@ -129,14 +144,14 @@ class PartitionRunner:
         info = self.factory.session(list(frozen.values()), self.factory.dimensions(args) if self._fixed_sizes else {}, cause=self._cause())
         if not self._frozen:
             self._frozen, self._watch = frozen, WeightWatch(weights.memories(frozen.values()))
-        log = self._context.session_made(self, info)
+        log = self._callbacks.session_made(self, info)
         self.ran_before = True
         made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
         if not self._fixed_sizes:
             self._prepared.clear()  # an earlier session holds weights that have changed since
         elif len(self._prepared) >= MAX_SIZE_SESSIONS:
             self._prepared.popitem(last=False)
-            self._context.session_dropped(self)
+            self._callbacks.session_dropped(self)
         self._prepared[self._key_of(args)] = made
         self._use(self._before_a_trial(self._run_for_sizes if self._fixed_sizes else made.call))
 
@@ -215,7 +230,7 @@ class PartitionRunner:
 
     def _try(self, args: tuple[Any, ...]) -> None:
         """Time the partition against PyTorch, and leave it there if that is faster; a trial that fails changes nothing."""
-        info, trials = self.session_for(args), self._context.trials
+        info, trials = self.session_for(args), self._trials
         if info is None or trials is None or self._tried:
             return
         self._tried = True
@@ -227,7 +242,7 @@ class PartitionRunner:
             with self._lock:
                 self._is_lost, self.run = True, self._run_torch
                 self._prepared.clear()  # the memory of its sessions is free again
-            self._context.left_to_torch(self, compared)
+            self._callbacks.left_to_torch(self, compared)
 
     def _call_of(self, info: SessionInfo, log: RunLog | None, count: Callable[[], int] | None = None) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
@@ -238,7 +253,7 @@ class PartitionRunner:
             on_failure=self.failed,
             count=count or self.counter.__next__,
             log=log,
-            preallocate=self._context.options.preallocate_output,
+            preallocate=self._options.preallocate_output,
             rest=info.threads.rest(),
             intact=self._watch.is_next_intact if self._watch.calls else None,
         )
@@ -299,7 +314,7 @@ class PartitionRunner:
         if not moved and not unseen:
             return
         if unseen:
-            self._context.stale_weights_detected(self, sorted(unseen), self._watch.calls)
+            self._callbacks.stale_weights_detected(self, sorted(unseen), self._watch.calls)
         self.weights_change = weights.change_of(moved.values())
         self._refreezes += 1
         self._prepared.clear()
@@ -318,7 +333,7 @@ class PartitionRunner:
             text = "ONNX Runtime failed while it updated tensors in place. Each of them holds its old values, or its new ones"
             raise SessionError(f"{text}, or some of both: {error}") from error.__cause__
         outputs = self._run_torch(*args)
-        if self._context.options.on_error == "raise":
+        if self._options.on_error == "raise":
             nodes = self.partition.nodes
             where = f"partition of {len(nodes)} nodes, from {nodes[0].name} to {nodes[-1].name}"
             raise SessionError(f"ONNX Runtime failed while running a {where}: {error}") from error
@@ -328,7 +343,7 @@ class PartitionRunner:
         else:
             self._use(self._in_session)
         if verdict != "kept" or not self._has_failed:
-            self._context.run_failed(self, error, verdict)
+            self._callbacks.run_failed(self, error, verdict)
         self._has_failed = True
         return outputs
 
@@ -357,3 +372,48 @@ def _is_large(value: Any) -> bool:
 def _is_per_size(options: OrtBackendOptions) -> bool:
     """Tell whether each combination of sizes gets a session of its own."""
     return options.export_options is not None and options.export_options.dynamic_shapes is False
+
+
+def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each by name
+    partition: Partition,
+    model: onnx.ModelProto,
+    facts: Mapping[str, Any],
+    options: OrtBackendOptions,
+    callbacks: RunnerCallbacks,
+    *,
+    weight_inputs: frozenset[int],
+    inference: bool,
+    alternates: bool,
+    work: int | None,
+    updates: Mapping[int, int] | None = None,
+    cached: bool = False,
+    trials: SpeedTrials | None = None,
+) -> PartitionRunner:
+    """Make the runner of a partition from its model, which has weights as inputs and the user's transforms applied.
+
+    Read from `facts`, which the cache holds: `permutations`, the memory order of each output or None, and `outputs`, their names before the
+    transforms. Weights are frozen for inference only. `alternates` and `work` are as for `threads.choose`.
+    """
+    factory = SessionFactory(
+        partition=partition,
+        model=model,
+        permutations=[None if order is None else tuple(order) for order in facts["permutations"]],
+        options=options,
+        alternates=alternates,
+        work=work,
+        output_names=facts.get("outputs", ()),
+    )
+    return PartitionRunner(
+        factory,
+        callbacks,
+        weight_inputs=weight_inputs,
+        freezes=inference and options.freeze_weights is not False,
+        updates=updates if devices.runs_on_cpu_alone(options) else {},
+        cached=cached,
+        trials=trials,
+    )
+
+
+def count_of(counter: itertools.count[int]) -> int:
+    """Return how many times a counter that starts at 0 was called, without calling it."""
+    return int(repr(counter).removeprefix("count(").removesuffix(")"))  # Python 3.14 removes the pickling of counters, the other way

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens._process import heap_bytes
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.memory_order import memory_order
-from ortlens.backend.runtime import layout, providers, shared_weights, threads, weights
+from ortlens.backend.runtime import devices, layout, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
-from ortlens.backend.runtime.heap import heap_bytes
 from ortlens.backend.runtime.packed_weights import with_packed_weights
-from ortlens.backend.runtime.session_config import ModelRefused, SessionConfig, default_session_options
-from ortlens.backend.runtime.session_info import SessionInfo
+from ortlens.backend.runtime.session import ModelRefused, SessionConfig, SessionInfo, default_session_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +90,7 @@ class SessionFactory:
         given = self.options.ort_session_options
         plain = model or layout.without_last_reshapes(self.model)
         made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
-        if frozen and given is None and providers.runs_on_cpu_alone(self.options):  # the user's options may disable folding
+        if frozen and given is None and devices.runs_on_cpu_alone(self.options):  # the user's options may disable folding
             made = with_packed_weights(made, frozen)
         made = layout.with_permuted_inputs(made, self._orders(frozen))
         chosen = self._threads()
@@ -101,12 +100,10 @@ class SessionFactory:
         values: list[Any] = []
         if frozen and given is None:
             read = {tensor.name for tensor in made.graph.initializer}
-            names, values = weights.ort_values([weight for weight in frozen if weight.name in read])
-            options.add_external_initializers(names, values)
-            shared_weights.share(options, names, values, self._shareable(made))
-        if given is None and not self.options.prepack_weights:
-            shared_weights.leave_unpacked(options)
-        wanted = providers.providers_for(self._devices(), self.options)
+            values = weights.add_initializers([weight for weight in frozen if weight.name in read], options, self._shareable(made))
+        if given is None and not self.options.prepack_weights:  # kernels read weights as they are
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        wanted = devices.providers_for(self._devices(), self.options)
         return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values)
 
     def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
@@ -169,8 +166,8 @@ class SessionFactory:
 
     def _shareable(self, model: onnx.ModelProto) -> frozenset[str]:
         """Find the weights that a session can read in torch's memory; none with the user's own options, which hold no weights."""
-        ours = self.options.ort_session_options is None and providers.runs_on_cpu_alone(self.options)
-        return shared_weights.shareable(model) if ours else frozenset()
+        ours = self.options.ort_session_options is None and devices.runs_on_cpu_alone(self.options)
+        return weights.shareable(model) if ours else frozenset()
 
     def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
         """Return the memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ortlens import _torch
+from ortlens.backend.memory_order import span
 from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.devices import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import onnx
+    import onnxruntime
 
     from ortlens.trace.records import WeightsChange
 
@@ -71,7 +74,9 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
 
     None if changes could not be noticed: a tensor made in inference mode has no version.
     """
-    if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.layout is not torch.strided:
+        return None
+    if not kind_of(tensor.device).reads_torch_memory:
         return None
     detached = tensor.detach()
     plain = detached.resolve_neg().contiguous()  # itself, unless its bytes are in another order or of another sign
@@ -111,8 +116,7 @@ def _memory_of(tensor: torch.Tensor) -> memoryview | None:
     """View the bytes from a strided CPU weight's first element to its last, without keeping it alive; None if there is no element."""
     if not tensor.numel():
         return None
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return memoryview((ctypes.c_uint8 * (span * tensor.element_size())).from_address(tensor.data_ptr())).cast("B")
+    return memoryview((ctypes.c_uint8 * (span(tensor) * tensor.element_size())).from_address(tensor.data_ptr())).cast("B")
 
 
 def _sample_of(tensor: torch.Tensor, memory: memoryview) -> tuple[memoryview, memoryview | bytearray]:
@@ -128,9 +132,14 @@ def _sample_of(tensor: torch.Tensor, memory: memoryview) -> tuple[memoryview, me
     return sample, memoryview(sample.tobytes()).cast(cast("Any", word))
 
 
-def ort_values(weights: list[FrozenWeight]) -> tuple[list[str], list[Any]]:
-    """Wrap frozen weights for a session, without copying: their names, and `onnxruntime.OrtValue`s over the same memory."""
-    return [weight.name for weight in weights], [_ort.value_over(weight.contiguous) for weight in weights]
+def add_initializers(weights: Sequence[FrozenWeight], options: onnxruntime.SessionOptions, shared: frozenset[str]) -> list[Any]:
+    """Give weights to a session, which reads `shared` ones in place; return values over their memory, which must outlive the session."""
+    names, values = [weight.name for weight in weights], [_ort.value_over(weight.contiguous) for weight in weights]
+    options.add_external_initializers(names, values)
+    for name, value in zip(names, values, strict=True):
+        if name in shared:
+            options.add_initializer(name, value)
+    return values
 
 
 def copied_bytes(weights: Sequence[FrozenWeight], *, shared: frozenset[str]) -> int:
@@ -231,3 +240,49 @@ def _is_module(value: object) -> bool:
 def _held(module: torch.nn.Module, kind: str) -> list[Any]:
     """Read what a module holds of a kind, past its public methods, which the user may have overridden."""
     return list((vars(module).get(kind) or {}).values())
+
+
+def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[str]:
+    """Find the weights that Gather alone reads, at places that differ per call; as constants they would gain nothing."""
+    given = frozenset(weights)
+    varying = {value.name for value in model.graph.input} - given
+    tables: set[str] = set()
+    others = {value.name for value in model.graph.output}
+    for node in model.graph.node:
+        read = [*node.input, *captured(node)]
+        if varying.intersection(read):
+            varying.update(node.output)
+        looks_up = node.op_type == "Gather" and not node.domain and node.input[1] in varying
+        others.update(read[1:] if looks_up else read)
+        tables.update(read[:1] if looks_up else ())
+    return frozenset(tables & given) - others
+
+
+def captured(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that the graphs inside a node read, those of their own values among them."""
+    for attribute in node.attribute:
+        for inner in (attribute.g, *attribute.graphs):
+            for nested in inner.node:
+                yield from nested.input
+                yield from captured(nested)
+
+
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_OPERANDS = 2  # the third input of Gemm is added, and may be rearranged
+
+
+def shareable(model: onnx.ModelProto) -> frozenset[str]:
+    """Find the initializers that a session may read in torch's memory: both factors of matrix products, read by nothing else.
+
+    `add_external_initializers` alone has ONNX Runtime copy each weight before it packs it. With `add_initializer` under the same name it
+    reads torch's memory as it is, also after a rewrite has transposed the initializer of the model in place, as its transpose optimizer
+    does for operands of Add, Where or Concat. No rewrite changes those of matrix products in place.
+    """
+    products: set[str] = set()
+    others = {value.name for value in model.graph.output}
+    for node in model.graph.node:
+        place = _OPERANDS if node.op_type in _PRODUCTS and not node.domain else 0
+        products.update(node.input[:place])
+        others.update(node.input[place:])
+        others.update(captured(node))
+    return frozenset(tensor.name for tensor in model.graph.initializer if tensor.name in products - others)

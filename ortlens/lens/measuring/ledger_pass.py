@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
+from ortlens._process import CoreWatch
 from ortlens.analysis.call_order import is_backward_of
 from ortlens.analysis.generation import steps_of
 from ortlens.analysis.ledger import (
@@ -33,7 +34,6 @@ from ortlens.analysis.ledger import (
     lookups_ahead,
     middle_half,
 )
-from ortlens.backend.runtime.cores import CoreWatch
 from ortlens.backend.runtime.turns import clocked
 from ortlens.lens.measuring.work import Work, work_so_far
 from ortlens.lens.watching import around_calls

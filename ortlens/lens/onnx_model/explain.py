@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import clear_os_errors
-from ortlens.backend.runtime.heap import heap_bytes
+from ortlens._process import heap_bytes
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model import placement
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.runtime import _ort
-from ortlens.backend.runtime.session_config import ModelRefused
+from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights

@@ -100,7 +100,7 @@ def _bytes(threads: int) -> float:
 def _session(node: Any, example: np.ndarray[Any, Any], constants: Mapping[str, np.ndarray[Any, Any]], threads: int) -> Any:
     import onnx
 
-    from ortlens.backend.runtime.session_config import default_session_options
+    from ortlens.backend.runtime.session import default_session_options
     from ortlens.backend.runtime.threads import ThreadChoice  # it loads torch, which a profile of short kernels does without
 
     element = onnx.helper.np_dtype_to_tensor_dtype(example.dtype)

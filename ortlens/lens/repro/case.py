@@ -14,7 +14,7 @@ from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.support import NodeKind, kind_of
-from ortlens.backend.runtime import providers
+from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
 from ortlens.lens.repro.inputs import as_literal, described
@@ -98,7 +98,7 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
         "inputs": given,
         "outputs": made.outputs,
         "frozen": made.frozen,
-        "providers": [providers.CPU],
+        "providers": [devices.CPU],
         "ran_on": list(made.providers),
         "threads": made.threads,
         "disabled_optimizers": made.disabled,
@@ -189,7 +189,7 @@ class _Model:
         self.proto: onnx.ModelProto | None = None
         self.outputs: list[dict[str, Any]] = []
         self.frozen: list[str] = []
-        self.providers: tuple[str, ...] = (providers.CPU,)
+        self.providers: tuple[str, ...] = (devices.CPU,)
         self.threads, self.disabled = 0, list[str]()
         if runner is not None and not hidden:
             self._take(subject, runner.model, runner.factory.permutations)

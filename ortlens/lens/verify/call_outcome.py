@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime.overlaps import block_of, tensors_overlap
+from ortlens.backend.memory_order import block_of, tensors_overlap
 from ortlens.lens.verify.reachable import Reachable
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import torch.fx
 
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
-from ortlens.backend.runtime.runner_from_model import runner_from_model
-from ortlens.lens.shadow_sessions import Unrecorded
+from ortlens.backend.runtime.runner import runner_from_model
+from ortlens.lens.shadow_sessions import UNRECORDED
 from ortlens.lens.verify.cancellation import NOTE, cancels
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, rounds_a_number, wide_dtypes, widened
@@ -135,7 +135,8 @@ class SingleOps:
             part,
             converter.proto_from_model(converted.model, converted.output_types),
             {"permutations": converted.output_permutations},
-            Unrecorded(self._options),
+            self._options,
+            UNRECORDED,
             weight_inputs=frozenset(),
             inference=False,
             alternates=True,

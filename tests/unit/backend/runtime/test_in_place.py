@@ -9,8 +9,8 @@ import onnx
 import pytest
 import torch
 
+from ortlens.backend.memory_order import are_disjoint, merged
 from ortlens.backend.runtime.in_place import safe_pairs
-from ortlens.backend.runtime.overlaps import are_disjoint, merged
 from tests.unit.backend.runtime.test_call import Session
 
 

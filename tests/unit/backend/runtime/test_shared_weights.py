@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from ortlens.backend.runtime.shared_weights import shareable
+from ortlens.backend.runtime.weights import shareable
 
 FACTOR = "a = MatMul(x, w)"
 MODELS: dict[str, tuple[str, set[str]]] = {

@@ -11,7 +11,7 @@ import torch
 
 import ortlens
 from ortlens import _torch
-from ortlens.backend.runtime import session_config, threads
+from ortlens.backend.runtime import session, threads
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_the_choice_follows_from_the_work_and_from_who_else_computes() -> None:
 
 @pytest.mark.parametrize("spinning", [True, False])
 def test_the_choice_reaches_the_session(spinning: bool) -> None:  # noqa: FBT001
-    options = session_config.default_session_options(threads.ThreadChoice(count=2, spinning=spinning, reason=""))
+    options = session.default_session_options(threads.ThreadChoice(count=2, spinning=spinning, reason=""))
     assert options.intra_op_num_threads == 2
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == str(int(spinning))
     if spinning:

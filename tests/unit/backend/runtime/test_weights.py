@@ -40,7 +40,7 @@ def test_frozen_inputs_become_constants_with_their_values(inline: bool, transpos
     assert [value.name for value in made.graph.input] == ["x"]
     options = onnxruntime.SessionOptions()
     if not inline:
-        options.add_external_initializers(*weights.ort_values(notes))
+        weights.add_initializers(notes, options, frozenset())
     session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
     (result,) = session.run(None, {"x": np.ones(3, dtype=np.float32)})
     torch.testing.assert_close(torch.from_numpy(result), torch.where(mask, torch.ones(3), weight))

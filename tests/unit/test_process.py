@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens._process import usable_cores
-from ortlens.backend.runtime import cores
+from ortlens import _process
+from ortlens._process import CoreWatch, usable_cores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def test_other_processes_are_told_from_this_one() -> None:
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * usable_cores())]
     try:
         time.sleep(0.5)  # they have begun
-        watch = cores.CoreWatch()
+        watch = CoreWatch()
         own = time.process_time()
         while time.process_time() - own < 0.2:
             pass
@@ -40,7 +40,7 @@ def test_other_processes_are_told_from_this_one() -> None:
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with these counters, and a clock that stands still."""
-    monkeypatch.setattr(cores, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(_process, "_STAT", tmp_path / "stat")
     monkeypatch.setattr("os.sysconf", lambda _: HZ)
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     return tmp_path / "stat"
@@ -49,7 +49,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def shares(counted: Path, before: str, after: str, passed: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float] | None:
     monkeypatch.setattr("time.perf_counter", lambda: 1.0)
     counted.write_text(before)
-    watch = cores.CoreWatch()
+    watch = CoreWatch()
     monkeypatch.setattr("time.perf_counter", lambda: 1.0 + passed)
     counted.write_text(after)
     return watch.shares()
@@ -69,4 +69,4 @@ def test_what_is_not_counted_or_too_short_is_not_known(text: str, passed: float,
 
 def test_a_system_that_does_not_count_is_no_failure(counted: Path) -> None:
     assert not counted.exists()
-    assert cores.CoreWatch().shares() is None
+    assert CoreWatch().shares() is None

@@ -6,11 +6,18 @@ because memory may have been short for a moment. Sizes that fail again and again
 
 from __future__ import annotations
 
+import itertools
 import threading
-from typing import TYPE_CHECKING, Literal, TypeAlias
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+
+from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
 IN_A_ROW = 3
 """How many failed runs in a row leave sizes, or the partition, to PyTorch."""
@@ -61,3 +68,58 @@ class Failures:
         with self._lock:
             self._row.clear()
             self._by_sizes.pop(sizes, None)
+
+
+AFTER_CALLS = 5
+"""Calls before the trial: the first ones warm up."""
+
+EACH_NS = 200_000_000
+ALL_NS = 2_000_000_000
+_WORTH = 1.1
+
+
+@dataclass(slots=True)
+class SpeedTrials:
+    """The trials of one backend.
+
+    Attributes:
+        left_ns: Time left for trials; a partition that it does not suffice for stays in ONNX Runtime.
+    """
+
+    left_ns: int = ALL_NS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> Comparison | None:
+        """Time a partition in both places, PyTorch second; None when no time is left.
+
+        One trial runs at a time, since two would disturb each other. Runs by `in_ort` are not counted.
+        """
+        with self._lock, torch.no_grad():
+            if self.left_ns <= 0:
+                return None
+            started = time.perf_counter_ns()
+            compared = compare_briefly(clocked(lambda: in_ort(*args)), clocked(lambda: in_torch(*args)), min(EACH_NS, self.left_ns))
+            self.left_ns -= time.perf_counter_ns() - started
+            return compared
+
+
+def torch_is_faster(compared: Comparison) -> bool:
+    """Tell whether PyTorch, timed second, is surely faster, and by a tenth at least."""
+    ort_ns, torch_ns = compared.least_ns
+    return compared.is_faster and ort_ns >= _WORTH * torch_ns
+
+
+def before_a_trial(run: Callable[..., tuple[Any, ...]], tried: Callable[[tuple[Any, ...]], None]) -> Callable[..., tuple[Any, ...]]:
+    """Return a function that runs a partition and, once, after some calls, has it tried.
+
+    `tried` makes the trial with the inputs of that call, and decides what runs from then on.
+    """
+    calls = itertools.count()
+
+    def counted(*args: Any) -> tuple[Any, ...]:
+        outputs = run(*args)
+        if next(calls) == AFTER_CALLS:  # of several threads, one
+            tried(args)
+        return outputs
+
+    return counted

@@ -1,10 +1,16 @@
-"""Execution providers of a session, chosen by the options and the devices of the tensors."""
+"""Kinds of devices: all that differs between their sessions, which is how these are configured, bound, called and waited for.
+
+A session's execution providers are chosen by the options and the devices of the tensors.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
@@ -12,13 +18,58 @@ from ortlens.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import torch
-
     from ortlens.backend.options import OrtBackendOptions, Provider
 
 CPU = "CPUExecutionProvider"
-_BY_DEVICE = {"cpu": CPU, "cuda": "CUDAExecutionProvider", "maia": "MAIAExecutionProvider"}
-_RANK = {CPU: 2, "CUDAExecutionProvider": 1}  # other providers first, then CUDA, then the CPU, which takes everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKind:
+    """One kind of device, and what its sessions need beside what those of the CPU need."""
+
+    provider: str
+    ort_kind: int  # OrtDevice::CPU, GPU, NPU in include/onnxruntime/core/framework/ortdevice.h
+    rank: int = 0  # among the providers that are inferred, the lowest first
+    takes_device_id: bool = True
+    reads_torch_memory: bool = False  # sessions hold weights as constants, and write new values over inputs
+    before_run: Callable[[], None] | None = None  # called in each call, once everything is bound
+    generator: Callable[[int], torch.Generator] | None = None  # that of a device by its index, from which PyTorch draws random numbers
+
+
+def _wait_for_torch() -> None:
+    """Wait for the work that torch has queued: ONNX Runtime runs on a stream of its own."""
+    torch.cuda.current_stream().synchronize()
+
+
+_KINDS = {
+    "cpu": DeviceKind(
+        provider=CPU, ort_kind=0, rank=2, takes_device_id=False, reads_torch_memory=True, generator=lambda _: torch.default_generator
+    ),
+    "cuda": DeviceKind(
+        provider="CUDAExecutionProvider",
+        ort_kind=1,
+        rank=1,
+        before_run=_wait_for_torch,
+        generator=lambda index: torch.cuda.default_generators[index],
+    ),
+    "maia": DeviceKind(provider="MAIAExecutionProvider", ort_kind=3),
+}
+_UNKNOWN = DeviceKind(provider="", ort_kind=-1)  # no session takes its tensors
+
+
+def kind_of(device: torch.device) -> DeviceKind:
+    """Return what is known of the kind of a device; for one without a provider, that its sessions can do nothing."""
+    return _KINDS.get(device.type, _UNKNOWN)
+
+
+def ort_device(device: torch.device) -> Any:
+    """Translate a torch device (cpu, cuda or maia) into an `OrtDevice` with default memory."""
+    return _ort.device(_KINDS[device.type].ort_kind, device.index or 0)
+
+
+def profiler_ranges() -> tuple[Callable[[str], object], Callable[[], object]] | None:
+    """Return the functions that open and close a range in NVTX; None without a CUDA device, whose profiler shows them."""
+    return (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop) if torch.cuda.is_available() else None
 
 
 @functools.cache
@@ -31,11 +82,11 @@ def available() -> tuple[str, ...]:
 
 def reason_against(device_type: str) -> str | None:
     """Say why tensors on a device such as `cuda` cannot go to ONNX Runtime; None when they can."""
-    provider = _BY_DEVICE.get(device_type)
-    if provider is None:
+    kind = _KINDS.get(device_type)
+    if kind is None:
         return f"device {device_type!r} has no ONNX Runtime counterpart; cpu, cuda and maia have one"
-    if provider not in available():
-        return f"{provider} is not in the installed ONNX Runtime, which has {', '.join(available())}"
+    if kind.provider not in available():
+        return f"{kind.provider} is not in the installed ONNX Runtime, which has {', '.join(available())}"
     return None
 
 
@@ -86,9 +137,11 @@ def _settings(settings: object) -> Mapping[str, Any]:
 
 
 def _inferred(devices: Iterable[torch.device]) -> list[tuple[str, dict[str, Any]]]:
-    found: dict[str, dict[str, Any]] = {}
+    first: dict[str, torch.device] = {}  # of each kind whose provider is there
     for device in devices:
-        name = _BY_DEVICE.get(device.type)
-        if name is not None and name in available():
-            found.setdefault(name, {} if device.type == "cpu" else {"device_id": str(device.index or 0)})
-    return sorted(found.items(), key=lambda pair: _RANK.get(pair[0], 0))
+        if kind_of(device).provider in available():
+            first.setdefault(device.type, device)
+    chosen = sorted(first.values(), key=lambda device: kind_of(device).rank)
+    return [
+        (kind_of(device).provider, {"device_id": str(device.index or 0)} if kind_of(device).takes_device_id else {}) for device in chosen
+    ]

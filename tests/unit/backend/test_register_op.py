@@ -10,7 +10,7 @@ import torch
 
 import ortlens
 from ortlens import OrtBackend, UsageError
-from ortlens.backend import custom
+from ortlens.backend import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ SIN, COS = torch.ops.aten.sin.default, torch.ops.aten.cos.default
 @pytest.fixture(autouse=True)
 def _own_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the process as it was: there is no way to take an operator back."""
-    monkeypatch.setattr(custom, "_registered", {})
+    monkeypatch.setattr(options, "_registered", {})
     yield
     OrtBackend.clear_cached_instances()
 
@@ -35,12 +35,12 @@ def other(x: Any) -> Any:  # noqa: ANN401 - the same
 
 
 def test_the_last_word_counts_and_the_table_is_a_copy() -> None:
-    assert custom.registered_ops() == {}
+    assert options.registered_ops() == {}
     ortlens.register_op(SIN, convert)
-    held = custom.registered_ops()
+    held = options.registered_ops()
     ortlens.register_op(SIN, other)
     assert held == {SIN: convert}
-    assert custom.registered_ops() == {SIN: other}
+    assert options.registered_ops() == {SIN: other}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_last_word_counts_and_the_table_is_a_copy() -> None:
 def test_what_no_graph_could_use_is_refused_by_name(target: Any, function: Any, message: str) -> None:  # noqa: ANN401 - wrong on purpose
     with pytest.raises(UsageError, match=f"register_op: .*{message}"):
         ortlens.register_op(target, function)
-    assert custom.registered_ops() == {}
+    assert options.registered_ops() == {}
     with pytest.raises(UsageError, match=f"custom_translation_table: .*{message}"):
         OrtBackend({"custom_translation_table": {target: function}})
 
@@ -67,7 +67,7 @@ def test_what_no_graph_could_use_is_refused_by_name(target: Any, function: Any, 
 @pytest.mark.parametrize("table", [[(SIN, convert)], SIN, "sin", 3])
 def test_a_table_that_is_none(table: object) -> None:
     with pytest.raises(UsageError, match=f"custom_translation_table must map .* {type(table).__name__}"):
-        custom.check_table(table)
+        options.check_table(table)
 
 
 def test_a_backend_notices_what_is_registered_later_and_its_own_table_goes_first() -> None:
@@ -87,4 +87,4 @@ def test_registering_from_many_threads_loses_nothing() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(custom.registered_ops()) == set(targets)
+    assert set(options.registered_ops()) == set(targets)
