@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.cache.store import ModelCache
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.recording.reporter import GraphReporter
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.backend.runtime.speed_trial import SpeedTrials
-    from ortlens.backend.runtime.turns import Comparison
     from ortlens.trace.runlog import RunLog
 
 _FAILED: dict[Verdict, str] = {
@@ -95,7 +95,7 @@ class CompileContext:
         if self.reporter is not None:
             self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
 
-    def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
+    def left_to_torch(self, runner: PartitionRunner, compared: AbTiming) -> None:
         """Report that a partition is left to PyTorch from now on because that is faster."""
         if self.reporter is not None:
             ort_ns, torch_ns = map(time_from_ns, compared.least_ns)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice
-    from ortlens.backend.runtime.turns import Comparison
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
@@ -71,7 +71,7 @@ class Unrecorded:
     def session_dropped(self, runner: PartitionRunner) -> None:
         """Ignore the end of a session."""
 
-    def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
+    def left_to_torch(self, runner: PartitionRunner, compared: AbTiming) -> None:
         """Ignore the result of a trial, which is never made."""
 
     def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:

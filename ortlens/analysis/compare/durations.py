@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from ortlens.analysis.compare.noise import Machine, Verdict, band_of, verdict_of
+from ortlens.analysis.compare.noise import Machine, band_of, verdict_of
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.identity import graph_by_partition
 from ortlens.analysis.timing import call_times
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
+    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Node, Run
 
 Scope: TypeAlias = Literal["call", "graph", "partition"]
@@ -35,7 +36,7 @@ class Timing:
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
     module: str | None = column("Module path that the operators of the partition share.", default=None)
-    verdict: Verdict = column(  # noqa: RUF009 - likewise
+    verdict: SpeedVerdict = column(  # noqa: RUF009 - likewise
         "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 9 calls, and "
         "for calls above 4 ms of a busy machine."
     )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session_info import SessionInfo
     from ortlens.backend.runtime.speed_trial import SpeedTrials
-    from ortlens.backend.runtime.turns import Comparison
     from ortlens.trace.runlog import RunLog
 
 
@@ -36,7 +36,7 @@ class RunnerContext(Protocol):
     def session_dropped(self, runner: PartitionRunner) -> None:
         """React to a session that is dropped because `MAX_SIZE_SESSIONS` others were used since."""
 
-    def left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
+    def left_to_torch(self, runner: PartitionRunner, compared: AbTiming) -> None:
         """React to a runner that leaves its partition to PyTorch from now on because that is faster."""
 
     def stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
