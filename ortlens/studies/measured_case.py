@@ -18,13 +18,7 @@ CAPTURE, JOURNAL, REPORT = "capture.ortlens", "journal", "report.html"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What is done with each case beyond compiling and calling it.
-
-    Attributes:
-        profile: As for `ortlens explain`.
-        verify: Likewise.
-        reports: Whether a report is written.
-    """
+    """What is done with each case beyond compiling and calling it."""
 
     profile: bool = False
     verify: bool = False

@@ -40,17 +40,10 @@ _SHOWN_LOG = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A case that is to be run.
-
-    Attributes:
-        case: The case.
-        key: Its digest.
-        extras: What else to do with it.
-        limits: What it may take.
-    """
+    """A case that is to be run."""
 
     case: Case
-    key: str
+    key: str  # its digest
     extras: Extras
     limits: Limits
 
