@@ -20,9 +20,8 @@ from ortlens.analysis.surveyed import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.progress import progress
 from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess, usable_bytes
-from ortlens.studies.cases import cases_from
+from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, Extras, cases_from, measured
 from ortlens.studies.child import VARIABLE
-from ortlens.studies.measured_case import CAPTURE, JOURNAL, REPORT, Extras, measured
 from ortlens.studies.results import TABLE, Job, Results, key_of, shown_log
 from ortlens.trace.frames import frame_from_records
 

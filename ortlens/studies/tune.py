@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ class _Candidate:
 
     option: str
     value: str
-    change: Callable[[OrtBackendOptions], OrtBackendOptions] = lambda options: options
+    settings: Mapping[str, Any] = field(default_factory=dict)
     make: Callable[[OrtBackendOptions], Callable[[], Any]] | None = None
     advice: str = ""
     why_not: str = ""
@@ -102,7 +102,7 @@ def tune(
 
         with _torch.isolated_compilations() as apart:
             chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s), apart).run(given)
-        names = [field.name for field in fields(Trial)]
+        names = [each.name for each in fields(Trial)]
         return chosen, pd.DataFrame([asdict(trial) for trial in trials], columns=names)
 
     return run
@@ -169,7 +169,7 @@ class _Tuning:
             self._note(candidate, note=f"not tried: {why_not}")
             return best
         try:
-            options = candidate.change(best.options)
+            options = replace(best.options, **candidate.settings)
             if candidate.make is None and options == best.options:
                 return best
             call = (candidate.make or self._compiled)(options)
@@ -215,29 +215,29 @@ class _Tuning:
 
 def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Candidate]:
     """List what may help, the most promising first."""
-    threads = _threads() if given.ort_session_options is None else ()
-    found = [_Candidate("ort_session_options", text, _setting(ort_session_options=made)) for text, made in threads]
-    flipped: Any = "auto" if given.freeze_weights is False else False
-    found.append(_Candidate("freeze_weights", str(flipped), _setting(freeze_weights=flipped)))
+    found = [_setting("ort_session_options", made, text) for text, made in _threads()] if given.ort_session_options is None else []
+    flipped = "auto" if given.freeze_weights is False else False
+    found.append(_setting("freeze_weights", flipped))
     if flipped is False:  # else there are no constants to pack
-        found.append(_Candidate("prepack_weights", str(not given.prepack_weights), _setting(prepack_weights=not given.prepack_weights)))
-    allocates = not given.preallocate_output
-    found.append(_Candidate("preallocate_output", str(allocates), _setting(preallocate_output=allocates)))
+        found.append(_setting("prepack_weights", not given.prepack_weights))
+    found.append(_setting("preallocate_output", not given.preallocate_output))
     if given.min_partition_nodes > 1:
-        found.append(_Candidate("min_partition_nodes", "1", _setting(min_partition_nodes=1)))
+        found.append(_setting("min_partition_nodes", 1))
     if partitions > 1:
-        found += [_Candidate("min_partition_nodes", str(least), _setting(min_partition_nodes=least)) for least in (4, 16)]
-    other = "fallback" if given.on_slow == "keep" else "keep"
-    found.append(_Candidate("on_slow", other, _setting(on_slow=other)))
+        found += [_setting("min_partition_nodes", least) for least in (4, 16)]
+    found.append(_setting("on_slow", "fallback" if given.on_slow == "keep" else "keep"))
     narrow = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors} & {"bfloat16", "float16"})
     if narrow and not given.upcast:
-        found.append(_Candidate("upcast", repr(tuple(narrow)), _setting(upcast=tuple(narrow))))
+        found.append(_setting("upcast", tuple(narrow)))
     exported = given.export_options or ExportOptions()
-    found.append(_Candidate("export_options", "opset_version=21", _setting(export_options=replace(exported, opset_version=21))))
+    found.append(_setting("export_options", replace(exported, opset_version=21), "opset_version=21"))
     if all(tensor.device.type == "cpu" for tensor in tensors):
-        others = _other_providers()
-        found += [_Candidate("preferred_execution_providers", name, _setting(preferred_execution_providers=(name,))) for name in others]
+        found += [_setting("preferred_execution_providers", (name,), name) for name in _other_providers()]
     return found
+
+
+def _setting(option: str, value: object, text: str = "") -> _Candidate:
+    return _Candidate(option, text or str(value), {option: value})
 
 
 def _is_image(tensor: torch.Tensor) -> bool:
@@ -246,10 +246,6 @@ def _is_image(tensor: torch.Tensor) -> bool:
 
 def _with_channels_last(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(memory_format=torch.channels_last) if _is_image(tensor) else tensor
-
-
-def _setting(**values: Any) -> Callable[[OrtBackendOptions], OrtBackendOptions]:  # noqa: ANN401 - values of options
-    return lambda options: replace(options, **values)
 
 
 def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:

@@ -87,23 +87,14 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SlowCall:
-    """A call that takes longer than without torch.compile, and no other finding has the reason.
-
-    Attributes:
-        totals: Of the ledger.
-        plain_ns: The call without torch.compile.
-        loss_ns: The difference.
-        unexplained_ns: What of that no break and no operator in PyTorch has as its price.
-        part: The part of the ledger that most of it goes into.
-        part_ns: Its time, without those prices.
-    """
+    """A call that takes longer than without torch.compile, and no other finding has the reason."""
 
     totals: LedgerTotals
-    plain_ns: int
-    loss_ns: int
-    unexplained_ns: int
-    part: LedgerPartName
-    part_ns: int
+    plain_ns: int  # without torch.compile
+    loss_ns: int  # the difference
+    unexplained_ns: int  # what of that no break and no operator in PyTorch has as its price
+    part: LedgerPartName  # that most of it goes into
+    part_ns: int  # its time, without those prices
 
 
 def _slow_call(capture: Capture) -> _SlowCall | None:
