@@ -27,13 +27,9 @@ ALL_NS = 2_000_000_000
 
 @dataclass(slots=True)
 class SpeedTrials:
-    """The trials of one backend.
+    """The trials of one backend."""
 
-    Attributes:
-        left_ns: Time left for trials; a partition that it does not suffice for stays in ONNX Runtime.
-    """
-
-    left_ns: int = ALL_NS
+    left_ns: int = ALL_NS  # a partition that it does not suffice for stays in ONNX Runtime
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> AbTiming | None:

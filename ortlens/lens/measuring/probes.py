@@ -54,7 +54,9 @@ class Probe:
             trials = list(self._trials(calls, fired))
             with progress("probing", len(trials), "change") as step:
                 for trial in trials:
-                    self._measure(trial, fired.get((trial.rule, trial.subject)))
+                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), _TRIAL_NS)
+                    if made is not None:
+                        self.recorder.add(made)
                     step(1)
         self._cold_start(fired)
 
@@ -69,7 +71,9 @@ class Probe:
         with uncounted_eager(self.recorder):
             for trial in calls.threads():
                 if trial.rule == "too_many_threads":
-                    self._measure(trial, fired.get((trial.rule, trial.subject)), budget_ns, only_gains=True)
+                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), budget_ns)
+                    if made is not None and made.gain_ns:
+                        self.recorder.add(made)
 
     def _observed(self) -> tuple[CallTrials, dict[tuple[str, str | None], r.Finding]]:
         """Note the inputs of every partition that one call runs; return the trials of such calls, and what the rules say."""
@@ -88,15 +92,6 @@ class Probe:
         yield from calls.left_to_torch(fired)
         if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):  # Dynamo compiled it: else there are no guards
             yield from calls.guards(several=len({seen.identity.graph_id for seen in self.seen}) > 1)
-
-    def _measure(self, trial: Trial, known: r.Finding | None, budget_ns: int = _TRIAL_NS, *, only_gains: bool = False) -> None:
-        try:
-            pair = trial.pair()
-            compared = None if pair is None else compare(*pair, budget_ns)
-            if compared is not None and (compared.is_faster or not only_gains):
-                self.recorder.add(finding_of(trial, compared, known))
-        except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
-            lens_failed(self.recorder, f"probing {trial.change}", error)
 
     def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
         """Convert again into a cache, then from that cache, and record the time saved."""
@@ -145,14 +140,21 @@ def _blank(trial: Trial) -> r.Finding:
 def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool) -> None:
     """Measure what skipping the guards would save, and record it if that is worth a warning; `several` as for `CallTrials.guards`."""
     (trial,) = CallTrials([], call, wait).guards(several=several)
-    try:
-        pair = trial.pair()
-        made = None if pair is None else finding_of(trial, compare_briefly(*pair, budget_ns), None)
-    except Exception as error:  # noqa: BLE001 - as above
-        lens_failed(recorder, f"probing {trial.change}", error)
-        return
+    made = _measured(recorder, trial, None, budget_ns, compare_briefly)
     if made is not None and made.severity == "warning":
         recorder.add(made)
+
+
+def _measured(
+    recorder: Recorder, trial: Trial, known: r.Finding | None, budget_ns: int, timer: Callable[..., AbTiming] = compare
+) -> r.Finding | None:
+    """Make the finding of a trial; None where there is nothing to compare after all, or it fails."""
+    try:
+        pair = trial.pair()
+        return None if pair is None else finding_of(trial, timer(*pair, budget_ns), known)
+    except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
+        lens_failed(recorder, f"probing {trial.change}", error)
+        return None
 
 
 def _dtypes(seen: list[ObservedPartition]) -> set[str]:
