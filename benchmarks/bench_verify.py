@@ -12,19 +12,16 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import statistics
-import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.onnx.verification
 from measure import Row, Table, parser_for, report, start
 
 import ortlens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ortlens.analysis.speed import AbTiming
+from ortlens.backend.runtime.ab_timing import clocked, take_turns
 
 _GOAL = 1 / 20
 _VALUES = 50
@@ -45,13 +42,6 @@ def exported(model: torch.nn.Module, x: torch.Tensor) -> Any:  # noqa: ANN401 - 
         return torch.onnx.export(model, (x,), dynamo=True, verbose=False)
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Wall time of a call."""
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
 def compared(values: int, rounds: int) -> Row:
     """Both ways on one model, in turns; the first round of each is not counted, since tables are built once per process."""
     model, x = stack(values), torch.randn(8, _WIDTH)
@@ -69,10 +59,10 @@ def compared(values: int, rounds: int) -> Row:
         return int((numerics.scope == "value").sum())
 
     counts = ours(), theirs()
-    times = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
-    mine, other = (statistics.median(column) for column in zip(*times, strict=True))
-    detail = {"s": mine, "s of the other": other, "values": float(counts[0]), "values of the other": float(counts[1])}
-    return Row(name=f"{values} values", value=statistics.median(a / b for a, b in times), goal=_GOAL, detail=detail)
+    times = AbTiming(*take_turns([clocked(theirs), clocked(ours)], fewest=rounds, most=rounds, is_over=lambda: True))
+    detail = {"s": times.other_ns / 1e9, "s of the other": times.base_ns / 1e9}
+    detail |= {"values": float(counts[0]), "values of the other": float(counts[1])}
+    return Row(name=f"{values} values", value=times.ratio, goal=_GOAL, detail=detail)
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.runtime import ab_timing
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -191,25 +193,24 @@ def called_with(ways: Mapping[str, Callable[..., object]], x: torch.Tensor) -> d
 def take_turns(ways: Mapping[str, Callable[[], object]], *, quick: bool, rounds: int = 31, turn_ms: float = 60) -> Turns:
     """Time ways that take turns, each round in another order."""
     rounds, turn_ms = (3, 2) if quick else (rounds, turn_ms)
-    slowest = max(_turn_us(call, 3)[0] for call in ways.values())
+    waits = {name: ab_timing.waiting_for(call()) for name, call in ways.items()}
+    slowest = max(_turn_us(call, waits[name], 3)[0] for name, call in ways.items())
     calls = max(2, round(turn_ms * 1000 / slowest))
-    us, cpu_us, cold_us = ({name: list[float]() for name in ways} for _ in range(3))
-    names = list(ways)
-    for turn in range(rounds):
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
-            for times, found in zip((us, cpu_us, cold_us), _turn_us(ways[name], calls), strict=True):
-                times[name].append(found)
+    turns = [functools.partial(_turn_us, call, waits[name], calls) for name, call in ways.items()]
+    readings = dict(zip(ways, ab_timing.take_turns(turns, fewest=rounds, most=rounds, is_over=lambda: True), strict=True))
+    us, cpu_us, cold_us = ({name: [each[place] for each in own] for name, own in readings.items()} for place in range(3))
     return Turns(us=us, cpu_us=cpu_us, cold_us=cold_us)
 
 
-def _turn_us(call: Callable[[], object], calls: int) -> tuple[float, float, float]:
+def _turn_us(call: Callable[[], object], wait: Callable[[], None], calls: int) -> tuple[float, float, float]:
     """Mean time and processor time of a call after the first, and the first: it finds the caches and thread pools of the way before."""
     entered = time.perf_counter_ns()
     call()
+    wait()
     started, started_cpu = time.perf_counter_ns(), time.process_time_ns()
     for _ in range(calls):
         call()
+    wait()
     ended, ended_cpu = time.perf_counter_ns(), time.process_time_ns()
     # A clock of the processor that ticks slowly may see no time at all in short turns.
     return (ended - started) / calls / 1000, max(ended_cpu - started_cpu, 1) / calls / 1000, (started - entered) / 1000

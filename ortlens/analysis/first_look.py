@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.findings.calls import ALIKE, HEAVY_GUARDS, loss_of_call, slower_call
+from ortlens.analysis.findings.calls import HEAVY_GUARDS, loss_of_call, slower_call
 from ortlens.analysis.findings.compiling import STORM, is_limit, training_forward
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place, is_expected
+from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
 from ortlens.analysis.timing import own_code_ns, price_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ _SUBJECTS: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_
 _URGENT: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_runs")
 """Before what has a price. Without gradients, weights are constants and nothing is kept for a backward: every time below changes."""
 _MAX_LOOKS = 3
-_SLOW = 1.3  # times as long as uncompiled, beside other work
 _MUCH = 0.1  # share of a call from which what rules found for information, and the program's own code between graphs, are worth a look
 _SENTENCES = re.compile(r"(?<=\.)\s+")
 _CHECK = "aten._assert_"
@@ -211,7 +211,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Look]:
             count=most.node_count,
             ns_per_call=None  # of two times of waiting for cores, the difference says nothing
             if overview.is_crowded
-            else loss_of_call(overview.ledger, overview.uncompiled_ns, _SLOW if overview.is_busy else ALIKE),
+            else loss_of_call(overview.ledger, overview.uncompiled_ns, WORTH_A_WARNING if overview.is_busy else WORTH_APART),
             advice=most.advice,
         )
 

@@ -7,15 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.findings.calls import ALIKE
 from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.speed import WORTH_APART, SpeedVerdict, verdict_of_ratio
 
 if TYPE_CHECKING:
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture, StepRole
 
-SpeedVerdict: TypeAlias = Literal["faster", "slower", "same", "unmeasured"]
 TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
 CorrectVerdict: TypeAlias = Literal["verified", "partly", "differs", "unchecked", "nothing"]
 
@@ -154,8 +153,7 @@ def measured_pace(overview: Overview) -> Pace | None:
     if ledger is None or not ledger.is_measured or eager is None:
         return None
     ratio = ledger.total_ns / eager
-    verdict: SpeedVerdict = "same" if 1 / ALIKE <= ratio <= ALIKE else "faster" if ratio < 1 else "slower"
-    return Pace(verdict=verdict, call_ns=ledger.total_ns, eager_ns=eager, ratio=ratio)
+    return Pace(verdict=verdict_of_ratio(ratio, WORTH_APART), call_ns=ledger.total_ns, eager_ns=eager, ratio=ratio)
 
 
 def _benched(capture: Capture, way: str) -> Pace | None:

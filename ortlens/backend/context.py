@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.cache.store import ModelCache
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.recording.reporter import GraphReporter
     from ortlens.backend.runtime.left_to_torch import SpeedTrials, Verdict
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo
-    from ortlens.backend.runtime.turns import Comparison
     from ortlens.trace.runlog import RunLog
 
 _FAILED: dict[Verdict, str] = {
@@ -135,7 +135,7 @@ class CompileContext:
         if self.reporter is not None:
             self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
 
-    def _left_to_torch(self, runner: PartitionRunner, compared: Comparison) -> None:
+    def _left_to_torch(self, runner: PartitionRunner, compared: AbTiming) -> None:
         """Report that a partition is left to PyTorch from now on because that is faster."""
         if self.reporter is not None:
             ort_ns, torch_ns = map(time_from_ns, compared.least_ns)

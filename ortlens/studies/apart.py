@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
 from ortlens.studies.child import ANSWER, STAGE, VARIABLE
-from ortlens.studies.held_memory import held_bytes
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +31,9 @@ _GRACE_S = {"timeout": 2.0, "memory": 0.2}
 """How long a process that is being ended may take to say where it is."""
 
 _LOG_BYTES = 64 << 10
+_PROC = Path("/proc")
+_OWN = ("RssAnon:", "RssShmem:")
+_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _SIGNALS = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGABRT: "abort",
@@ -48,38 +50,23 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a process may take.
+    """What a process may take."""
 
-    Attributes:
-        seconds: From its start to its answer.
-        memory_bytes: Of it and its children together; None for no limit. Held on Linux.
-        threads: Of OpenMP; None leaves the environment alone.
-    """
-
-    seconds: float
-    memory_bytes: int | None = None
-    threads: int | None = None
+    seconds: float  # from its start to its answer
+    memory_bytes: int | None = None  # of it and its children together; held on Linux
+    threads: int | None = None  # of OpenMP; None leaves the environment alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessResult:
-    """How a process ended.
+    """How a process ended."""
 
-    Attributes:
-        status: `ok` when it answered.
-        reason: Why not, in one line.
-        value: Its answer; None without one.
-        log: What it printed last, tracebacks included.
-        wall_ns: From its start to its end.
-        peak_bytes: The most memory that was seen; None where the system does not tell.
-    """
-
-    status: SurveyStatus
-    reason: str
-    value: Any
-    log: str
+    status: SurveyStatus  # `ok` when it answered
+    reason: str  # why not, in one line
+    value: Any  # its answer
+    log: str  # what it printed last, tracebacks included
     wall_ns: int
-    peak_bytes: int | None
+    peak_bytes: int | None  # the most memory that was seen
 
 
 def run_in_subprocess(
@@ -227,3 +214,44 @@ class _Tail:
         if self._stream is not None and not self._thread.is_alive():
             self._stream.close()
         return bytes(self._kept).decode("utf-8", "replace")
+
+
+# -------------------------------------------------------------------------------------- memory; None where the system does not tell
+
+
+def held_bytes(pid: int) -> int | None:
+    """Measure the memory of a process and its children without mapped files, which can be dropped; None if unknown."""
+    found = [_held(each) for each in _family(pid)]
+    known = [held for held in found if held is not None]
+    return sum(known) if known else None
+
+
+def _held(pid: int) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        lines = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+        sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith(_OWN)]
+        return sum(sizes) if sizes else None
+    return None
+
+
+def _family(pid: int) -> list[int]:
+    found, ahead = [], [pid]
+    while ahead:
+        each = ahead.pop()
+        found.append(each)
+        with contextlib.suppress(OSError, ValueError):
+            for thread in (_PROC / str(each) / "task").iterdir():
+                with contextlib.suppress(OSError):
+                    ahead += map(int, (thread / "children").read_text(encoding="ascii").split())
+    return found
+
+
+def usable_bytes() -> int | None:
+    """Look up how much memory this process may use, the machine's or its container's; None where the system does not tell."""
+    limits = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for group in _GROUPS:
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(group.read_text(encoding="ascii")))
+    return min((limit for limit in limits if limit > 0), default=None)

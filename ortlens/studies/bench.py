@@ -8,51 +8,58 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
 from ortlens import _torch
-from ortlens.analysis.compare.ways import MIN_ROUNDS, facts_of, failed_variant, run_variant_of
+from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict
+from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.lens import Lens
 from ortlens.progress import progress
+from ortlens.trace.records import column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.analysis.compare.ways import RunVariant
     from ortlens.trace.records import Capture
 
 WAYS = ("eager", "inductor", "ortlens", "frozen", "exported")
 """What is measured by default."""
 
-_BATCH_NS = 1_000_000
-"""Short calls are timed several at a time: a single one after another way would show cold caches."""
+_MOST_ROUNDS = 200
 
-_MOST_CALLS, _MOST_ROUNDS = 200, 200
+VariantVerdict: TypeAlias = SpeedVerdict | Literal["reference"]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVariant:
+    """One way of running a model, against PyTorch without compilation."""
+
+    way: str = column("`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.")
+    verdict: VariantVerdict = column(  # noqa: RUF009 - field() in disguise
+        "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
+    )
+    call_ns: int | None = column("Time of a call, the median over the rounds.", unit="ns", default=None)
+    ratio: float | None = column("Times as long as eager: the median over the rounds of the ratio within a round.", default=None)
+    ratio_low: float | None = column("Lower end of its 99 % interval.", default=None)
+    ratio_high: float | None = column("Upper end of it.", default=None)
+    first_ns: int | None = column("Time of the first call, compilation or export included.", unit="ns", default=None)
+    max_abs: float | None = column("Largest absolute difference of a result from eager.", default=None)
+    rounds: int = column("Rounds; in each, every way is timed once.", default=0)
+    note: str = column("Why it was not measured.", default="")
+
+
+@dataclass(frozen=True, slots=True)
 class _Contender:
-    """A way that runs.
-
-    Attributes:
-        name: Of the way.
-        call: Calls the model.
-        first_ns: What its first call took.
-        max_abs: Largest difference of its results from eager.
-        batch: Calls per round.
-        times: ns per call, a value per round.
-    """
+    """A way that runs, what its first call took, and how far its results are from eager's."""
 
     name: str
     call: Callable[[], Any]
     first_ns: int
     max_abs: float
-    batch: int
-    times: list[int]
 
 
 def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
@@ -86,37 +93,40 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
             "frozen": lambda: partial(freeze(target, *args, options=options, **kwargs), *args, **kwargs),
             "exported": lambda: _exported(target, args, kwargs, folder),
         }
-        running, failed = _started(chosen, makers)
-        _take_turns(running, seconds)
-    reference = running[0].times
-    rows = {way.name: run_variant_of(way.name, way.times, reference, first_ns=way.first_ns, max_abs=way.max_abs) for way in running}
-    found = tuple(rows[way] if way in rows else failed_variant(way, failed[way]) for way in chosen)
+        wait = waiting_for(target, args, kwargs)
+        running, failed = _started(chosen, makers, wait)
+        times = _timed(running, wait, seconds)
+    rows = {way.name: _measured(way, AbTiming(times[0], own)) for way, own in zip(running, times, strict=True)}
+    found = tuple(rows.get(way) or RunVariant(way=way, verdict="unmeasured", note=failed[way]) for way in chosen)
     capture = lens.captured()
     return found, replace(capture, environment={**capture.environment, **facts_of(found)})
 
 
-def _started(chosen: Sequence[str], makers: Mapping[str, Callable[[], Callable[[], Any]]]) -> tuple[list[_Contender], dict[str, str]]:
+def _started(
+    chosen: Sequence[str], makers: Mapping[str, Callable[[], Callable[[], Any]]], wait: Callable[[], None]
+) -> tuple[list[_Contender], dict[str, str]]:
     """Make and call each way once; one that fails is left out, with the reason, but eager."""
     running: list[_Contender] = []
     failed: dict[str, str] = {}
     expected: Any = None
     with progress("compiling", len(chosen), "way") as step:
-        for number, name in enumerate(chosen, start=1):
+        for name in chosen:
             started = time.perf_counter_ns()
             try:
                 with _torch.quiet():
                     call = makers[name]()
                     result = call()
+                    wait()
             except Exception as err:
                 if name == "eager":
                     raise
                 failed[name] = f"{type(err).__name__}: {str(err).strip().splitlines()[0] if str(err).strip() else ''}"[:300]
                 continue
             finally:
-                step(number)
+                step(1)
             first = time.perf_counter_ns() - started
             expected = result if name == "eager" else expected
-            running.append(_Contender(name, call, first, _difference(expected, result), 1, []))
+            running.append(_Contender(name, call, first, _difference(expected, result)))
     return running, failed
 
 
@@ -168,34 +178,34 @@ class _Function(torch.nn.Module):
         return self._function(*args, **kwargs)
 
 
-def _take_turns(running: Sequence[_Contender], seconds: float) -> None:
-    """Time all ways round by round, each round in another order, so that what else the machine does meets all of them alike."""
-    for way in running:
-        way.call()  # the first after compiling may still settle
-        started = time.perf_counter_ns()
-        way.call()
-        way.batch = min(_MOST_CALLS, 1 + _BATCH_NS // max(time.perf_counter_ns() - started, 1))
+def _timed(running: Sequence[_Contender], wait: Callable[[], None], seconds: float) -> list[tuple[int, ...]]:
+    """Time all ways in turns; a value per round for each."""
+    ways = [clocked_often(way.call, wait) for way in running]
     deadline = time.perf_counter_ns() + round(seconds * 1e9)
-    for number in _rounds(deadline):
-        shift = number % len(running)
-        for way in (*running[shift:], *running[:shift]):
-            way.times.append(_timed(way.call, way.batch))
-
-
-def _rounds(deadline: int) -> Iterator[int]:
     with progress("timing in turns", _MOST_ROUNDS, "round") as step:
-        for number in range(_MOST_ROUNDS):
-            if number >= MIN_ROUNDS and time.perf_counter_ns() > deadline:
-                return
-            yield number
-            step(number + 1)
+        return take_turns(ways, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=lambda: time.perf_counter_ns() > deadline, tell=step)
 
 
-def _timed(call: Callable[[], Any], batch: int) -> int:
-    """Time a batch, in ns per call, after one call that fills the caches where the calls are short."""
-    if batch > 1:
-        call()
-    started = time.perf_counter_ns()
-    for _ in range(batch):
-        call()
-    return (time.perf_counter_ns() - started) // batch
+def _measured(way: _Contender, timing: AbTiming) -> RunVariant:
+    low, high = timing.interval
+    return RunVariant(
+        way=way.name,
+        verdict="reference" if way.name == "eager" else timing.verdict,
+        call_ns=timing.other_ns,
+        ratio=timing.ratio,
+        ratio_low=low,
+        ratio_high=high,
+        first_ns=way.first_ns,
+        max_abs=way.max_abs,
+        rounds=timing.rounds,
+    )
+
+
+def facts_of(rows: Sequence[RunVariant]) -> Mapping[str, str]:
+    """Turn rows into `bench_<way>` facts for the head of a capture: time, ratio and interval that a program can split, or the reason."""
+    return {
+        f"bench_{row.way}": f"unmeasured: {row.note}"[:300]
+        if row.call_ns is None
+        else f"call_ns={row.call_ns} ratio={row.ratio or 1:.3f} low={row.ratio_low or 1:.3f} high={row.ratio_high or 1:.3f} {row.verdict}"
+        for row in rows
+    }

@@ -1,7 +1,8 @@
-"""What a survey runs: cases, however they are written down."""
+"""What a survey runs: cases, however they are written down, and one of them in its process."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
@@ -12,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
 from ortlens.job.targets import object_from_text
+from ortlens.studies.child import answer, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
+
+CAPTURE, JOURNAL, REPORT = "capture.ortlens", "journal", "report.html"
+"""Files of the folder of a case; the journal is what a process leaves that does not live to save its capture."""
 
 _ATTRIBUTE = "CASES"
 """Where a Python file has its cases when no other name is given."""
@@ -61,6 +66,15 @@ class Case:
     seed: int = 0
     time_limit: float | None = None
     memory_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What is done with each case beyond compiling and calling it."""
+
+    profile: bool = False
+    verify: bool = False
+    reports: bool = True
 
 
 _FIELDS = tuple(item.name for item in fields(Case))
@@ -208,3 +222,48 @@ def _distinct(cases: Sequence[Case]) -> list[Case]:
         if seen.setdefault((case.name, repr(case.options)), case) != case:
             raise UsageError(f"two cases are named {case.name!r}; give one of them another name")
     return list(seen.values())
+
+
+def measured(case: Case, extras: Extras, folder: str) -> dict[str, Any]:
+    """Measure a case, with its target as text, and return fields of `SurveyRow`; the capture is saved even if the model raises."""
+    stage("importing torch")
+    import torch
+
+    from ortlens.analysis.surveyed import figures_of
+    from ortlens.job.inputs import inputs_from_texts
+    from ortlens.job.request import Request
+    from ortlens.job.targets import call_from_text
+    from ortlens.job.work import explained
+    from ortlens.lens.lens import Lens
+
+    inputs = inputs_from_texts(case.inputs)
+    stage("making the model and its inputs")
+    torch.manual_seed(case.seed)
+    target, args, kwargs = call_from_text(str(case.target), (tuple(case.args), case.kwargs))
+    more, named = inputs.made(case.seed)
+    request = Request(
+        backend=case.backend,
+        options=case.options,
+        dry_run=case.dry_run,
+        dynamic=case.dynamic,
+        calls=case.calls,
+        no_grad=not case.grad,
+        profile=extras.profile,
+        verify=extras.verify,
+    )
+    stage("compiling and calling")
+    lens = Lens(case.backend, options=case.options or None, name=case.name, journal=Path(folder) / JOURNAL, dry_run=case.dry_run)
+    try:
+        explained(request, lens, target, (*args, *more), {**kwargs, **named})
+    except BaseException:
+        with contextlib.suppress(Exception):
+            lens.save(Path(folder) / CAPTURE)
+        raise
+    stage("saving the capture")
+    lens.save(Path(folder) / CAPTURE)
+    figures = figures_of(lens.captured())
+    answer(figures)
+    if extras.reports:
+        stage("writing the report")
+        lens.report(Path(folder) / REPORT)
+    return figures

@@ -15,7 +15,7 @@ from ortlens._files import write_file
 from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.environment import option_text
-from ortlens.studies.measured_case import CAPTURE, JOURNAL, REPORT
+from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT
 from ortlens.trace import store
 from ortlens.trace.codec import record_from_row, row_from_record
 from ortlens.trace.schema import table_from_record
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ortlens.studies.apart import Limits
-    from ortlens.studies.cases import Case
-    from ortlens.studies.measured_case import Extras
+    from ortlens.studies.cases import Case, Extras
     from ortlens.trace.records import Capture
 
 TABLE = table_from_record("survey", SurveyRow)
@@ -40,17 +39,10 @@ _SHOWN_LOG = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A case that is to be run.
-
-    Attributes:
-        case: The case.
-        key: Its digest.
-        extras: What else to do with it.
-        limits: What it may take.
-    """
+    """A case that is to be run."""
 
     case: Case
-    key: str
+    key: str  # its digest
     extras: Extras
     limits: Limits
 

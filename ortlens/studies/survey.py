@@ -19,11 +19,9 @@ from ortlens._process import usable_cores
 from ortlens.analysis.surveyed import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.progress import progress
-from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess
-from ortlens.studies.cases import cases_from
+from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess, usable_bytes
+from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, Extras, cases_from, measured
 from ortlens.studies.child import VARIABLE
-from ortlens.studies.held_memory import usable_bytes
-from ortlens.studies.measured_case import CAPTURE, JOURNAL, REPORT, Extras, measured
 from ortlens.studies.results import TABLE, Job, Results, key_of, shown_log
 from ortlens.trace.frames import frame_from_records
 
@@ -44,13 +42,7 @@ _REASON = 500  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What comes back of a case.
-
-    Attributes:
-        ended: How its process ended.
-        host: Where it ran.
-        files: The files that it wrote, by name.
-    """
+    """What comes back of a case: how its process ended, where it ran, and the files that it wrote, by name."""
 
     ended: ProcessResult
     host: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,10 @@ import torch
 from ortlens import _torch
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
-from ortlens.analysis.compare.ways import MIN_ROUNDS, ratio_interval
+from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
+from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.backend.runtime.session import WITHOUT_OVERFLOW
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
@@ -28,13 +28,9 @@ if TYPE_CHECKING:
     import onnxruntime
     import pandas as pd
 
-_WORTH = 1.03
-"""A smaller difference is none that anybody should act on."""
-_ROUNDS = 40
-_ROUND_NS = 2_000_000
-"""Short calls are timed several at a time."""
-_MOST_CALLS = 200
+_MOST_ROUNDS = 40
 _NOT_COPIED = "not tried: ONNX Runtime cannot copy the session options that were given, with their libraries of operators"
+_NOTES: Mapping[SpeedVerdict, str] = {"slower": "slower", "same": "no difference outside the noise"}
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Of a result's root mean square; integers and booleans must be equal."""
 
@@ -56,20 +52,19 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """A setting to try: changed options or, with advice on how to make it, another way of calling."""
+
     option: str
     value: str
-    change: Callable[[OrtBackendOptions], OrtBackendOptions]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    make: Callable[[OrtBackendOptions], Callable[[], Any]] | None = None
+    advice: str = ""
+    why_not: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Running:
-    """A compiled target.
-
-    Attributes:
-        call: Calls it.
-        ratio: Times as long as the options that were given.
-        options: Its options.
-    """
+    """A compiled target, and how many times as long it takes as with the options that were given."""
 
     call: Callable[[], Any]
     ratio: float
@@ -107,41 +102,34 @@ def tune(
 
         with _torch.isolated_compilations() as apart:
             chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s), apart).run(given)
-        names = [field.name for field in fields(Trial)]
+        names = [each.name for each in fields(Trial)]
         return chosen, pd.DataFrame([asdict(trial) for trial in trials], columns=names)
 
     return run
 
 
 class _Tuning:
-    """One run of `tune`.
-
-    Attributes:
-        tried: The option that is being tried.
-    """
+    """One run of `tune`."""
 
     def __init__(
         self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget, apart: Mapping[str, Any]
     ) -> None:
         self._target, self._args, self._kwargs, self._apart = target, args, kwargs, apart
         self._budget = budget
+        self._wait = waiting_for(target, args, kwargs)
         self._expected = _torch.tensors_of(target(*args, **kwargs))
         self._trials: list[Trial] = []
         self._partitions = 0
-        self.tried = ""
+        self.tried = ""  # the option that is being tried
 
     def run(self, given: OrtBackendOptions) -> tuple[OrtBackendOptions, list[Trial]]:
         first = best = _Running(self._compiled(given), 1.0, given)
         if given.ort_session_options is not None:
-            self._note(_Candidate("ort_session_options", "other threads", _setting()), note=_NOT_COPIED)
-        candidates = _candidates(given, self._tensors(), self._partitions)
-        calls = [*([self._try_layout] if self._has_images() else []), self._try_frozen]
-        with progress("tuning", len(candidates) + len(calls), "setting") as step:
+            self._note(_Candidate("ort_session_options", "other threads"), note=_NOT_COPIED)
+        candidates = [*_candidates(given, self._tensors(), self._partitions), *self._calls()]
+        with progress("tuning", len(candidates), "setting") as step:
             for candidate in candidates:
                 best = self._tried(candidate, best)
-                step(1)
-            for trial in calls:
-                trial(best)
                 step(1)
         return self._confirmed(first, best)
 
@@ -159,125 +147,97 @@ class _Tuning:
         self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)
         return call
 
+    def _calls(self) -> Iterator[_Candidate]:
+        """List other ways of calling, which are no options."""
+        args, kwargs = self._args, self._kwargs
+        if any(_is_image(tensor) for tensor in _torch.tensors_of((args, dict(kwargs)))):  # as many loaders make them
+            given = _torch.map_tensors(_with_channels_last, (args, dict(kwargs)))
+            advice = "no option: pass x.to(memory_format=torch.channels_last)"
+            yield _Candidate("call", "channels_last inputs", make=lambda options: self._compiled(options, given), advice=advice)
+
+        def frozen(options: OrtBackendOptions) -> Callable[[], Any]:
+            return partial(freeze(self._target, *args, options=options, **kwargs), *args, **kwargs)
+
+        why_not = "gradients are enabled" if torch.is_grad_enabled() else ""
+        yield _Candidate("call", "ortlens.freeze", make=frozen, advice="no option: call ortlens.freeze for it", why_not=why_not)
+
     def _tried(self, candidate: _Candidate, best: _Running) -> _Running:
         """Try a candidate, and return the better one of it and the best so far."""
         self.tried = candidate.option
-        if self._budget.is_over():
-            self._note(candidate, note=f"not tried: {self._budget.over}")
+        why_not = candidate.why_not or (self._budget.over if self._budget.is_over() else "")
+        if why_not:
+            self._note(candidate, note=f"not tried: {why_not}")
             return best
         try:
-            options = candidate.change(best.options)
-            if options == best.options:
+            options = replace(best.options, **candidate.settings)
+            if candidate.make is None and options == best.options:
                 return best
-            made = _Running(self._compiled(options), best.ratio, options)
-            verified = self._matches(made.call())
+            call = (candidate.make or self._compiled)(options)
+            verified = self._matches(call())
         except Exception as error:  # noqa: BLE001 - a setting that cannot run is a row with its reason
             self._note(candidate, note=f"{type(error).__name__}: {error}"[:200])
             return best
-        ratio, low, high = self._measured(best.call, made.call)
-        made.ratio = best.ratio * ratio
-        keeps = verified and high < 1 / _WORTH
-        kind = "slower" if low > _WORTH else "no difference outside the noise"
-        note = "" if keeps else kind if verified else "results differ from eager"
-        self._note(candidate, ratio=made.ratio, spread=high - low, verified=verified, chosen=keeps, note=note)
+        timing = self._compared(best.call, call)
+        made = _Running(call, best.ratio * timing.ratio, options)
+        keeps = verified and timing.verdict == "faster" and candidate.make is None
+        note = _NOTES.get(timing.verdict, candidate.advice) if verified else "results differ from eager"
+        self._note(candidate, timing, ratio=made.ratio, verified=verified, chosen=keeps, note=note)
         return made if keeps else best
-
-    def _has_images(self) -> bool:
-        return any(_is_image(tensor) for tensor in _torch.tensors_of((self._args, dict(self._kwargs))))
-
-    def _try_layout(self, best: _Running) -> None:
-        """Try inputs of images with the channels last, as many loaders make them."""
-        given = _torch.map_tensors(_with_channels_last, (self._args, dict(self._kwargs)))
-        advice = "no option: pass x.to(memory_format=torch.channels_last)"
-        self._try_call("channels_last inputs", advice, best, lambda: self._compiled(best.options, given))
-
-    def _try_frozen(self, best: _Running) -> None:
-        def made() -> Callable[[], Any]:
-            frozen = freeze(self._target, *self._args, options=best.options, **self._kwargs)
-            return partial(frozen, *self._args, **self._kwargs)
-
-        why_not = "gradients are enabled" if torch.is_grad_enabled() else ""
-        self._try_call("ortlens.freeze", "no option: call ortlens.freeze for it", best, made, why_not)
-
-    def _try_call(self, value: str, advice: str, best: _Running, make: Callable[[], Callable[[], Any]], why_not: str = "") -> None:
-        """Measure another way of calling, which is no option."""
-        candidate = _Candidate("call", value, lambda options: options)
-        self.tried = candidate.option
-        if why_not or self._budget.is_over():
-            self._note(candidate, note=f"not tried: {why_not or self._budget.over}")
-            return
-        try:
-            call = make()
-            verified = self._matches(call())
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._note(candidate, note=f"{type(error).__name__}: {error}"[:200])
-            return
-        ratio, low, high = self._measured(best.call, call)
-        note = advice if verified and high < 1 / _WORTH else "" if verified else "results differ from eager"
-        self._note(candidate, ratio=best.ratio * ratio, spread=high - low, verified=verified, note=note)
 
     def _confirmed(self, first: _Running, best: _Running) -> tuple[OrtBackendOptions, list[Trial]]:
         """Measure everything that was kept against what was given; several comparisons find a difference by chance."""
         if best is first:
             return first.options, self._trials
         self.tried = "all"
-        ratio, low, high = self._measured(first.call, best.call)
-        holds = high < 1 / _WORTH
+        timing = self._compared(first.call, best.call)
+        holds = timing.verdict == "faster"
         together = " ".join(f"{trial.option}={trial.value}" for trial in self._trials if trial.chosen)
         if not holds:
             again = "did not hold when measured again"
             self._trials = [replace(trial, chosen=False, note=again) if trial.chosen else trial for trial in self._trials]
-        self._trials.append(Trial(option="all", value=together, ratio=ratio, spread=high - low, verified=True, chosen=holds))
+        self._note(_Candidate("all", together), timing, ratio=timing.ratio, verified=True, chosen=holds)
         return (best if holds else first).options, self._trials
 
-    def _note(self, candidate: _Candidate, **facts: Any) -> None:  # noqa: ANN401 - the fields of a trial
+    def _note(self, candidate: _Candidate, timing: AbTiming | None = None, **facts: Any) -> None:  # noqa: ANN401 - the fields of a trial
+        if timing is not None:
+            low, high = timing.interval
+            facts["spread"] = high - low
         self._trials.append(Trial(option=candidate.option, value=candidate.value, **facts))
 
     def _matches(self, result: object) -> bool:
         given = _torch.tensors_of(result)
         return len(given) == len(self._expected) and all(map(_is_close, given, self._expected))
 
-    def _measured(self, base: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float, float]:
-        """Measure the median and 99 % interval of the ratio of two calls, timed in turns."""
-        started = time.perf_counter_ns()
-        base()
-        batch = max(1, min(_MOST_CALLS, _ROUND_NS // max(time.perf_counter_ns() - started, 1)))
-        ratios: list[float] = []
-        for number in range(_ROUNDS):
-            if number >= MIN_ROUNDS and self._budget.is_over():
-                break
-            pair = (base, other) if number % 2 else (other, base)
-            times = {call: _timed(call, batch) for call in pair}
-            ratios.append(times[other] / max(times[base], 1))
-        low, high = ratio_interval(ratios)
-        return sorted(ratios)[len(ratios) // 2], low, high
+    def _compared(self, base: Callable[[], Any], other: Callable[[], Any]) -> AbTiming:
+        ways = clocked_often(base, self._wait), clocked_often(other, self._wait)
+        return AbTiming(*take_turns(ways, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=self._budget.is_over))
 
 
 def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], partitions: int) -> list[_Candidate]:
     """List what may help, the most promising first."""
-    threads = _threads() if given.ort_session_options is None else ()
-    found = [_Candidate("ort_session_options", text, _setting(ort_session_options=made)) for text, made in threads]
-    flipped: Any = "auto" if given.freeze_weights is False else False
-    found.append(_Candidate("freeze_weights", str(flipped), _setting(freeze_weights=flipped)))
+    found = [_setting("ort_session_options", made, text) for text, made in _threads()] if given.ort_session_options is None else []
+    flipped = "auto" if given.freeze_weights is False else False
+    found.append(_setting("freeze_weights", flipped))
     if flipped is False:  # else there are no constants to pack
-        found.append(_Candidate("prepack_weights", str(not given.prepack_weights), _setting(prepack_weights=not given.prepack_weights)))
-    allocates = not given.preallocate_output
-    found.append(_Candidate("preallocate_output", str(allocates), _setting(preallocate_output=allocates)))
+        found.append(_setting("prepack_weights", not given.prepack_weights))
+    found.append(_setting("preallocate_output", not given.preallocate_output))
     if given.min_partition_nodes > 1:
-        found.append(_Candidate("min_partition_nodes", "1", _setting(min_partition_nodes=1)))
+        found.append(_setting("min_partition_nodes", 1))
     if partitions > 1:
-        found += [_Candidate("min_partition_nodes", str(least), _setting(min_partition_nodes=least)) for least in (4, 16)]
-    other = "fallback" if given.on_slow == "keep" else "keep"
-    found.append(_Candidate("on_slow", other, _setting(on_slow=other)))
+        found += [_setting("min_partition_nodes", least) for least in (4, 16)]
+    found.append(_setting("on_slow", "fallback" if given.on_slow == "keep" else "keep"))
     narrow = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors} & {"bfloat16", "float16"})
     if narrow and not given.upcast:
-        found.append(_Candidate("upcast", repr(tuple(narrow)), _setting(upcast=tuple(narrow))))
+        found.append(_setting("upcast", tuple(narrow)))
     exported = given.export_options or ExportOptions()
-    found.append(_Candidate("export_options", "opset_version=21", _setting(export_options=replace(exported, opset_version=21))))
+    found.append(_setting("export_options", replace(exported, opset_version=21), "opset_version=21"))
     if all(tensor.device.type == "cpu" for tensor in tensors):
-        others = _other_providers()
-        found += [_Candidate("preferred_execution_providers", name, _setting(preferred_execution_providers=(name,))) for name in others]
+        found += [_setting("preferred_execution_providers", (name,), name) for name in _other_providers()]
     return found
+
+
+def _setting(option: str, value: object, text: str = "") -> _Candidate:
+    return _Candidate(option, text or str(value), {option: value})
 
 
 def _is_image(tensor: torch.Tensor) -> bool:
@@ -286,10 +246,6 @@ def _is_image(tensor: torch.Tensor) -> bool:
 
 def _with_channels_last(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(memory_format=torch.channels_last) if _is_image(tensor) else tensor
-
-
-def _setting(**values: Any) -> Callable[[OrtBackendOptions], OrtBackendOptions]:  # noqa: ANN401 - values of options
-    return lambda options: replace(options, **values)
 
 
 def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
@@ -322,11 +278,3 @@ def _is_close(given: torch.Tensor, expected: torch.Tensor) -> bool:
     size = float(theirs.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt())
     tolerance = _TOLERANCES.get(expected.dtype, 1e-2) * max(size, 1e-30)
     return bool(torch.allclose(ours, theirs, rtol=tolerance / max(size, 1e-30), atol=tolerance, equal_nan=True))
-
-
-def _timed(call: Callable[[], Any], batch: int) -> int:
-    call()
-    started = time.perf_counter_ns()
-    for _ in range(batch):
-        call()
-    return time.perf_counter_ns() - started

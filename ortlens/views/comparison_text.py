@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.compare.kernels import kernel_times
-from ortlens.analysis.compare.noise import MIN_CALLS
+from ortlens.analysis.speed import MIN_CALLS
 from ortlens.units import counted, time_from_ns
 from ortlens.views.wording import clipped, place, visible
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.speed import WORTH_APART, verdict_of_ratio
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.answers import answer_tables
 from ortlens.views.html import answers_html
@@ -36,7 +37,6 @@ _WORDS: Mapping[SurveyStatus, str] = {
 _MAX_TABLE_BYTES = 4_000
 _MAX_WORDS = 400
 _MAX_LOG = 4_000
-_SAME = (0.97, 1.03)  # a smaller difference is none that anybody should act on
 
 
 class _Cell(NamedTuple):
@@ -91,8 +91,8 @@ def _about(rows: Sequence[SurveyRow]) -> str:
     timed = [row.ratio for row in rows if row.ratio is not None]
     facts = [f"{whole} run as a single partition", f"{sum(bool(row.breaks) for row in rows)} have graph breaks"]
     if timed:
-        faster, slower = sum(ratio < _SAME[0] for ratio in timed), sum(ratio > _SAME[1] for ratio in timed)
-        facts.append(f"of {len(timed)} that were timed, {faster} are faster than PyTorch and {slower} slower")
+        verdicts = Counter(verdict_of_ratio(ratio, WORTH_APART) for ratio in timed)
+        facts.append(f"of {len(timed)} that were timed, {verdicts['faster']} are faster than PyTorch and {verdicts['slower']} slower")
     if wrong := sum(bool(row.wrong) for row in rows):
         facts.append(f"{wrong} give different results")
     return safe("; ".join(facts), _MAX_WORDS)
@@ -159,8 +159,8 @@ def _coverage(row: SurveyRow) -> _Cell:
 def _ratio(row: SurveyRow) -> _Cell:
     if row.ratio is None:
         return _Cell("", None, "os-number")
-    look = "os-faster" if row.ratio < _SAME[0] else "os-slower" if row.ratio > _SAME[1] else ""
-    return _Cell(f"{row.ratio:.2f}", row.ratio, f"os-number {look}")
+    look = {"faster": " os-faster", "slower": " os-slower"}.get(verdict_of_ratio(row.ratio, WORTH_APART), "")
+    return _Cell(f"{row.ratio:.2f}", row.ratio, f"os-number{look}")
 
 
 def _body(row: SurveyRow, columns: Sequence[str], capture: Capture | None, folder: Path) -> str:

@@ -120,6 +120,27 @@ def test_the_sum_is_the_wall_time_of_a_call() -> None:
     assert min(before, after) * 0.6 < totals(lens).total_ns < max(before, after) * 1.6 + 5_000
 
 
+def test_devices_are_waited_for_before_and_after_each_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    def noted(name: str, function: Callable[..., torch.Tensor]) -> Callable[[], torch.Tensor]:
+        def call() -> torch.Tensor:
+            events.append(name)
+            return function(X)
+
+        return call
+
+    monkeypatch.setattr(ledger_pass, "waiting_for", lambda *_values: lambda: events.append("wait"))
+    model, lens = small_net(), Lens()
+    fast = torch.compile(model, backend=lens)
+    fast(X)
+    lens.measured(noted("compiled", fast), uncompiled=noted("plain", model), max_calls=13, budget_ns=None)
+    calls = events[1:]  # the first is observed, not timed
+    timed = calls[1::3]
+    assert calls == [event for name in timed for event in ("wait", name, "wait")]
+    assert (timed.count("compiled"), timed.count("plain")) == (12, 6)
+
+
 def test_a_number_of_calls_is_kept() -> None:
     for calls in (1, 2, 5):
         lens = ortlens.explain(lambda x: x.sin() + 1, calls=calls)(X)

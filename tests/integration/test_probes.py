@@ -12,10 +12,10 @@ from torch import nn
 import ortlens
 from ortlens.analysis.findings import compiling
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.backend.runtime.turns import Comparison
-from ortlens.lens.measuring import call_trials, partition_trials, probes
-from ortlens.lens.measuring.call_trials import CallTrials
+from ortlens.analysis.speed import AbTiming
+from ortlens.lens.measuring import probes, trials
 from ortlens.lens.measuring.probes import finding_of
+from ortlens.lens.measuring.trials import CallTrials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,10 +147,8 @@ def test_guards_are_measured_and_stand_as_before_afterwards() -> None:
     [(False, 600_000, "warning"), (False, 499_999, "info"), (True, 250_000, "warning"), (True, 249_999, "info")],
 )
 def test_guards_of_one_graph_are_a_warning_where_they_are_half_of_a_call(several: bool, gain_ns: int, severity: str) -> None:  # noqa: FBT001
-    (trial,) = CallTrials([], lambda: None).guards(several=several)
-    least = (1_000_000, 1_000_000 - gain_ns)
-    compared = Comparison(base_ns=1_000_000, other_ns=least[1], gain_ns=gain_ns, is_faster=True, is_slower=False, rounds=9, least_ns=least)
-    made = finding_of(trial, compared, None)
+    (trial,) = CallTrials([], lambda: None, lambda: None).guards(several=several)
+    made = finding_of(trial, AbTiming((1_000_000,) * 9, (1_000_000 - gain_ns,) * 9), None)
     assert (made.rule, made.severity, made.gain_ns) == ("heavy_guards", severity, gain_ns)
 
 
@@ -186,8 +184,7 @@ def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.Monkey
 
     model, x = nn.Linear(256, 256), torch.ones(1, 256)
     lens = explained(model, x, options={"freeze_weights": False})
-    for trials in (call_trials, partition_trials):
-        monkeypatch.setattr(trials, "variant_of", refused)
+    monkeypatch.setattr(trials, "variant_of", refused)
     with pytest.warns(RuntimeWarning, match="failed while probing"):
         found = probed(lens, x)
     assert found["lens_failed"].evidence.startswith("RuntimeError: no variant of")

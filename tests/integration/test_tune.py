@@ -11,6 +11,7 @@ from torch import nn
 
 import ortlens
 from ortlens import cli
+from ortlens.analysis.speed import AbTiming
 from ortlens.errors import UsageError
 from ortlens.studies import tune as tune_module
 
@@ -24,11 +25,10 @@ def planted(monkeypatch: pytest.MonkeyPatch, ratios: Callable[[str], float]) -> 
     two = {"freeze_weights", "preallocate_output"}
     monkeypatch.setattr(tune_module, "_candidates", lambda *given: [item for item in every(*given) if item.option in two])
 
-    def measured(self: Any, _base: object, _other: object) -> tuple[float, float, float]:  # noqa: ANN401 - the private class
-        ratio = ratios(self.tried)
-        return ratio, ratio * 0.99, ratio * 1.01
+    def compared(self: Any, _base: object, _other: object) -> AbTiming:  # noqa: ANN401 - the private class
+        return AbTiming((10_000,) * 10, (round(10_000 * ratios(self.tried)),) * 10)
 
-    monkeypatch.setattr(tune_module._Tuning, "_measured", measured)
+    monkeypatch.setattr(tune_module._Tuning, "_compared", compared)
 
 
 def test_what_helps_is_chosen_and_returned(monkeypatch: pytest.MonkeyPatch) -> None:

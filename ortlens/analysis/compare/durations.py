@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from ortlens.analysis.compare.noise import Machine, Verdict, band_of, verdict_of
+from ortlens.analysis.compare.noise import Band, Machine, band_of, verdict_of
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.identity import graph_by_partition
 from ortlens.analysis.timing import call_times
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
+    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Node, Run
 
 Scope: TypeAlias = Literal["call", "graph", "partition"]
@@ -35,7 +36,7 @@ class Timing:
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
     module: str | None = column("Module path that the operators of the partition share.", default=None)
-    verdict: Verdict = column(  # noqa: RUF009 - likewise
+    verdict: SpeedVerdict = column(  # noqa: RUF009 - likewise
         "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 9 calls, and "
         "for calls above 4 ms of a busy machine."
     )
@@ -213,19 +214,17 @@ def _timing(scope: Scope, subject: str, sides: tuple[_Side, _Side], machine: Mac
         module=module,
         verdict=verdict_of(before, after, machine),
         ratio=after.ns / before.ns if before is not None and after is not None and before.ns else None,
-        before_ns=None if before is None else before.ns,
-        before_low_ns=None if before is None else before.low_ns,
-        before_high_ns=None if before is None else before.high_ns,
-        after_ns=None if after is None else after.ns,
-        after_low_ns=None if after is None else after.low_ns,
-        after_high_ns=None if after is None else after.high_ns,
-        before_median_ns=None if before is None else before.median_ns,
-        after_median_ns=None if after is None else after.median_ns,
+        **_columns("before", before),
+        **_columns("after", after),
         before_calls=len(first.times),
         after_calls=len(second.times),
         before_id=first.name,
         after_id=second.name,
     )
+
+
+def _columns(side: str, band: Band | None) -> dict[str, Any]:
+    return {} if band is None else {f"{side}_{field.name}": getattr(band, field.name) for field in fields(Band)}
 
 
 def _modules(capture: Capture) -> dict[str, str]:

@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.compare.noise import MIN_EFFECT, Verdict
 from ortlens.analysis.fusions import own_nodes
 from ortlens.analysis.identity import graph_by_partition, kernels_by_session
+from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
 from ortlens.trace.records import column
 
@@ -29,7 +29,7 @@ class KernelTime:
 
     operators: tuple[str, ...] = column("Operators, each once; empty for kernels that belong to none.")
     module: str | None = column("nn.Module path of the first of them that has one.", default=None)
-    verdict: Verdict = column(  # noqa: RUF009 - field() in disguise
+    verdict: SpeedVerdict = column(  # noqa: RUF009 - field() in disguise
         "`slower` or `faster` where the partition, else the graph, else the call is so outside the noise, and these operators explain a "
         "tenth of its difference at least and differ by a tenth themselves, not within their own noise; "
         "`unmeasured` without both times or such a unit."
@@ -229,7 +229,7 @@ def _is_outside(ours: _Side, theirs: _Side) -> bool | None:
     if ours.ns is None or theirs.ns is None or ours.band is None or theirs.band is None:
         return None
     is_apart = ours.band[1] < theirs.band[0] or theirs.band[1] < ours.band[0]
-    return is_apart and max(ours.ns, theirs.ns) >= MIN_EFFECT * min(ours.ns, theirs.ns)
+    return is_apart and max(ours.ns, theirs.ns) >= WORTH_APART * min(ours.ns, theirs.ns)
 
 
 def _unit(timings: Iterable[Timing], rows: list[AlignedOperator]) -> Timing | None:
@@ -245,14 +245,14 @@ def _unit(timings: Iterable[Timing], rows: list[AlignedOperator]) -> Timing | No
     return calls[0] if len(calls) == 1 else None
 
 
-def _verdict(before: int | None, after: int | None, unit: Timing | None) -> Verdict:
+def _verdict(before: int | None, after: int | None, unit: Timing | None) -> SpeedVerdict:
     if before is None or after is None or unit is None or unit.before_ns is None or unit.after_ns is None:
         return "unmeasured"
     if unit.verdict not in ("slower", "faster"):
         return unit.verdict
     explained = (after - before) / (unit.after_ns - unit.before_ns)
     larger, smaller = max(before, after), min(before, after)
-    return unit.verdict if explained >= _SHARE and larger >= MIN_EFFECT * smaller else "same"
+    return unit.verdict if explained >= _SHARE and larger >= WORTH_APART * smaller else "same"
 
 
 def _of_no_operator(compared: Compared, before: Measured, after: Measured) -> Iterator[KernelTime]:

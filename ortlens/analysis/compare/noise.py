@@ -21,21 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
+
+from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Verdict: TypeAlias = Literal["slower", "faster", "same", "unmeasured"]
-
-MIN_CALLS = 9
-"""The first call, which warms up, and one for each of eight stretches: fewer stretches could not tell a difference from chance."""
-
-MIN_EFFECT = 1.10
-"""What is left beyond noise and machine must be a tenth at least."""
-
-MIN_EFFECT_ALONE = 1.35
-"""The same where nothing shows how fast the machine was."""
+    from ortlens.analysis.speed import SpeedVerdict
 
 _LONG_NS = 4_000_000
 """About a time slice of Linux's scheduler."""
@@ -49,31 +42,17 @@ _ELASTICITY = 1 / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """How long a unit takes in one capture.
+    """How long a unit takes in one capture."""
 
-    Attributes:
-        calls: Calls that are known one by one.
-        ns: The least disturbed tenth of the calls: the median over the stretches.
-        low_ns: The same in a fast stretch.
-        high_ns: The same in a slow stretch.
-        median_ns: Median of all calls, disturbed ones included.
-    """
-
-    calls: int
-    ns: int
-    low_ns: int
+    ns: int  # the least disturbed tenth of the calls: the median over the stretches
+    low_ns: int  # the same in a fast stretch
     high_ns: int
-    median_ns: int
+    median_ns: int  # of all calls, disturbed ones included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the code around the sessions took, per call, in two captures.
-
-    Attributes:
-        before_ns: In the first.
-        after_ns: In the second.
-    """
+    """What the code around the sessions took, per call, in two captures."""
 
     before_ns: int
     after_ns: int
@@ -89,7 +68,6 @@ def band_of(times: Sequence[int]) -> Band | None:
     fast = sorted(_lower_tenth(warm[start:stop]) for start, stop in pairwise(edges))
     kept = fast[1:-1] if count == _STRETCHES else fast
     return Band(
-        calls=len(times),
         ns=round(median(fast)),
         low_ns=round(kept[0]),
         high_ns=round(kept[-1]),
@@ -116,7 +94,7 @@ def allowance(before_ns: int, machine: Machine | None) -> tuple[float, float]:
     return min(1.0, bent, back), max(1.0, bent, shifted)
 
 
-def verdict_of(before: Band | None, after: Band | None, machine: Machine | None) -> Verdict:
+def verdict_of(before: Band | None, after: Band | None, machine: Machine | None) -> SpeedVerdict:
     """Compare a unit of two captures: `slower` or `faster` only outside the noise and beyond what the machine explains.
 
     Else `same`; `unmeasured` without calls, or where long ones were disturbed.
@@ -126,11 +104,11 @@ def verdict_of(before: Band | None, after: Band | None, machine: Machine | None)
     if min(before.ns, after.ns) > _LONG_NS and not (_is_calm(before) and _is_calm(after)):
         return "unmeasured"
     least, most = allowance(before.ns, machine)
-    effect = MIN_EFFECT if machine is not None else MIN_EFFECT_ALONE
+    worth = WORTH_APART if machine is not None else WORTH_ALONE
     ratio = after.ns / before.ns
-    if after.low_ns > before.high_ns and ratio >= most * effect:
+    if after.low_ns > before.high_ns and ratio >= most * worth:
         return "slower"
-    if after.high_ns < before.low_ns and ratio <= least / effect:
+    if after.high_ns < before.low_ns and ratio <= least / worth:
         return "faster"
     return "same"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.compare.changes import Effect
     from ortlens.analysis.compare.comparison import Compared
     from ortlens.analysis.compare.kernels import KernelTime
-    from ortlens.analysis.compare.noise import Verdict
+    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Node
 
 Difference: TypeAlias = Literal["same", "added", "removed", "moved", "slower", "faster", "fused", "split"]
@@ -136,12 +136,12 @@ def _merged(
             yield from ((None, extra) for extra in following[other])
 
 
-def _row(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, Verdict]) -> PaneRow:
+def _row(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, SpeedVerdict]) -> PaneRow:
     difference, effect = _difference(before, after, verdicts)
     return PaneRow(difference=difference, effect=effect, before=before, after=after)
 
 
-def _difference(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, Verdict]) -> tuple[Difference, Effect]:
+def _difference(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, SpeedVerdict]) -> tuple[Difference, Effect]:
     if before is None or after is None:
         is_break = any(side is not None and isinstance(side.item, Break) for side in (before, after))
         if before is None:
@@ -154,7 +154,7 @@ def _difference(before: PaneSide | None, after: PaneSide | None, verdicts: Mappi
     return _of_kernels(before, after, verdicts.get(before.name))
 
 
-def _of_kernels(before: PaneSide, after: PaneSide, verdict: Verdict | None) -> tuple[Difference, Effect]:
+def _of_kernels(before: PaneSide, after: PaneSide, verdict: SpeedVerdict | None) -> tuple[Difference, Effect]:
     if verdict in ("slower", "faster") and before.ns is not None and after.ns is not None:
         return verdict, "worse" if verdict == "slower" else "better"
     if before.is_fused != after.is_fused and before.kernels and after.kernels:

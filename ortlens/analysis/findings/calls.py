@@ -10,6 +10,7 @@ from ortlens.analysis.findings.facts import current, nodes_by_partition, partiti
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.ledger import totals_of, uncompiled_ns
+from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
 from ortlens.analysis.timing import price_of
 from ortlens.units import time_from_ns, times
 
@@ -20,13 +21,9 @@ if TYPE_CHECKING:
     from ortlens.analysis.ledger import LedgerTotals
     from ortlens.trace.records import Capture, Finding, LedgerPartName
 
-ALIKE = 1.1
-"""Ratio of two times that count as the same: on an idle machine the medians of two runs of one program differ by less."""
-
 HEAVY_GUARDS = "heavy_guards"
 """The recorded finding on what skipping guards saves, where a probe measured it."""
 
-_TIMES = 1.3
 _LOSS_NS = 20_000
 _LEAST_NS = 10_000
 _ENTRY_SHARE = 0.25
@@ -42,7 +39,7 @@ _PARTS = {
 """Parts of the ledger: what takes the time, and what to do about them."""
 
 
-def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = ALIKE) -> int | None:
+def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = WORTH_APART) -> int | None:
     """Compute the ns that a call loses to one without torch.compile; None where not known, or too little to be told from noise."""
     if totals is None or not totals.is_measured or plain is None or totals.total_ns < times * plain:
         return None
@@ -75,7 +72,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     place = node if node is not None and node.file else graph
     yield slower_call.finding(
         subject=totals.graph_ids[0],
-        severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(totals, slow.plain_ns, _TIMES) else "info",
+        severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(totals, slow.plain_ns, WORTH_A_WARNING) else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(slow.plain_ns)} "
         f"({times(totals.total_ns / slow.plain_ns)} as long): {takes} {time_from_ns(slow.part_ns)}"
         + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
@@ -90,23 +87,14 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SlowCall:
-    """A call that takes longer than without torch.compile, and no other finding has the reason.
-
-    Attributes:
-        totals: Of the ledger.
-        plain_ns: The call without torch.compile.
-        loss_ns: The difference.
-        unexplained_ns: What of that no break and no operator in PyTorch has as its price.
-        part: The part of the ledger that most of it goes into.
-        part_ns: Its time, without those prices.
-    """
+    """A call that takes longer than without torch.compile, and no other finding has the reason."""
 
     totals: LedgerTotals
-    plain_ns: int
-    loss_ns: int
-    unexplained_ns: int
-    part: LedgerPartName
-    part_ns: int
+    plain_ns: int  # without torch.compile
+    loss_ns: int  # the difference
+    unexplained_ns: int  # what of that no break and no operator in PyTorch has as its price
+    part: LedgerPartName  # that most of it goes into
+    part_ns: int  # its time, without those prices
 
 
 def _slow_call(capture: Capture) -> _SlowCall | None:

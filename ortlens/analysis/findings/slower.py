@@ -16,6 +16,7 @@ from ortlens.analysis.findings.facts import (
     whole_by_graph,
 )
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.speed import WORTH_A_WARNING
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Finding, Graph, Node, Partition
 
-_TIMES = 1.3
 _SHARE = 0.1
 _MUCH_NS = 50_000
 _LEAST_NS = 10_000
@@ -120,7 +120,7 @@ def _slow(graph: Graph, timed: Graph | Partition, subject: str, entries: float, 
 
 
 def _is_slow(timed: Graph | Partition) -> bool:
-    return bool(timed.is_slower) and (timed.ort_ns or 0) >= _TIMES * (timed.torch_ns or 0) > 0
+    return bool(timed.is_slower) and (timed.ort_ns or 0) >= WORTH_A_WARNING * (timed.torch_ns or 0) > 0
 
 
 def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:

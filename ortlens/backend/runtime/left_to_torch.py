@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
-from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
+from ortlens.analysis.speed import WORTH_APART
+from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+    from ortlens.analysis.speed import AbTiming
 
 IN_A_ROW = 3
 """How many failed runs in a row leave sizes, or the partition, to PyTorch."""
@@ -75,21 +78,16 @@ AFTER_CALLS = 5
 
 EACH_NS = 200_000_000
 ALL_NS = 2_000_000_000
-_WORTH = 1.1
 
 
 @dataclass(slots=True)
 class SpeedTrials:
-    """The trials of one backend.
+    """The trials of one backend."""
 
-    Attributes:
-        left_ns: Time left for trials; a partition that it does not suffice for stays in ONNX Runtime.
-    """
-
-    left_ns: int = ALL_NS
+    left_ns: int = ALL_NS  # a partition that it does not suffice for stays in ONNX Runtime
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> Comparison | None:
+    def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> AbTiming | None:
         """Time a partition in both places, PyTorch second; None when no time is left.
 
         One trial runs at a time, since two would disturb each other. Runs by `in_ort` are not counted.
@@ -97,16 +95,17 @@ class SpeedTrials:
         with self._lock, torch.no_grad():
             if self.left_ns <= 0:
                 return None
-            started = time.perf_counter_ns()
-            compared = compare_briefly(clocked(lambda: in_ort(*args)), clocked(lambda: in_torch(*args)), min(EACH_NS, self.left_ns))
+            started, wait = time.perf_counter_ns(), waiting_for(args)
+            ours, theirs = clocked(lambda: in_ort(*args), wait), clocked(lambda: in_torch(*args), wait)
+            compared = compare_briefly(ours, theirs, min(EACH_NS, self.left_ns))
             self.left_ns -= time.perf_counter_ns() - started
             return compared
 
 
-def torch_is_faster(compared: Comparison) -> bool:
+def torch_is_faster(compared: AbTiming) -> bool:
     """Tell whether PyTorch, timed second, is surely faster, and by a tenth at least."""
     ort_ns, torch_ns = compared.least_ns
-    return compared.is_faster and ort_ns >= _WORTH * torch_ns
+    return compared.is_faster and ort_ns >= WORTH_APART * torch_ns
 
 
 def before_a_trial(run: Callable[..., tuple[Any, ...]], tried: Callable[[tuple[Any, ...]], None]) -> Callable[..., tuple[Any, ...]]:

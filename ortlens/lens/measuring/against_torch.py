@@ -10,9 +10,7 @@ Both sides run beside the compiled code and count nowhere. Inputs that the progr
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +18,19 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
-from ortlens.backend.runtime.turns import Comparison, clocked, compare_briefly
-from ortlens.lens.measuring.trials import ObservedPartition, as_entered, timed, uncounted_eager
+from ortlens.lens.measuring.observed import ObservedGraph, ObservedPartition, as_entered, observe, uncounted_eager
+from ortlens.lens.measuring.trials import instead, timed
 from ortlens.lens.shadow_sessions import WeightChanged, uncounted
-from ortlens.lens.watching import around_calls, around_runs
+from ortlens.lens.watching import around_runs
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
@@ -45,122 +45,34 @@ _KNOWN_OPERATORS = ("aten", "prims", "prim", "_operator", "math")
 """Operators without effects of their own. Others, of the user's, are not called beyond the calls of the target."""
 
 
-@dataclass(slots=True, eq=False)
-class _Entered:
-    """A graph as one call entered it.
+def time_against_torch(
+    recorder: Recorder,
+    graphs: Iterable[CompiledGraph],
+    originals: Mapping[str | None, torch.fx.GraphModule],
+    call: Callable[[], Any],
+) -> Any:
+    """Call the target once, record the times of what it ran in both ways, and return the result of the call.
 
-    Attributes:
-        graph: The graph.
-        graph_id: Its recorded id.
-        args: Inputs of its first entry.
-        ns: Time of all entries.
+    `originals` are Dynamo's graphs by compile id. Exceptions of the target are raised; a failure of the measurement becomes a finding.
     """
-
-    graph: CompiledGraph
-    graph_id: str
-    args: list[Any] = field(default_factory=list)
-    ns: int = 0
-
-
-@dataclass(slots=True)
-class AgainstTorch:
-    """Compares what one call of a target runs with PyTorch.
-
-    Attributes:
-        recorder: Holds the records; the times go there.
-        graphs: The live graphs.
-        originals: Dynamo's graphs by compile id.
-    """
-
-    recorder: Recorder
-    graphs: tuple[CompiledGraph, ...]
-    originals: Mapping[str | None, torch.fx.GraphModule]
-    _thread: int = field(default_factory=threading.get_ident)
-
-    def run(self, call: Callable[[], Any]) -> Any:
-        """Call the target once, then time what it ran; return the result of the call.
-
-        Exceptions of the target are raised; a failure of the measurement becomes a finding.
-        """
-        seen: dict[object, ObservedPartition] = {}
-        spent: dict[object, int] = {}
-        entered: dict[CompiledGraph, _Entered] = {}
-        with contextlib.ExitStack() as stack:
-            for graph in self.graphs:
-                reporter = graph.context.reporter
-                if reporter is None or not graph.is_prepared:
-                    continue
-                entered[graph] = _Entered(graph, reporter.graph_id)
-                stack.enter_context(around_calls(graph, self._entering(entered[graph])))
-                for runner in graph.runners:
-                    if len(runner.sessions) == 1 and not runner.is_lost:
-                        seen[runner] = ObservedPartition(runner, graph, reporter.identity(runner))
-                        stack.enter_context(around_runs(runner, self._running(seen[runner], spent)))
-            result = call()
-        try:
-            with uncounted_eager(self.recorder), _undisturbed():
-                self._time(
-                    sorted((item for item in entered.values() if item.ns), key=lambda item: -item.ns),
-                    sorted((part for part in seen.values() if part.runs), key=lambda part: -spent[part.runner]),
-                )
-        except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-            lens_failed(self.recorder, "timing a partition against PyTorch", error)
-        return result
-
-    def _time(self, entered: list[_Entered], seen: list[ObservedPartition]) -> None:
-        deadline = time.perf_counter_ns() + ALL_NS
-        trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], Comparison | None]]] = [
-            *((r.Graph, item.graph_id, partial(self._whole, item)) for item in entered),
-            *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in seen),
-        ]
-        for kind, key, compare in trials:
-            left = deadline - time.perf_counter_ns()
-            with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
-                compared = compare(min(EACH_NS, left)) if left > 0 else None
-                if compared is not None:
-                    ort_ns, torch_ns = compared.least_ns
-                    self.recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
-
-    def _whole(self, item: _Entered, budget_ns: int) -> Comparison | None:
-        original = self._original(item)
-        return None if original is None else _compiled_against(original, item, budget_ns)
-
-    def _original(self, item: _Entered) -> torch.fx.GraphModule | None:
-        """Find Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
-        lowered, found = item.graph.lowered, self.originals.get(item.graph.lowered.compile_id)
-        sure = all(len(runner.sessions) <= 1 for runner in item.graph.runners)  # of one per size, it is not known which one runs
-        if found is None or lowered.phase != "inference" or not item.graph.runners or not sure or _torch.holds_transforms(found):
-            return None
-        wanted = [_torch.example_of(node) for node in found.graph.find_nodes(op="placeholder")]
-        same = len(wanted) == len(item.args) and all(map(_fits, wanted, item.args))
-        return found if same and all(map(_is_known, eager_nodes(item.graph.plan))) else None
-
-    def _entering(self, item: _Entered) -> Callable[[Callable[[list[Any]], list[Any]], list[Any]], list[Any]]:
-        def around(inner: Callable[[list[Any]], list[Any]], args: list[Any]) -> list[Any]:
-            if threading.get_ident() != self._thread:
-                return inner(args)
-            item.args = item.args or list(as_entered(args))
-            started = time.perf_counter_ns()
-            outputs = inner(args)
-            item.ns += time.perf_counter_ns() - started
-            return outputs
-
-        return around
-
-    def _running(
-        self, item: ObservedPartition, spent: dict[object, int]
-    ) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
-        def around(inner: Callable[..., tuple[Any, ...]], values: tuple[Any, ...]) -> tuple[Any, ...]:
-            if threading.get_ident() != self._thread:
-                return inner(*values)
-            item.values = item.values or as_entered(values)
-            item.runs += 1
-            started = time.perf_counter_ns()
-            outputs = inner(*values)
-            spent[item.runner] = spent.get(item.runner, 0) + time.perf_counter_ns() - started
-            return outputs
-
-        return around
+    entered, ran, result = observe(graphs, call)
+    trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], AbTiming | None]]] = [
+        *((r.Graph, item.graph_id, partial(_whole, item, originals)) for item in entered),
+        *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in ran),
+    ]
+    try:
+        with uncounted_eager(recorder), _undisturbed():
+            deadline = time.perf_counter_ns() + ALL_NS
+            for kind, key, compare in trials:
+                left = deadline - time.perf_counter_ns()
+                with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
+                    compared = compare(min(EACH_NS, left)) if left > 0 else None
+                    if compared is not None:
+                        ort_ns, torch_ns = compared.least_ns
+                        recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
+    except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
+        lens_failed(recorder, "timing a partition against PyTorch", error)
+    return result
 
 
 @contextlib.contextmanager
@@ -171,7 +83,7 @@ def _undisturbed() -> Iterator[None]:
         yield
 
 
-def _alone(part: ObservedPartition, budget_ns: int) -> Comparison | None:
+def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:
     """Time a partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
     runner, values = part.runner, part.runner.with_copies(part.values)
     nodes = timed(runner.partition.module, values)
@@ -188,10 +100,12 @@ def _updating(runner: PartitionRunner) -> Callable[..., tuple[Any, ...]]:
     return uncounted(runner, session, outputs=runner.outputs_in_place(session))
 
 
-def _compiled_against(original: torch.fx.GraphModule, item: _Entered, budget_ns: int) -> Comparison:
+def _whole(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphModule], budget_ns: int) -> AbTiming | None:
     """Time a compiled graph against Dynamo's graph. Both work on copies of the inputs that they write to."""
-    graph, mutated = item.graph, item.graph.lowered.mutated
-    args = list(item.args)
+    original, graph, mutated = _original(item, originals), item.graph, item.graph.lowered.mutated
+    if original is None:
+        return None
+    args = list(item.values)
     for place in mutated:
         args[place] = args[place].clone()
     entered = as_entered(args)
@@ -204,11 +118,24 @@ def _compiled_against(original: torch.fx.GraphModule, item: _Entered, budget_ns:
             args[place].copy_(value)
         return outputs
 
+    wait = waiting_for(args)
     with contextlib.ExitStack() as stack:
         for runner in (runner for runner in graph.runners if runner.sessions and not runner.is_lost):  # PyTorch runs the others
-            stack.enter_context(around_runs(runner, _instead(_updating(runner))))
-        ours, theirs = (_from(way, args, entered, advancing) for way in (clocked(compiled), clocked(lambda: original(*aliases))))
+            stack.enter_context(around_runs(runner, instead(_updating(runner))))
+        ways = (clocked(compiled, wait), clocked(lambda: original(*aliases), wait))
+        ours, theirs = (_from(way, args, entered, advancing) for way in ways)
         return compare_briefly(ours, theirs, budget_ns)
+
+
+def _original(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphModule]) -> torch.fx.GraphModule | None:
+    """Find Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
+    lowered, found = item.graph.lowered, originals.get(item.graph.lowered.compile_id)
+    sure = all(len(runner.sessions) <= 1 for runner in item.graph.runners)  # of one per size, it is not known which one runs
+    if found is None or lowered.phase != "inference" or not item.graph.runners or not sure or _torch.holds_transforms(found):
+        return None
+    wanted = [_torch.example_of(node) for node in found.graph.find_nodes(op="placeholder")]
+    same = len(wanted) == len(item.values) and all(map(_fits, wanted, item.values))
+    return found if same and all(map(_is_known, eager_nodes(item.graph.plan))) else None
 
 
 def _from(way: Callable[[], int], args: list[Any], entered: tuple[Any, ...], places: list[int]) -> Callable[[], int]:
@@ -222,10 +149,6 @@ def _from(way: Callable[[], int], args: list[Any], entered: tuple[Any, ...], pla
         return way()
 
     return anew
-
-
-def _instead(run: Callable[..., tuple[Any, ...]]) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
-    return lambda _inner, values: run(*values)
 
 
 def _fits(wanted: Any, given: Any) -> bool:

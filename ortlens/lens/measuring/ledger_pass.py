@@ -34,8 +34,7 @@ from ortlens.analysis.ledger import (
     lookups_ahead,
     middle_half,
 )
-from ortlens.backend.runtime.turns import clocked
-from ortlens.lens.measuring.work import Work, work_so_far
+from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -59,6 +58,19 @@ _TURN_GENERATING = 2  # a compiled `generate`, an uncompiled one, a compiled one
 _TURN, _TURN_UNCOMPILED = 6, 3  # compiled calls, then uncompiled ones; the first of a turn finds cold caches and does not count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What was done so far that later calls need not do again.
+
+    It is equal before and after a call that did nothing of the kind. Other calls are not comparable.
+    """
+
+    compiled: int  # Dynamo compiles functions without a graph too, an exported program has only graphs
+    created: int  # sessions, by their ids
+    attempts: int  # to create a session: one that ONNX Runtime refuses has no id
+    trial_ns: int  # left for the trials of `on_slow="fallback"`
+
+
 class LedgerPass:
     """Measures calls of one target; records the ledger and the cost of each break."""
 
@@ -80,24 +92,27 @@ class LedgerPass:
         self._uncompiled: list[int] = []
         self._steps = steps
         self._uncompiled_steps: list[SteppedCall] = []
-        self.averaged = 0
-        """Calls that the ledger averages; 0 before it was recorded."""
-        self.compiling = 0
-        """Calls that compiled something, which are not comparable."""
-        self.creating = 0
-        """Calls that compiled nothing, but created a session: another size came, or a frozen weight changed. Nor are these."""
-        self.found_none = False
-        """Whether each call to be timed was one of these."""
-        self.spread = 0.0
-        """Median of their wall times over the shortest: how busy the machine was."""
-        self.cores: tuple[float, float] | None = None
-        """Cores that other processes had during the calls, and cores that were idle, on average; None where it is not known."""
+        self.wait = waiting_for()
+        """Waits for the devices of the target."""
+        self.averaged = 0  # calls of the ledger; 0 before it was recorded
+        self.compiling = 0  # calls that compiled something, which are not comparable
+        self.creating = 0  # calls that compiled nothing, but created a session: another size came, or a frozen weight changed
+        self.found_none = False  # whether each call to be timed was one of these
+        self.spread = 0.0  # median of their wall times over the shortest: how busy the machine was
+        self.cores: tuple[float, float] | None = None  # those that other processes had, and idle ones, on average; None where not known
         self.uncompiled_ns = 0
         """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
 
     def work(self) -> Work:
-        """Count what was compiled and created so far."""
-        return work_so_far(self._recorder, self._watch, self._graphs())
+        """Read what was compiled and created so far; nothing is counted in a call itself, except where a session is created."""
+        graphs = self._graphs()
+        trials = {id(graph.context.trials): graph.context.trials for graph in graphs if graph.context.trials is not None}
+        return Work(
+            compiled=len(self._watch.started) + self._recorder.count(r.Graph),
+            created=self._recorder.ids_given("s"),
+            attempts=sum(runner.attempts for graph in graphs for runner in graph.runners),
+            trial_ns=sum(made.left_ns for made in trials.values()),
+        )
 
     def measure(
         self,
@@ -132,9 +147,11 @@ class LedgerPass:
         fewest = 1 if self._steps is None or uncompiled is None else first + 1  # a generation is compared, however long it takes
         result, made = None, 0
         while made < max_calls:
-            known = self.work()
+            known, graphs = self.work(), self._graphs()
+            inputs = [node.meta.get("val") for graph in graphs for node in graph.lowered.module.graph.find_nodes(op="placeholder")]
+            self.wait = waiting_for(inputs, result)
             with contextlib.ExitStack() as clocks:
-                for graph in self._graphs():
+                for graph in graphs:
                     if graph.context.reporter is not None and graph.is_prepared:
                         clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
                 while made < max_calls and self.work() == known:
@@ -142,6 +159,8 @@ class LedgerPass:
                         self._call_uncompiled(uncompiled)
                     result = self._make_call(call, known, listen=is_split and len(self._calls) % _EVERY == first)
                     made += 1
+                    if made == 1:  # graphs of another backend are not known
+                        self.wait = waiting_for(inputs, result)
                     if deadline is not None and time.perf_counter_ns() > deadline and made >= self._fewest(fewest):
                         return result
         return result
@@ -151,7 +170,7 @@ class LedgerPass:
         return fewest if self._calls or self.compiling else fewest + _MORE
 
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
-        run = clocked(call)
+        run = clocked(call, self.wait)
         with _torch.uncompiled():  # what the target itself compiled is PyTorch here
             if self._steps is None:
                 self._uncompiled += [run() for _ in range(_TURN_UNCOMPILED)][1:]
@@ -168,12 +187,14 @@ class LedgerPass:
         before = self._eager_ns()
         heard: list[tuple[bool, int, int]] = []
         with _torch.record_lookups(heard) if listen else contextlib.nullcontext():
+            self.wait()
             started = clock()
             result = call()
+            self.wait()
             ended = clock()
         done = self.work()
         self.note_work(done, known)
-        if not done.compiled_since(known):
+        if done.compiled == known.compiled:
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
             (self._calls if done == known else self._preparing).append(
                 _Call(
@@ -190,7 +211,7 @@ class LedgerPass:
 
     def note_work(self, done: Work, before: Work) -> None:
         """Count a call that is not in the ledger, unless it compiled and created nothing."""
-        if done.compiled_since(before):
+        if done.compiled != before.compiled:
             self.compiling += 1
         elif done != before:
             self.creating += 1

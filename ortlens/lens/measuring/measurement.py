@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.lens.measuring.against_torch import AgainstTorch
+from ortlens.lens.measuring.against_torch import time_against_torch
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -42,26 +42,15 @@ class _Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a measurement needs to know about a lens.
-
-    Attributes:
-        recorder: Receives the figures.
-        watch: What Dynamo does meanwhile.
-        graphs: The graphs that are compiled now.
-        originals: What Dynamo recorded, by compile id; None where the backend is not ours, and has no partitions to compare.
-        steps: Calls of the model inside the `generate` that is measured.
-        captured: The capture so far.
-        facts: Receives, as text, how many calls were averaged, their spread, what else had the cores, and the time of an uncompiled one;
-            or how many were made, where none counts.
-    """
+    """Measures calls for a lens."""
 
     recorder: Recorder
     watch: DynamoWatch
-    graphs: Callable[[], tuple[CompiledGraph, ...]]
-    originals: Mapping[str | None, torch.fx.GraphModule] | None
-    steps: list[StepReading] | None
-    captured: Callable[[], r.Capture]
-    facts: dict[str, str]
+    graphs: Callable[[], tuple[CompiledGraph, ...]]  # those that are compiled now
+    originals: Mapping[str | None, torch.fx.GraphModule] | None  # Dynamo's, by compile id; None where the backend is not ours
+    steps: list[StepReading] | None  # calls of the model inside the `generate` that is measured
+    captured: Callable[[], r.Capture]  # the capture so far
+    facts: dict[str, str]  # receives how many calls were averaged or made, their spread, what else had the cores, the uncompiled time
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
         """Measure a call, and return its last result; `made` counts the calls made before, to prepare it.
@@ -82,7 +71,7 @@ class Measurement:
         most = limits.pop("max_calls", MAX_CALLS)
         if self.originals is not None and most > 1:  # the call that is observed counts as one of them
             before = ledger.work()
-            AgainstTorch(self.recorder, self.graphs(), self.originals).run(call)
+            time_against_torch(self.recorder, self.graphs(), self.originals, call)
             ledger.note_work(ledger.work(), before)
             most -= 1
         result = ledger.measure(call, max_calls=most, **limits)
@@ -97,7 +86,7 @@ class Measurement:
         elif ledger.found_none:
             self._note_none(ledger, call.made, made)
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
-            self._try_without_guards(call)
+            self._try_without_guards(call, ledger.wait)
             self._try_fewer_threads(call)
         return result
 
@@ -116,10 +105,10 @@ class Measurement:
         if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
             Probe(self.recorder, self.graphs(), call, self.captured).threads_alone(MEASURE_NS)
 
-    def _try_without_guards(self, call: Callable[[], Any]) -> None:
+    def _try_without_guards(self, call: Callable[[], Any], wait: Callable[[], None]) -> None:
         """Measure how much of a call is guards, where entering graphs takes much of it."""
-        from ortlens.lens.measuring.call_trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
         from ortlens.lens.measuring.probes import guards_trial
+        from ortlens.lens.measuring.trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
 
         by_dynamo = {graph.graph_id for graph in self.recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
         parts = self.recorder.records(r.LedgerPart)
@@ -127,4 +116,4 @@ class Measurement:
         several = len(entering) > 1
         share = GUARDS_SHARE if several else ONE_GRAPH_SHARE
         if sum(entering) >= max(GUARDS_NS, share * sum(part.ns for part in parts)):
-            guards_trial(self.recorder, call, MEASURE_NS, several=several)
+            guards_trial(self.recorder, call, wait, MEASURE_NS, several=several)

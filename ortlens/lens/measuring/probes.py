@@ -7,9 +7,7 @@ a timed call only, computes the results of that call, and is not counted.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +16,10 @@ import torch
 from ortlens._process import usable_cores
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
-from ortlens.backend.runtime.turns import Comparison, compare, compare_briefly
-from ortlens.lens.measuring.call_trials import MAKING_NS, MAX_RUNNERS, CallTrials
-from ortlens.lens.measuring.partition_trials import dense, frozen, preallocated
-from ortlens.lens.measuring.trials import ObservedPartition, Trial, as_entered, uncounted_eager
+from ortlens.backend.runtime.ab_timing import compare, compare_briefly, waiting_for
+from ortlens.lens.measuring.observed import ObservedPartition, observe, uncounted_eager
+from ortlens.lens.measuring.trials import MAKING_NS, MAX_RUNNERS, CallTrials, Trial, dense, frozen, preallocated
 from ortlens.lens.profiling import machine_peaks
-from ortlens.lens.watching import around_runs
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -32,8 +28,7 @@ from ortlens.units import time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.measuring.trials import Run
+    from ortlens.analysis.speed import AbTiming
     from ortlens.trace.recorder import Recorder
 
 _TRIAL_NS = 700_000_000
@@ -42,32 +37,26 @@ _TRIAL_NS = 700_000_000
 
 @dataclass(slots=True)
 class Probe:
-    """Measures for one target with one set of arguments.
-
-    Attributes:
-        recorder: Holds the records; findings go there.
-        graphs: The live graphs.
-        call: Calls the target.
-        capture: Takes a snapshot, for the rules to read.
-        seen: The partitions that ran in an observed call, the most expensive first.
-    """
+    """Measures for one target with one set of arguments."""
 
     recorder: Recorder
     graphs: tuple[CompiledGraph, ...]
     call: Callable[[], Any]
-    capture: Callable[[], r.Capture]
+    capture: Callable[[], r.Capture]  # for the rules to read
     seen: list[ObservedPartition] = field(default_factory=list)
 
     def run(self) -> None:
         """Observe one call, then measure one change after the other. A trial that fails becomes a finding; the others go on."""
-        self._observe()
+        calls, fired = self._observed()
         with uncounted_eager(self.recorder):
-            self._machine()
-            fired = {(finding.rule, finding.subject): finding for finding in findings_of(self.capture())}
-            trials = list(self._trials(fired))
+            for count in {seen.choice.count or usable_cores() for seen in self.seen}:
+                machine_peaks.measure(_dtypes(self.seen), count)
+            trials = list(self._trials(calls, fired))
             with progress("probing", len(trials), "change") as step:
                 for trial in trials:
-                    self._measure(trial, fired.get((trial.rule, trial.subject)))
+                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), _TRIAL_NS)
+                    if made is not None:
+                        self.recorder.add(made)
                     step(1)
         self._cold_start(fired)
 
@@ -76,39 +65,24 @@ class Probe:
 
         Only a gain is recorded: on a busy machine, threads that wait for a core hide in the noise.
         """
-        self._observe()
+        calls, fired = self._observed()
         if sum(seen.runner.sessions[-1].create_ns for seen in self.seen) > budget_ns:
             return
-        fired = {(finding.rule, finding.subject): finding for finding in findings_of(self.capture())}
         with uncounted_eager(self.recorder):
-            for trial in CallTrials(self.seen, self.call).threads():
+            for trial in calls.threads():
                 if trial.rule == "too_many_threads":
-                    self._measure(trial, fired.get((trial.rule, trial.subject)), budget_ns, only_gains=True)
+                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), budget_ns)
+                    if made is not None and made.gain_ns:
+                        self.recorder.add(made)
 
-    def _observe(self) -> None:
-        """Note the inputs of every partition that one call runs."""
-        here = threading.get_ident()
-        found: dict[PartitionRunner, ObservedPartition] = {}
+    def _observed(self) -> tuple[CallTrials, dict[tuple[str, str | None], r.Finding]]:
+        """Note the inputs of every partition that one call runs; return the trials of such calls, and what the rules say."""
         self.call()  # creates the sessions that are still missing
-        with contextlib.ExitStack() as stack:
-            for graph in self.graphs:
-                reporter = graph.context.reporter
-                for runner in graph.runners if reporter is not None else ():
-                    if reporter is not None and len(runner.sessions) == 1:  # of one per size, it is not known which one runs
-                        found[runner] = ObservedPartition(runner, graph, reporter.identity(runner))
-                        stack.enter_context(around_runs(runner, _noting(found[runner], here)))
-            self.call()
-        cost = {session.session_id: session.p50_ns or 0 for session in self.capture().sessions}
-        ran = [seen for seen in found.values() if seen.runs]
-        self.seen = sorted(ran, key=lambda seen: -cost.get(seen.identity.session_id or "", 0) * seen.runs)
+        _, self.seen, _ = observe(self.graphs, self.call)
+        fired = {(finding.rule, finding.subject): finding for finding in findings_of(self.capture())}
+        return CallTrials(self.seen, self.call, waiting_for([seen.values for seen in self.seen])), fired
 
-    def _machine(self) -> None:
-        """Measure the peak speed of the machine with the threads of these sessions."""
-        for count in {seen.choice.count or usable_cores() for seen in self.seen}:
-            machine_peaks.measure(_dtypes(self.seen), count)
-
-    def _trials(self, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[Trial]:
-        calls = CallTrials(self.seen, self.call)
+    def _trials(self, calls: CallTrials, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[Trial]:
         copied = {finding.subject for finding in self.recorder.records(r.Finding) if finding.rule == "layout_copy"}
         yield from calls.threads()
         for seen in self.seen[:MAX_RUNNERS]:
@@ -116,19 +90,8 @@ class Probe:
             yield from dense(seen, copied)
             yield from preallocated(seen, fired)
         yield from calls.left_to_torch(fired)
-        if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):
-            yield from calls.guards(
-                several=len({seen.identity.graph_id for seen in self.seen}) > 1
-            )  # an exported program was not compiled by Dynamo, and has none
-
-    def _measure(self, trial: Trial, known: r.Finding | None, budget_ns: int = _TRIAL_NS, *, only_gains: bool = False) -> None:
-        try:
-            pair = trial.pair()
-            compared = None if pair is None else compare(*pair, budget_ns)
-            if compared is not None and (compared.is_faster or not only_gains):
-                self.recorder.add(finding_of(trial, compared, known))
-        except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
-            lens_failed(self.recorder, f"probing {trial.change}", error)
+        if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):  # Dynamo compiled it: else there are no guards
+            yield from calls.guards(several=len({seen.identity.graph_id for seen in self.seen}) > 1)
 
     def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
         """Convert again into a cache, then from that cache, and record the time saved."""
@@ -147,7 +110,7 @@ class Probe:
         self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
 
 
-def finding_of(trial: Trial, compared: Comparison, known: r.Finding | None) -> r.Finding:
+def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
     """Make the measured finding of a trial, which replaces the estimate of a rule, `known`.
 
     Without a gain it is information and says so.
@@ -174,27 +137,24 @@ def _blank(trial: Trial) -> r.Finding:
     return r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
 
 
-def guards_trial(recorder: Recorder, call: Callable[[], Any], budget_ns: int, *, several: bool) -> None:
+def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool) -> None:
     """Measure what skipping the guards would save, and record it if that is worth a warning; `several` as for `CallTrials.guards`."""
-    (trial,) = CallTrials([], call).guards(several=several)
-    try:
-        pair = trial.pair()
-        made = None if pair is None else finding_of(trial, compare_briefly(*pair, budget_ns), None)
-    except Exception as error:  # noqa: BLE001 - as above
-        lens_failed(recorder, f"probing {trial.change}", error)
-        return
+    (trial,) = CallTrials([], call, wait).guards(several=several)
+    made = _measured(recorder, trial, None, budget_ns, compare_briefly)
     if made is not None and made.severity == "warning":
         recorder.add(made)
 
 
-def _noting(seen: ObservedPartition, thread: int) -> Callable[[Run, tuple[Any, ...]], tuple[Any, ...]]:
-    def around(inner: Run, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if threading.get_ident() == thread:
-            seen.values = seen.values or as_entered(values)
-            seen.runs += 1
-        return inner(*values)
-
-    return around
+def _measured(
+    recorder: Recorder, trial: Trial, known: r.Finding | None, budget_ns: int, timer: Callable[..., AbTiming] = compare
+) -> r.Finding | None:
+    """Make the finding of a trial; None where there is nothing to compare after all, or it fails."""
+    try:
+        pair = trial.pair()
+        return None if pair is None else finding_of(trial, timer(*pair, budget_ns), known)
+    except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
+        lens_failed(recorder, f"probing {trial.change}", error)
+        return None
 
 
 def _dtypes(seen: list[ObservedPartition]) -> set[str]:

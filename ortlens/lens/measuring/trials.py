@@ -1,122 +1,260 @@
-"""What a probe measures: one change to a call of the target, or to the runs of one partition."""
+"""What a probe measures: one change to a call of the target, or to the runs of one partition.
+
+Threads, guards and partitions left to PyTorch act on the rest of a call, and are judged by whole calls. Frozen weights, contiguous inputs
+and preallocated outputs are judged by runs of the partition on the inputs of an observed call.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from ortlens.backend.runtime.turns import clocked
-from ortlens.lens.shadow_sessions import uncounted
+from ortlens._process import usable_cores
+from ortlens.analysis.findings.sessions import SESSIONS
+from ortlens.backend.runtime.ab_timing import clocked, waiting_for
+from ortlens.backend.runtime.threads import ThreadChoice
+from ortlens.lens.shadow_sessions import uncounted, variant_of
+from ortlens.lens.watching import PartitionRun, around_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator
 
-    from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.recording.reporter import Identity
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.backend.runtime.threads import ThreadChoice
-    from ortlens.trace.recorder import Recorder
-
-Run: TypeAlias = Callable[..., tuple[Any, ...]]
-"""Runs a partition: takes its inputs, returns its outputs."""
+    from ortlens.lens.measuring.observed import ObservedPartition
 
 Pair: TypeAlias = tuple[Callable[[], int], Callable[[], int]]
 """The present setting and the changed one; each runs once and returns the time in ns."""
 
+MAX_RUNNERS = 8
+"""Partitions that are measured at most, the most expensive ones."""
 
-_SMALL = 1024
+MAKING_NS = 3_000_000_000
+"""A trial whose sessions take longer to create than this is skipped; estimated by the time that those in use took."""
+
+_FEW_NODES = 5
+
+GUARDS = "guards"
+"""Subject of the finding about guards: they are evaluated for the call as a whole."""
+
+GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE = 200_000, 0.25, 0.5
+"""What skipping guards must save to be worth a warning: that of several graphs can be had without a risk, by merging them."""
 
 
-@dataclass(slots=True, eq=False)
-class ObservedPartition:
-    """A partition as it ran in one call of the target.
-
-    Attributes:
-        runner: Its runner.
-        graph: Its graph.
-        identity: Its ids.
-        values: Inputs of its first run.
-        runs: How often it ran.
-    """
-
-    runner: PartitionRunner
-    graph: CompiledGraph
-    identity: Identity
-    values: tuple[Any, ...] = ()
-    runs: int = 0
-
-    @property
-    def choice(self) -> ThreadChoice:
-        """The threads of its session."""
-        return self.runner.sessions[-1].threads
-
-    @property
-    def node_count(self) -> int:
-        """Its compute nodes."""
-        return len(self.runner.partition.nodes)
+_WORTH_FREEZING = 1 << 16
+"""Bytes of weights below which freezing them is not tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One change to measure.
-
-    Attributes:
-        rule: The rule that the finding belongs to.
-        subject: The finding's subject.
-        change: The change, as a noun: `letting threads sleep`.
-        mitigation: How to make it permanent.
-        pair: Makes the two ways to compare; returns None when there is nothing to compare after all.
-        per_call: How often the timed run happens in one call of the target.
-        worth_ns: Gain per call from which it is a warning, where no rule expected it.
-        worth_share: Share of the time that the gain must be, likewise.
-    """
+    """One change to measure, and what its finding says."""
 
     rule: str
     subject: str
-    change: str
-    mitigation: str
-    pair: Callable[[], Pair | None]
-    per_call: int = 1
-    worth_ns: int = 0
-    worth_share: float = 0.1
+    change: str  # as a noun: `letting threads sleep`
+    mitigation: str  # how to make it permanent
+    pair: Callable[[], Pair | None]  # makes the two ways; None when there is nothing to compare after all
+    per_call: int = 1  # how often the timed run happens in one call of the target
+    worth_ns: int = 0  # gain per call from which it is a warning, where no rule expected it
+    worth_share: float = 0.1  # of the time, likewise
 
 
-def as_entered(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Keep inputs for later runs; copy small integer tensors: programs advance positions in a cache in place, at last beyond its end."""
-    return tuple(value.clone() if _is_small_index(value) else value for value in values)
+def timed(run: PartitionRun, values: tuple[Any, ...]) -> Callable[[], int]:
+    """Return a function that makes a run on the same inputs and returns its time in ns."""
+    return clocked(lambda: run(*values), waiting_for(values))
 
 
-def _is_small_index(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() <= _SMALL
+def instead(run: PartitionRun) -> Callable[[PartitionRun, tuple[Any, ...]], tuple[Any, ...]]:
+    """Return what `around_runs` takes to run a partition otherwise."""
+    return lambda _inner, values: run(*values)
 
 
-def present(seen: ObservedPartition) -> Run:
+def _present(seen: ObservedPartition) -> PartitionRun:
     """Return the present setting: the session in use, uncounted."""
     return uncounted(seen.runner, seen.runner.sessions[-1].session)
 
 
-def prepared(variant: PartitionRunner, seen: ObservedPartition) -> Run:
+def _prepared(variant: PartitionRunner, seen: ObservedPartition) -> PartitionRun:
     """Give a variant of a partition its session, with the weights of `seen`, and return a function of its inputs."""
     variant.prepare(seen.values)
     return variant.run
 
 
-def timed(run: Run, values: tuple[Any, ...]) -> Callable[[], int]:
-    """Return a function that makes a run on the same inputs and returns its time in ns."""
-    return clocked(lambda: run(*values))
+# ------------------------------------------------------------------------------------------------ of whole calls
 
 
-@contextlib.contextmanager
-def uncounted_eager(recorder: Recorder) -> Iterator[None]:
-    """Restore the counts of nodes that PyTorch runs: calls of a probe count neither there nor in sessions."""
-    logs = recorder.logs()[1]
-    before = {graph_id: (log.calls[:], log.total_ns[:]) for graph_id, log in logs.items()}
-    try:
-        yield
-    finally:
-        for graph_id, (calls, total_ns) in before.items():
-            logs[graph_id].calls[:], logs[graph_id].total_ns[:] = calls, total_ns
+@dataclass(frozen=True, slots=True)
+class CallTrials:
+    """Makes the trials of whole calls, of which `seen` are the partitions, the most expensive first."""
+
+    seen: list[ObservedPartition]
+    call: Callable[[], Any]
+    wait: Callable[[], None]
+
+    def threads(self) -> Iterator[Trial]:
+        """Yield trials of other numbers of threads, and of threads that sleep instead of spinning, as they apply to the present threads."""
+        cores = usable_cores()
+        several = [seen for seen in self.seen if seen.choice.count != 1]
+        spinning = [seen for seen in several if seen.choice.spinning]
+        crowded = [seen for seen in self.seen if seen.choice.count > cores]
+        if spinning:
+            yield self._with_threads(
+                "spinning_threads",
+                "letting threads sleep",
+                'Add the entry "session.intra_op.allow_spinning" = "0" to ort_session_options.',
+                {seen: replace(seen.choice, spinning=False) for seen in spinning},
+            )
+        if crowded:
+            yield self._with_threads(
+                "too_many_threads",
+                f"giving each session {cores} threads",
+                f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options.",
+                {seen: replace(seen.choice, count=cores) for seen in crowded},
+            )
+            return
+        other = 1 if several else cores
+        if other != 1 or several:
+            yield self._with_threads(
+                "thread_count",
+                f"giving each session {other} thread{'s' if other > 1 else ''}",
+                f"torch.set_num_threads({other}), or intra_op_num_threads={other} in ort_session_options.",
+                {seen: ThreadChoice(count=other, spinning=False, reason="probed") for seen in (several or self.seen)},
+            )
+
+    def left_to_torch(self, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
+        """Yield one trial of running partitions in PyTorch per graph that the rule `small_partitions` or `tiny_graph` names in `fired`."""
+        by_graph: dict[str, list[ObservedPartition]] = defaultdict(list)
+        for seen in self.seen:
+            by_graph[seen.identity.graph_id].append(seen)
+        for rule, most in (("small_partitions", _FEW_NODES), ("tiny_graph", None)):
+            for graph_id, members in by_graph.items():
+                chosen = [seen for seen in members if most is None or seen.node_count <= most]
+                if (rule, graph_id) in fired and chosen:
+                    yield self._without(rule, graph_id, chosen)
+
+    def guards(self, *, several: bool) -> Iterator[Trial]:
+        """Yield a trial of calls that skip Dynamo's guards.
+
+        If a call enters `several` graphs, merging them saves guards without risk; otherwise their cost is information below half a call.
+        """
+
+        def pair() -> Pair:
+            plain = self._whole({})
+
+            def unguarded() -> int:
+                with torch.compiler.set_stance("fail_on_recompile", skip_guard_eval_unsafe=True):
+                    return plain()
+
+            return plain, unguarded
+
+        yield Trial(
+            rule="heavy_guards",
+            subject=GUARDS,
+            change="skipping the guards",
+            mitigation="Remove the graph breaks, so that guards run once per call."
+            if several
+            else "They run once per call, for everything that the code reads: modules, their Python attributes, globals. "
+            "For deployment, `ortlens.freeze(model, x)` runs the same sessions without them.",
+            worth_ns=GUARDS_NS,
+            worth_share=GUARDS_SHARE if several else ONE_GRAPH_SHARE,
+            pair=pair,
+        )
+
+    def _with_threads(self, rule: str, change: str, mitigation: str, choices: dict[ObservedPartition, ThreadChoice]) -> Trial:
+        def pair() -> Pair | None:
+            chosen = list(choices)[:MAX_RUNNERS]
+            if sum(seen.runner.sessions[-1].create_ns for seen in chosen) > MAKING_NS:
+                return None
+            made = {seen: _prepared(variant_of(seen.runner, choice=choices[seen]), seen) for seen in chosen}
+            return self._whole({}), self._whole(made)
+
+        return Trial(rule=rule, subject=SESSIONS, change=change, mitigation=mitigation, pair=pair)
+
+    def _without(self, rule: str, graph_id: str, chosen: list[ObservedPartition]) -> Trial:
+        largest = max(seen.node_count for seen in chosen)
+        return Trial(
+            rule=rule,
+            subject=graph_id,
+            change=f"leaving {len(chosen)} partition{'s' if len(chosen) > 1 else ''} of {graph_id} to PyTorch",
+            mitigation=f"min_partition_nodes={largest + 1} leaves partitions of up to {largest} compute nodes to PyTorch.",
+            pair=lambda: (self._whole({}), self._whole({seen: seen.runner.partition.module for seen in chosen})),
+        )
+
+    def _whole(self, others: dict[ObservedPartition, PartitionRun]) -> Callable[[], int]:
+        """Time whole calls in which some partitions run otherwise. All are intercepted and uncounted, so that both sides cost the same."""
+        ways = {seen: others.get(seen) or _present(seen) for seen in self.seen}
+        once = clocked(self.call, self.wait)
+
+        def intercepted() -> int:
+            with contextlib.ExitStack() as stack:
+                for seen, way in ways.items():
+                    stack.enter_context(around_runs(seen.runner, instead(way)))
+                return once()
+
+        return intercepted
+
+
+# ---------------------------------------------------------------------------------------------- of one partition
+
+
+def frozen(seen: ObservedPartition) -> Iterator[Trial]:
+    """Yield a trial of weights as constants, if the graph is for inference and most of its weights are inputs now."""
+    weights = [seen.values[place] for place, node in enumerate(seen.runner.partition.inputs) if node in seen.runner.weight_nodes()]
+    size = sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor))
+    held = sum(weight.contiguous.nbytes for weight in seen.runner.sessions[-1].frozen)
+    if seen.graph.lowered.phase != "inference" or size < _WORTH_FREEZING or 2 * held >= size:
+        return
+
+    def pair() -> Pair | None:
+        variant = variant_of(seen.runner, freezes=True)
+        run = _prepared(variant, seen)
+        return _pair(seen, run) if variant.sessions[-1].frozen else None
+
+    yield Trial(
+        rule="unfrozen_weights",
+        subject=seen.identity.partition_id,
+        change=f"freezing the weights of {seen.identity.partition_id}",
+        mitigation='freeze_weights="auto", and weights that stay as they are between calls.',
+        pair=pair,
+        per_call=seen.count,
+    )
+
+
+def dense(seen: ObservedPartition, copied: Container[str | None]) -> Iterator[Trial]:
+    """Yield a trial per copied input that passes it contiguous; `copied` has the subjects of the findings `layout_copy`."""
+    for place, node in enumerate(seen.runner.partition.inputs):
+        value, subject = seen.values[place], f"{seen.identity.partition_id}:{node.name}"
+        if subject in copied and isinstance(value, torch.Tensor):
+            others = (*seen.values[:place], value.contiguous(), *seen.values[place + 1 :])
+            yield Trial(
+                rule="layout_copy",
+                subject=subject,
+                change=f"passing {node.name} contiguous",
+                mitigation="Make it contiguous once where it is made; in the call itself .contiguous() costs the same copy.",
+                pair=partial(_pair, seen, values=others),
+                per_call=seen.count,
+            )
+
+
+def preallocated(seen: ObservedPartition, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
+    """Yield a trial of outputs that PyTorch allocates, if the rule `output_allocations` names the session in `fired`."""
+    session_id = seen.identity.session_id
+    if session_id is not None and ("output_allocations", session_id) in fired:
+        yield Trial(
+            rule="output_allocations",
+            subject=session_id,
+            change=f"letting PyTorch allocate the outputs of {session_id}",
+            mitigation="preallocate_output=True.",
+            pair=lambda: _pair(seen, _prepared(variant_of(seen.runner, preallocate=True), seen)),
+            per_call=seen.count,
+        )
+
+
+def _pair(seen: ObservedPartition, run: PartitionRun | None = None, values: tuple[Any, ...] | None = None) -> Pair:
+    """Time the session in use on the observed inputs against another way to run, or against other inputs."""
+    return timed(_present(seen), seen.values), timed(run or _present(seen), values or seen.values)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens.errors import UsageError
-from ortlens.studies import held_memory
-from ortlens.studies.apart import Limits, ProcessResult, StoppedError, run_in_subprocess
+from ortlens.studies.apart import Limits, ProcessResult, StoppedError, held_bytes, run_in_subprocess, usable_bytes
 from tests.unit.studies import small_cases
 
 if TYPE_CHECKING:
@@ -164,12 +163,12 @@ def test_it_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None
 
 @LINUX
 def test_memory_is_that_of_all_its_processes() -> None:
-    before = held_memory.held_bytes(os.getpid()) or 0
+    before = held_bytes(os.getpid()) or 0
     code = "held = bytearray(100 << 20); print('ready', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        held = held_memory.held_bytes(os.getpid()) or 0
+        held = held_bytes(os.getpid()) or 0
         child.communicate(b"\n")
     assert held > before + (80 << 20)
-    assert (held_memory.usable_bytes() or 0) > 1 << 28
+    assert (usable_bytes() or 0) > 1 << 28

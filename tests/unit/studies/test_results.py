@@ -13,8 +13,7 @@ from ortlens import _versions
 from ortlens.analysis.surveyed import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.studies.apart import Limits
-from ortlens.studies.cases import Case
-from ortlens.studies.measured_case import CAPTURE, JOURNAL, Extras
+from ortlens.studies.cases import CAPTURE, JOURNAL, Case, Extras
 from ortlens.studies.results import TABLE, Job, Results, key_of
 from ortlens.trace import store
 from tests.unit.views.sample_captures import SAMPLES

@@ -1,0 +1,124 @@
+"""Times ways of doing the same in turns, so that changes in the speed of the machine affect all of them alike.
+
+Before a clock is read, the devices of a call are waited for: they compute while Python goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from ortlens import _torch
+from ortlens.analysis.speed import AbTiming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Reading = TypeVar("Reading")
+
+_WARM_UP = 2
+_FEWEST, _MOST = 7, 200
+_FEWEST_BRIEFLY = 3
+_TOO_LONG = 5
+"""Times the limit that a pair must take to be the only one."""
+_ROUND_NS, _MOST_CALLS = 1_000_000, 200
+
+
+def waiting_for(*values: Any) -> Callable[[], None]:
+    """Return a function that waits for the devices of the tensors in some values and modules; on the CPU it does nothing."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    modules = [value for value in values if isinstance(value, torch.nn.Module)]
+    tensors = _torch.tensors_of([values, *(list(module.parameters()) for module in modules)])
+    devices = {tensor.device for tensor in tensors if accelerator is not None and tensor.device.type == accelerator.type}
+    if not devices:
+        return _no_wait
+
+    def wait() -> None:
+        for device in devices:
+            torch.accelerator.synchronize(device)
+
+    return wait
+
+
+def _no_wait() -> None:
+    pass
+
+
+def clocked(run: Callable[[], object], wait: Callable[[], None] = _no_wait, *, calls: int = 1) -> Callable[[], int]:
+    """Return a function that makes calls and returns the ns of one; results are freed after the clock has been read.
+
+    Several calls follow one that is not timed: another way may have left cold caches.
+    """
+    clock = time.perf_counter_ns
+
+    def timed() -> int:
+        result = run() if calls > 1 else None
+        wait()
+        started = clock()
+        for _ in repeat(None, calls):
+            result = run()
+        wait()
+        elapsed = clock() - started
+        del result
+        return elapsed // calls
+
+    return timed
+
+
+def clocked_often(run: Callable[[], object], wait: Callable[[], None]) -> Callable[[], int]:
+    """Return the same for as many calls as take a millisecond, by the time of the second of two calls that are made now."""
+    once = clocked(run, wait)
+    once()  # the first after compiling may still settle
+    return clocked(run, wait, calls=min(_MOST_CALLS, 1 + _ROUND_NS // max(once(), 1)))
+
+
+def take_turns(
+    ways: Sequence[Callable[[], Reading]],
+    *,
+    fewest: int,
+    most: int,
+    is_over: Callable[[], bool],
+    tell: Callable[[int], None] | None = None,
+) -> list[tuple[Reading, ...]]:
+    """Measure ways round by round, each round in another order, since one may profit from caches that the one before it filled.
+
+    Makes `fewest` rounds, and up to `most` until the time is over; `tell` hears of each. Returns what each way returned, a value per round.
+    """
+    readings: list[list[Reading]] = [[] for _ in ways]
+    for number in range(most):
+        if number >= fewest and is_over():
+            break
+        places = range(len(ways))
+        shift = number % len(ways)
+        for place in (*places[shift:], *places[:shift]):
+            readings[place].append(ways[place]())
+        if tell is not None:
+            tell(1)
+    return [tuple(each) for each in readings]
+
+
+def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> AbTiming:
+    """Time two ways, which return ns; at least seven rounds."""
+    for _ in range(_WARM_UP):
+        base()
+        other()
+    return _compared(base, other, _FEWEST, time.perf_counter_ns() + budget_ns)
+
+
+def compare_briefly(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> AbTiming:
+    """Compare ways that may take long: a pair that uses up the time many times over is the only one.
+
+    Else the first pair is a warm-up, whatever it takes: fresh memory and other work on the machine can lengthen it tenfold.
+    """
+    started = time.perf_counter_ns()
+    first = AbTiming((base(),), (other(),))
+    if time.perf_counter_ns() - started > _TOO_LONG * budget_ns:
+        return first
+    return _compared(base, other, _FEWEST_BRIEFLY, started + budget_ns)
+
+
+def _compared(base: Callable[[], int], other: Callable[[], int], fewest: int, deadline: int) -> AbTiming:
+    return AbTiming(*take_turns((base, other), fewest=fewest, most=_MOST, is_over=lambda: time.perf_counter_ns() >= deadline))

@@ -1,0 +1,34 @@
+"""The table of `ortlens bench`, its conclusion and its facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ortlens.cli.bench import conclusion, ways_text
+from ortlens.studies.bench import RunVariant, facts_of
+
+EAGER = RunVariant(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0, first_ns=5, rounds=20)
+FAST = RunVariant(
+    way="ortlens", verdict="faster", call_ns=50_000, ratio=0.5, ratio_low=0.45, ratio_high=0.55, first_ns=10**9, max_abs=1e-7, rounds=20
+)
+FAILED = RunVariant(way="inductor", verdict="unmeasured", note="no compiler")
+
+
+def test_the_table_and_its_conclusion() -> None:
+    text = ways_text((EAGER, FAST, FAILED)).splitlines()
+    assert text[0].split() == ["way", "time", "per", "call", "of", "eager", "99", "%", "interval", "first", "call", "difference"]
+    assert text[2].split("  ")[0] == "ortlens"
+    assert "0.45x to 0.55x" in text[2]
+    assert text[3:] == ["inductor: not measured: no compiler", "", "Fastest: ortlens, 0.50x of eager."]
+    near = replace(FAST, way="exported", ratio=0.53, ratio_low=0.5)
+    assert conclusion((EAGER, near, FAST)) == "Fastest: ortlens, 0.50x of eager; exported cannot be told apart from it."
+    assert conclusion((EAGER, replace(FAST, verdict="same"))) == "No way is faster than eager outside the noise."
+    assert "other shapes or NaN" in ways_text((EAGER, replace(FAST, max_abs=float("inf"))))
+
+
+def test_the_facts_for_the_capture() -> None:
+    assert facts_of((EAGER, FAST, FAILED)) == {
+        "bench_eager": "call_ns=100000 ratio=1.000 low=1.000 high=1.000 reference",
+        "bench_ortlens": "call_ns=50000 ratio=0.500 low=0.450 high=0.550 faster",
+        "bench_inductor": "unmeasured: no compiler",
+    }
