@@ -96,7 +96,7 @@ def _lens(item: pytest.Item) -> Iterator[Lens]:
     """Record, with nothing compiled yet: what an earlier test compiled would not be compiled again, and not be seen."""
     import torch
 
-    from ortlens.lens.capture import capture
+    from ortlens.lens.lens import capture
 
     torch.compiler.reset()
     with capture(name=item.name) as lens:

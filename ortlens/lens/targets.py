@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import operator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from ortlens.trace import records as r
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ortlens.analysis.ledger import StepReading
     from ortlens.backend.graph import CompiledGraph
     from ortlens.trace.recorder import Recorder
 
@@ -37,12 +39,28 @@ class Target(NamedTuple):
     compiled: Callable[..., Any]
 
 
+@dataclass(frozen=True, slots=True)
+class TargetNames:
+    """Names in the user's model.
+
+    Attributes:
+        aliases: Groups of names that mean the same weight.
+        arguments: Names of the arguments, in order.
+    """
+
+    aliases: tuple[frozenset[str], ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
 class CompiledTargets:
     """The targets of one lens.
 
     Attributes:
         callables: Pairs of a target as the user wrote it and its compiled form, in the order of compilation.
         grad_modes: Whether gradients were enabled, in the compilations so far.
+        names: Names in the first target, for `export_onnx`.
+        example: The arguments that it is explained with, for `freeze`; None if they are not known.
+        steps: Calls of the model inside the `generate` that is explained; None for any other target.
     """
 
     def __init__(self, recorder: Recorder, *, dry_run: bool) -> None:
@@ -52,6 +70,9 @@ class CompiledTargets:
         self._forms: list[set[CallForm]] = []  # of the calls that compiled them
         self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
         self.grad_modes: set[bool] = set()
+        self.names = TargetNames()
+        self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.steps: list[StepReading] | None = None
         self._recorder = recorder
         self._dry_run = dry_run
 
@@ -127,6 +148,21 @@ class CompiledTargets:
 
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
 
+    def graph_to_export(self) -> CompiledGraph:
+        """Find the graph that is the whole model: the newest compilation of the only frame.
+
+        Raise `UsageError` if there is none, or the model is split into several.
+        """
+        graphs = self.graphs()
+        if not graphs:
+            raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
+        recompiled = {record.compile_id for record in self._recorder.records(r.Recompile)}
+        every = self._recorder.records(r.Graph)
+        first = [record for record in every if record.compile_id not in recompiled and record.phase != "backward"]
+        if len(first) > 1:
+            raise UsageError(f"the model is split into {len(first)} graphs; one model can be exported from one graph only")
+        return [graph for graph in graphs if graph.lowered.phase != "backward"][-1]
+
     def refuse_ambiguous(self, options: Iterable[str]) -> None:
         """Reject options whose names are also arguments of the target."""
         names: list[str] = []
@@ -138,6 +174,23 @@ class CompiledTargets:
             raise UsageError(
                 f"the target takes an argument {clash!r} too; pass it by its place, and leave out the option {clash!r} of verify()"
             )
+
+
+def names_of(target: object) -> TargetNames:
+    """Read the names of weights and arguments; only modules and exported programs have names of weights."""
+    groups: dict[int, set[str]] = {}
+    if isinstance(target, torch.nn.Module):
+        named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
+        for name, tensor in named:
+            groups.setdefault(id(tensor), set()).add(name)
+    if isinstance(target, torch.export.ExportedProgram):
+        for name, tensor in target.state_dict.items():
+            groups.setdefault(id(tensor), set()).add(name)
+    function = target.forward if isinstance(target, torch.nn.Module) else target
+    arguments: tuple[str, ...] = ()
+    with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
+        arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
+    return TargetNames(tuple(frozenset(names) for names in groups.values()), arguments)
 
 
 def _name_of(target: object) -> str:

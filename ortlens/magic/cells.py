@@ -54,7 +54,7 @@ class OpenCell:
             name: Name of the capture.
             when_over: Gets the lens, once, after the cell.
         """
-        from ortlens.lens.capture import capture  # loads torch, which %load_ext should not wait for
+        from ortlens.lens.lens import capture  # loads torch, which %load_ext should not wait for
 
         self._shell = shell
         self._when_over = when_over
