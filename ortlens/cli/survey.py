@@ -9,8 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
 from ortlens.cli.printing import print_json, print_note, print_text, width
 from ortlens.errors import UsageError
 from ortlens.job.request import SECONDS, options_from_pairs
