@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line, in which each command has its help and its function."""
     from ortlens import __version__
 
-    top = Parser(
+    top: argparse.ArgumentParser = Parser(
         prog="ortlens",
         description="Run PyTorch models through ONNX Runtime with torch.compile, and see what happened.",
         epilog="ortlens COMMAND --help has examples. In Python: lens = ortlens.explain(model)(*args); print(lens.summary())",

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.errors import UsageError
 from ortlens.lens.environment import machine_facts
-from ortlens.lens.onnx_model import graph_records, placement
+from ortlens.lens.lens_recorder import LensRecorder
+from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_guard
-from ortlens.trace.journal import Journal
-from ortlens.trace.recorder import Recorder
 from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
@@ -77,28 +75,18 @@ class OnnxLens(CaptureView):
         self._signature = inputs
         self._choice = choice
         self._structure = structure
-        self._recorder = Recorder()
-        self._facts: dict[str, str] = {"onnx_model": "file" if source.path is not None else "bytes"}
+        self._recorder = LensRecorder(self, "onnxruntime", machine_facts, journal)
+        self._facts = self._recorder.facts
+        self._facts["onnx_model"] = "file" if source.path is not None else "bytes"
         if structure is not None:
             made_by = " ".join(part for part in (structure.producer_name, structure.producer_version) if part)
             self._facts["onnx_producer"] = made_by or "not recorded"
             self._facts["onnx_ir_version"] = str(structure.ir_version)
-            self._recorder.attach(graph_records.attached_name(), structure.SerializeToString())
+            self._recorder.attach(graph_records.MODEL_FILE, structure.SerializeToString())
         self._sizes: dict[str, tuple[int, ...]] = {}
-        if journal is not None:
-            self._begin_journal(journal)
+        self._watched_shapes: dict[str, tuple[int, ...]] = {}
+        self._stop: Callable[[], object] | None = None
         self._recorder.add(*graph_records.records_of(source, inputs, structure, {}))
-
-    def _begin_journal(self, path: str | os.PathLike[str]) -> None:
-        head = weakref.WeakMethod(self._head)
-        self._recorder.journal = Journal(path, lambda: found() if (found := head()) else {}, self._recorder)
-        weakref.finalize(self, self._recorder.journal.close)  # also when the interpreter exits
-
-    def _head(self) -> dict[str, Any]:
-        facts: dict[str, str] = {}
-        with lens_guard(self._recorder, "reading the environment"):
-            facts = machine_facts()
-        return {"name": self.name, "backend": "onnxruntime", "environment": {**facts, **self._facts}}
 
     def note(self, **facts: str) -> None:
         """Add facts to the environment of the capture.
@@ -138,7 +126,7 @@ class OnnxLens(CaptureView):
             )
         )
         self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
-        placement.record(self._recorder, session, self._structure)
+        graph_records.record_placement(self._recorder, session, self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
 
     def called(self, feed: Feed, outputs: dict[str, Any]) -> None:
@@ -262,4 +250,28 @@ class OnnxLens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        return self._recorder.capture(**self._head())
+        self.sized(self._watched_shapes)
+        return self._recorder.captured()
+
+    def watched(self, stop: Callable[[], object], shapes: dict[str, tuple[int, ...]]) -> None:
+        """Note that calls of the session are recorded.
+
+        Args:
+            stop: Ends that; called once, by `close` or when this lens is garbage.
+            shapes: Receives the shapes of the inputs of the first call.
+        """
+        self._watched_shapes = shapes
+        self._stop = weakref.finalize(self, stop)
+
+    def close(self) -> None:
+        """Stop recording the calls of a watched session, which is as it was before. What was recorded stays."""
+        if self._stop is not None:
+            self._stop()
+
+    def __enter__(self) -> OnnxLens:  # noqa: PYI034 - `Self` is in `typing` from Python 3.11 on
+        """Watch until the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop recording."""
+        self.close()
