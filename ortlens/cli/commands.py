@@ -64,11 +64,7 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A type of argument: one of some names, where a slip names the near one.
-
-    Attributes:
-        names: The names.
-    """
+    """A type of argument: one of some names, where a slip names the near one."""
 
     names: tuple[str, ...]
 

@@ -37,27 +37,16 @@ _CHILD_SITE = Path(__file__).parent / "child"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to record, and where it goes.
-
-    Attributes:
-        name: Name of the capture.
-        save: Where it is saved.
-        report: Where the HTML report goes; None writes none.
-        journal: Where everything is written as it comes; None writes none.
-        redact: Leave paths, source lines and values out of the report.
-        backend: The backend that every `torch.compile` uses; None leaves each its own.
-        options: Options of our backend.
-        explain: Classes of modules that are compiled though the program only calls them.
-    """
+    """What to record, and where it goes."""
 
     name: str
     save: str
-    report: str | None = None
-    journal: str | None = None
-    redact: bool = False
-    backend: str | None = None
+    report: str | None = None  # where the HTML report goes; None writes none
+    journal: str | None = None  # where everything is written as it comes; None writes none
+    redact: bool = False  # leave paths, source lines and values out of the report
+    backend: str | None = None  # the backend that every `torch.compile` uses; None leaves each its own
     options: Mapping[str, Any] = field(default_factory=dict)
-    explain: tuple[str, ...] = ()
+    explain: tuple[str, ...] = ()  # classes of modules that are compiled though the program only calls them
 
     def for_child(self) -> Plan:
         """Return the plan of a process that this one started: its file names hold the rank, where it has one, and the process id."""
@@ -74,19 +63,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a recording.
+    """What became of a recording."""
 
-    Attributes:
-        view: What was recorded; None if nothing was compiled.
-        lines: A line per file that was written, or could not be.
-        unseen: The classes that were to be compiled, and of which no module was made.
-        has_failed: Whether recording failed, which was said when it did.
-    """
-
-    view: CaptureView | None
-    lines: tuple[str, ...]
-    unseen: tuple[str, ...]
-    has_failed: bool = False
+    view: CaptureView | None  # what was recorded; None if nothing was compiled
+    lines: tuple[str, ...]  # a line per file that was written, or could not be
+    unseen: tuple[str, ...]  # the classes that were to be compiled, and of which no module was made
+    has_failed: bool = False  # whether recording failed, which was said when it did
 
 
 class Recording:

@@ -30,23 +30,15 @@ _NOTING = "noting a compilation"
 
 
 class Compilations:
-    """The compilations of one lens.
-
-    Attributes:
-        recorder: Receives what happens.
-        targets: The callables that were compiled.
-        watch: What Dynamo does for them.
-        modules: Dynamo's graphs and exported programs, in order.
-        originals: Dynamo's graphs by compile id.
-    """
+    """The compilations of one lens."""
 
     def __init__(self, recorder: LensRecorder, claims: Callable[[object], bool], *, dry_run: bool) -> None:
         """Begin without any; `claims` is as for `DynamoWatch`, and nothing can be called after a dry run."""
         self.recorder = recorder
         self.targets = CompiledTargets(recorder, dry_run=dry_run)
         self.watch = DynamoWatch(recorder, claims)
-        self.modules: list[torch.fx.GraphModule] = []
-        self.originals: dict[str | None, torch.fx.GraphModule] = {}
+        self.modules: list[torch.fx.GraphModule] = []  # Dynamo's graphs, and exported programs, in order
+        self.originals: dict[str | None, torch.fx.GraphModule] = {}  # Dynamo's graphs by compile id
         self._sources = KeptSources(recorder)
 
     @contextlib.contextmanager

@@ -21,12 +21,7 @@ class _Named(Protocol):
 
 
 class LensRecorder(Recorder):
-    """A recorder that knows the head of its captures.
-
-    Attributes:
-        backend: Name of the backend that is recorded.
-        facts: What the lens adds to the environment, such as chosen options, and how many calls were averaged.
-    """
+    """A recorder that knows the head of its captures."""
 
     def __init__(
         self, lens: _Named, backend: str, environment: Callable[[], dict[str, str]], journal: str | os.PathLike[str] | None = None
@@ -34,7 +29,7 @@ class LensRecorder(Recorder):
         """Start empty. `journal` is a file to which everything is written as it comes, so that it survives the end of the process."""
         super().__init__()
         self.backend = backend
-        self.facts: dict[str, str] = {}
+        self.facts: dict[str, str] = {}  # what the lens adds to the environment, such as chosen options, and how many calls were averaged
         self._lens = weakref.ref(lens)
         self._environment = environment
         if journal is not None:

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class ProcessBackends:
-    """Puts one lens before the backend of every `torch.compile` of a process.
-
-    Attributes:
-        lens: Records what they compile.
-    """
+    """Puts one lens before the backend of every `torch.compile` of a process."""
 
     def __init__(
         self,

@@ -33,32 +33,20 @@ class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowSession:
-    """A second session of a partition.
+    """A second session of a partition."""
 
-    Attributes:
-        session: Made from the same model, with the same weights (shared, not copied), providers, threads and rewrites.
-        model: Its model.
-        session_id: Recorded id of the session that runs the partition; None when it is not recorded.
-        info: The session that runs the partition.
-    """
-
-    session: onnxruntime.InferenceSession
+    session: onnxruntime.InferenceSession  # of the same model and settings, with the same weights: shared, not copied
     model: onnx.ModelProto
-    session_id: str | None
+    session_id: str | None  # recorded id of the session that runs the partition; None when it is not recorded
     info: SessionInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """A `RunnerContext` that records nothing.
-
-    Attributes:
-        options: Options of the runner.
-        trials: None: what is measured is not tried once more.
-    """
+    """A `RunnerContext` that records nothing."""
 
     options: OrtBackendOptions
-    trials: None = None
+    trials: None = None  # what is measured is not tried once more
 
     def session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog:
         """Give a log that belongs to no capture, so that calls of a variant cost as much as recorded ones."""

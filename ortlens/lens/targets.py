@@ -26,53 +26,34 @@ CallForm: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Target(NamedTuple):
-    """One of the callables.
-
-    Attributes:
-        name: Its name, different from those of the others.
-        function: The target as the user wrote it.
-        compiled: Its compiled form.
-    """
+    """One of the callables."""
 
     name: str
-    function: Any
+    function: Any  # the target as the user wrote it
     compiled: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetNames:
-    """Names in the user's model.
+    """Names in the user's model."""
 
-    Attributes:
-        aliases: Groups of names that mean the same weight.
-        arguments: Names of the arguments, in order.
-    """
-
-    aliases: tuple[frozenset[str], ...] = ()
-    arguments: tuple[str, ...] = ()
+    aliases: tuple[frozenset[str], ...] = ()  # groups of names that mean the same weight
+    arguments: tuple[str, ...] = ()  # in order
 
 
 class CompiledTargets:
-    """The targets of one lens.
-
-    Attributes:
-        callables: Pairs of a target as the user wrote it and its compiled form, in the order of compilation.
-        grad_modes: Whether gradients were enabled, in the compilations so far.
-        names: Names in the first target, for `export_onnx`.
-        example: The arguments that it is explained with, for `freeze`; None if they are not known.
-        steps: Calls of the model inside the `generate` that is explained; None for any other target.
-    """
+    """The targets of one lens."""
 
     def __init__(self, recorder: Recorder, *, dry_run: bool) -> None:
         """Begin without targets; after a dry run nothing can be called."""
-        self.callables: list[tuple[object, Callable[..., Any]]] = []
+        self.callables: list[tuple[object, Callable[..., Any]]] = []  # as the user wrote it, and compiled; in order
         self._names: list[str] = []  # of the callables, each different
         self._forms: list[set[CallForm]] = []  # of the calls that compiled them
         self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
-        self.grad_modes: set[bool] = set()
-        self.names = TargetNames()
-        self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.steps: list[StepReading] | None = None
+        self.grad_modes: set[bool] = set()  # whether gradients were enabled, in the compilations so far
+        self.names = TargetNames()  # names in the first target, for `export_onnx`
+        self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
+        self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
         self._dry_run = dry_run
 

@@ -138,14 +138,10 @@ class OnnxLens(CaptureView):
         """
         self.inputs, self.result = feed, outputs
         self._facts["onnx_inputs"] = described(self._signature, feed)
-        self.sized({name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)})
+        self._take_sizes({name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)})
 
-    def sized(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
-        """Take the sizes of a call for symbolic ones, unless those of an earlier call are known.
-
-        Args:
-            sizes: Shapes by input.
-        """
+    def _take_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the sizes of a call, by input, for symbolic ones, unless those of an earlier call are known."""
         if self._sizes or not sizes:
             return
         self._sizes = dict(sizes)
@@ -160,19 +156,8 @@ class OnnxLens(CaptureView):
             elif isinstance(record, r.Graph):
                 self._recorder.amend(r.Graph, record.graph_id, input_sizes=record.input_sizes)
 
-    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Feed:
-        """The inputs of a call: those given, else those of the latest call, else made from the signature, with the sizes of a watched call.
-
-        Args:
-            args: Inputs by place.
-            kwargs: Inputs by name.
-
-        Returns:
-            Values by input.
-
-        Raises:
-            UsageError: An input is missing, unknown or of another type.
-        """
+    def _feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Feed:
+        """Return the inputs of a call: those given, else those of the latest call, else made, with the sizes of a watched call."""
         if args or kwargs:
             return feed_from(self._signature, args, kwargs)
         known = [replace(each, shape=self._sizes.get(each.name, each.shape)) for each in self._signature]
@@ -205,12 +190,11 @@ class OnnxLens(CaptureView):
         from ortlens.lens.profiling.machine_peaks import measure_peaks
         from ortlens.lens.profiling.repeats import PROFILING, Repeats
 
-        if self.session is None:
-            raise UsageError("a dry run makes no session; call explain() without dry_run=True to profile the model")
+        session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)
         with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
-            feed = self.feed(args, kwargs)
-            profile(self.session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
+            feed = self._feed(args, kwargs)
+            profile(session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
             if not repeats.budget.is_over():
                 measure_peaks(self._recorder)
         return self.kernels
@@ -239,10 +223,13 @@ class OnnxLens(CaptureView):
         """
         from ortlens.lens.onnx_model.against_torch import verify
 
-        if self.session is None:
-            raise UsageError("a dry run makes no session; call explain() without dry_run=True to verify the model")
-        verify(self.session, reference, self._signature, self.feed(args, kwargs), self._recorder, atol, rtol)
+        verify(self._session_to("verify"), reference, self._signature, self._feed(args, kwargs), self._recorder, atol, rtol)
         return self.numerics
+
+    def _session_to(self, study: str) -> onnxruntime.InferenceSession:
+        if self.session is None:
+            raise UsageError(f"a dry run makes no session; call explain() without dry_run=True to {study} the model")
+        return self.session
 
     def captured(self) -> r.Capture:
         """Take a snapshot of everything recorded so far.
@@ -250,10 +237,10 @@ class OnnxLens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        self.sized(self._watched_shapes)
+        self._take_sizes(self._watched_shapes)
         return self._recorder.captured()
 
-    def watched(self, stop: Callable[[], object], shapes: dict[str, tuple[int, ...]]) -> None:
+    def note_watching(self, stop: Callable[[], object], shapes: dict[str, tuple[int, ...]]) -> None:
         """Note that calls of the session are recorded.
 
         Args:

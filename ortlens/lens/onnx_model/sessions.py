@@ -42,15 +42,10 @@ _OPSET = re.compile(r"[Oo]pset (?P<have>\d+) is under development|till opset (?P
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChoice:
-    """How sessions of a model are made.
+    """How sessions of a model are made."""
 
-    Attributes:
-        providers: Names and options, in order.
-        options: The user's own `SessionOptions`; None for ONNX Runtime's defaults.
-    """
-
-    providers: tuple[tuple[str, Mapping[str, Any]], ...]
-    options: onnxruntime.SessionOptions | None = None
+    providers: tuple[tuple[str, Mapping[str, Any]], ...]  # names and options, in order
+    options: onnxruntime.SessionOptions | None = None  # the user's own `SessionOptions`; None for ONNX Runtime's defaults
 
     def made_options(self) -> onnxruntime.SessionOptions:
         """Return the options to make a session with: the user's object, or new ones."""

@@ -72,7 +72,7 @@ def watch(session: onnxruntime.InferenceSession, *, name: str | None = None, jou
     lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure, journal=journal)
     lens.note(onnx_model="session")
     log, shapes = lens.began(session, create_ns=0, held_bytes=None), dict[str, tuple[int, ...]]()
-    lens.watched(_recorded(session, log, shapes), shapes)
+    lens.note_watching(_recorded(session, log, shapes), shapes)
     return lens
 
 
