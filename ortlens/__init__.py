@@ -28,10 +28,9 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         UsageError,
     )
-    from ortlens.lens.capture import capture
     from ortlens.lens.explain import explain
     from ortlens.lens.freeze import freeze
-    from ortlens.lens.lens import Lens
+    from ortlens.lens.lens import Lens, capture
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.lens.onnx_model.watching import watch
     from ortlens.studies.cases import Case
@@ -85,7 +84,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
 
 _HOMES = {
     "explain": "ortlens.lens.explain",
-    "capture": "ortlens.lens.capture",
+    "capture": "ortlens.lens.lens",
     "Lens": "ortlens.lens.lens",
     "watch": "ortlens.lens.onnx_model.watching",
     "OnnxLens": "ortlens.lens.onnx_model.onnx_lens",

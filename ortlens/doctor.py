@@ -35,20 +35,12 @@ _MIN_PYTHON = (3, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: What was looked at.
-        status: `ok`, `info` (a fact without judgement), `warning` (a feature is missing) or `error` (the main job
-            cannot run).
-        found: What was found.
-        advice: What to do; empty when nothing is to be done.
-    """
+    """One thing that was looked at."""
 
     name: str
-    status: Status
+    status: Status  # `ok`, `info` (a fact without judgement), `warning` (a feature is missing) or `error` (the main job cannot run)
     found: str
-    advice: str = ""
+    advice: str = ""  # what to do; empty when nothing is to be done
 
 
 def examine() -> tuple[Check, ...]:

@@ -27,11 +27,7 @@ _HELP = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--ortlens-dir`.
-
-    Args:
-        parser: Of pytest's command line.
-    """
+    """Add `--ortlens-dir`."""
     group = parser.getgroup("ortlens")
     group.addoption(
         "--ortlens-dir",
@@ -42,41 +38,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker.
-
-    Args:
-        config: Of the session.
-    """
+    """Register the marker."""
     config.addinivalue_line("markers", _HELP)
 
 
 @pytest.fixture
 def ortlens_lens(request: pytest.FixtureRequest) -> Iterator[Lens]:
-    """A lens over everything that the test compiles with `backend="ortlens"`.
-
-    Args:
-        request: Of the test.
-
-    Yields:
-        The lens; it records from here on, also calls that come after the test's own code.
-    """
+    """A lens over everything that the test compiles with `backend="ortlens"`; it also records calls after the test's own code."""
     with _lens(request.node) as lens:
         yield lens
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Check what a marked test compiled, as part of the test.
-
-    Args:
-        pyfuncitem: The test.
-
-    Yields:
-        Once, to run it.
-
-    Returns:
-        What the test's own call returned.
-    """
+    """Check what a marked test compiled, as part of the test."""
     limits = _limits(pyfuncitem)
     given: Any = pyfuncitem.funcargs.get(_FIXTURE)
     if limits is None and given is None:
@@ -96,7 +71,7 @@ def _lens(item: pytest.Item) -> Iterator[Lens]:
     """Record, with nothing compiled yet: what an earlier test compiled would not be compiled again, and not be seen."""
     import torch
 
-    from ortlens.lens.capture import capture
+    from ortlens.lens.lens import capture
 
     torch.compiler.reset()
     with capture(name=item.name) as lens:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_json, print_note, print_text, width
 from ortlens.job.request import SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
@@ -51,7 +50,7 @@ def add(commands: Commands) -> None:
     add_quiet(command)
 
 
-def _bench(options: argparse.Namespace) -> int:
+def _bench(options: argparse.Namespace) -> None:
     chosen = options_from_pairs(options.option)
     with target_and_inputs(options) as (target, args, kwargs):
         from ortlens.studies.bench import WAYS, bench
@@ -59,7 +58,6 @@ def _bench(options: argparse.Namespace) -> int:
         ways = tuple(name.strip() for name in options.ways.split(",") if name.strip()) or WAYS
         rows, capture = bench(target, args, kwargs, ways=ways, seconds=options.seconds, options=chosen or None, name=options.target)
     _tell(options, rows, capture)
-    return EXIT_OK
 
 
 def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Capture) -> None:

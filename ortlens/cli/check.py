@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
-from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
 from ortlens.cli.printing import json_text, print_json, print_note, print_text, width
 from ortlens.errors import UsageError
 from ortlens.job.request import ParsedArgument

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - what add_subparsers returns, by no public name
 
+EXIT_OK = 0
+EXIT_NO = 1
+"""A negative answer: results differ, a limit does not hold, the main job cannot run here."""
+EXIT_USAGE = 2
+"""The command is wrong, or an error stopped it."""
+EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
+
 _MOST_COLUMNS = 100
 
 
@@ -29,9 +37,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_in(
-    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int], *, examples: str
+    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None], *, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser; `run` returns the exit code.
+    """Add a command and return its parser; `run` returns the exit code, None for `EXIT_OK`.
 
     `examples` are a line or two as they are typed, each with what it does behind two blanks.
     """
@@ -56,11 +64,7 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A type of argument: one of some names, where a slip names the near one.
-
-    Attributes:
-        names: The names.
-    """
+    """A type of argument: one of some names, where a slip names the near one."""
 
     names: tuple[str, ...]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import OneOf, command_in
-from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_text
 
 if TYPE_CHECKING:
@@ -40,15 +39,14 @@ def add(commands: Commands) -> None:
     command.add_argument("shell", metavar="SHELL", type=OneOf(_SHELLS), help=", ".join(_SHELLS))
 
 
-def _completion(options: argparse.Namespace, commands: Commands) -> int:
+def _completion(options: argparse.Namespace, commands: Commands) -> None:
     parsers: dict[str, argparse.ArgumentParser] = dict(commands.choices)
     texts = {action.dest: action.help or "" for action in commands._choices_actions}  # noqa: SLF001 - the help of commands has no public name
     if options.shell == "fish":
         print_text("\n".join(_fish(parsers, texts)))
-        return EXIT_OK
+        return
     script = _BASH.format(commands=" ".join(parsers), cases="\n".join(_cases(parsers)))
     print_text(_ZSH + script if options.shell == "zsh" else script)
-    return EXIT_OK
 
 
 def _cases(parsers: dict[str, argparse.ArgumentParser]) -> Iterator[str]:

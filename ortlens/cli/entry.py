@@ -9,31 +9,47 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
-from ortlens.cli import bench, check, compare, completion, demo, doctor, explain, export, merge, report, run, show, survey, tune, watch
-from ortlens.cli.commands import Parser, near_hint
-from ortlens.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE
+from ortlens.cli import bench, captures, check, completion, explain, first_steps, run, survey, tune, watch
+from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Parser, near_hint
 from ortlens.cli.printing import print_error, quietly
 from ortlens.errors import OrtLensError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (demo, run, watch, explain, show, report, export, merge, compare, check, bench, tune, survey, doctor, completion)
+_COMMANDS = (
+    first_steps.add_demo,
+    run.add,
+    watch.add,
+    explain.add,
+    captures.add_show,
+    captures.add_report,
+    captures.add_export,
+    captures.add_merge,
+    captures.add_compare,
+    check.add,
+    bench.add,
+    tune.add,
+    survey.add,
+    first_steps.add_doctor,
+    completion.add,
+)
+"""The commands, in the order of the help; each adds itself to the parser."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the command line, in which each command has its help and its function."""
     from ortlens import __version__
 
-    top = Parser(
+    top: argparse.ArgumentParser = Parser(
         prog="ortlens",
         description="Run PyTorch models through ONNX Runtime with torch.compile, and see what happened.",
         epilog="ortlens COMMAND --help has examples. In Python: lens = ortlens.explain(model)(*args); print(lens.summary())",
     )
     top.add_argument("--version", action="version", version=f"ortlens {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        command.add(commands)
+    for add in _COMMANDS:
+        add(commands)
     return top
 
 
@@ -69,7 +85,7 @@ def _run(arguments: list[str]) -> int:
     if unknown:
         _refuse(unknown[0], options.command, commands[options.command])
     with quietly(is_quiet=getattr(options, "quiet", False)):
-        code: int = options.run(options)
+        code: int = options.run(options) or EXIT_OK
     if options.command != "run":  # whose stdout is the program's, which may have closed it
         sys.stdout.flush()
     return code

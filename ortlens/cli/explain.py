@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
-from ortlens.cli.model_files import example_inputs, is_program_file, onnx_model, program_from_file
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
 from ortlens.cli.printing import print_error, print_json, print_note, print_summary, print_written
-from ortlens.errors import OrtLensError
+from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.inputs import inputs_from_texts
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.targets import add_target, raised_as_usage, target_from_text
-from ortlens.job.work import explained, is_onnx_file, new_lens, write_outputs
+from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
 
 if TYPE_CHECKING:
     import argparse
+
+    from torch.export import ExportedProgram
 
     from ortlens.cli.commands import Commands
     from ortlens.job.inputs import Inputs
     from ortlens.job.request import Request
     from ortlens.lens.lens import Lens
+    from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.views.capture_view import CaptureView
 
 _TEXT = (
@@ -58,10 +60,45 @@ def _explain(options: argparse.Namespace) -> int:
     from ortlens._versions import check_supported
 
     check_supported()
-    lens = onnx_model(request, options, inputs) if is_onnx_file(options.target) else _watched(request, options, inputs)
+    lens = _onnx_model(request, options, inputs) if is_onnx_file(options.target) else _watched(request, options, inputs)
     written = write_outputs(request, lens)
     _tell(lens, written, as_json=options.json)
     return EXIT_NO if any(row.ok is False for row in lens.captured().numerics) else EXIT_OK
+
+
+def _is_program_file(text: str) -> bool:
+    """Tell whether a target is a program of torch.export, by the end of its name."""
+    return Path(text).suffix.lower() == ".pt2"
+
+
+def _onnx_model(request: Request, options: argparse.Namespace, inputs: Inputs) -> OnnxLens:
+    """Run an ONNX model, and profile and verify it if requested; raise `UsageError` if `--verify` lacks `--reference`."""
+    if request.verify and not options.reference:
+        raise UsageError("--verify of an ONNX model needs the PyTorch module that it was made from: --reference MODULE:NAME")
+    args, kwargs = inputs.arrays(options.seed)
+    reference = target_from_text(options.reference) if request.verify else None
+    return onnx_explained(request, options.target, args, kwargs, reference)
+
+
+def _program_from_file(text: str) -> ExportedProgram:
+    """Load a program of torch.export; raise `UsageError` if there is no such file, or it holds no program."""
+    import torch
+
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise UsageError(f"there is no file {text!r} in {Path.cwd()}")
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise UsageError(f"{text} is not a program of torch.export ({type(error).__name__}: {error})") from error
+
+
+def _example_inputs(program: ExportedProgram, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the inputs that a program was exported with; raise `UsageError`, which names the file `text`, if there are none."""
+    if program.example_inputs is None:
+        raise UsageError(f"{text} holds no example inputs; give them with --input, for example --input f32[1,3,224,224]")
+    args, kwargs = program.example_inputs
+    return tuple(args), dict(kwargs)
 
 
 def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> Lens:
@@ -69,14 +106,14 @@ def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> L
 
     torch.manual_seed(options.seed)
     target: Any
-    if is_program_file(options.target):
-        target = program_from_file(options.target)
+    if _is_program_file(options.target):
+        target = _program_from_file(options.target)
     else:
         target = target_from_text(options.target, on_meta=request.dry_run)
     with raised_as_usage("creating the inputs"):
         args, kwargs = inputs.made(options.seed)
-    if is_program_file(options.target) and not options.input:
-        args, kwargs = example_inputs(target, options.target)
+    if _is_program_file(options.target) and not options.input:
+        args, kwargs = _example_inputs(target, options.target)
     lens = new_lens(request, options.target)
     try:
         with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):

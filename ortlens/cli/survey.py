@@ -9,11 +9,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.exit_codes import EXIT_NO, EXIT_OK
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
 from ortlens.cli.printing import print_json, print_note, print_text, width
 from ortlens.errors import UsageError
-from ortlens.job.request import SECONDS, options_from_pairs
+from ortlens.job.request import COUNT, SECONDS, options_from_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +48,7 @@ def add(commands: Commands) -> None:
         default=[],
         help="options of the ortlens backend; if repeated, every case runs under each",
     )
-    command.add_argument("--workers", metavar="N", type=_count, help="cases at the same time (default: one per two cores)")
+    command.add_argument("--workers", metavar="N", type=COUNT, help="cases at the same time (default: one per two cores)")
     command.add_argument(
         "--time-limit", metavar="S", type=SECONDS, default=600.0, help="seconds that a case may take (default: %(default)s)"
     )
@@ -136,12 +135,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any cell of a frame
     import pandas as pd
 
     return None if pd.isna(value) else value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
 
 
 def _size(text: str) -> int:

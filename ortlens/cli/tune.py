@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_json, print_text
 from ortlens.job.request import SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
@@ -37,7 +36,7 @@ def add(commands: Commands) -> None:
     add_quiet(command)
 
 
-def _tune(options: argparse.Namespace) -> int:
+def _tune(options: argparse.Namespace) -> None:
     given = options_from_pairs(options.option)
     with target_and_inputs(options) as (target, args, kwargs):
         from ortlens.studies.tune import tune
@@ -47,7 +46,6 @@ def _tune(options: argparse.Namespace) -> int:
         print_json(json.loads(table.to_json(orient="records")))
     else:
         print_text(_text(chosen, table))
-    return EXIT_OK
 
 
 def _text(chosen: OrtBackendOptions, table: pd.DataFrame) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ortlens._process import is_running, resident_bytes
 from ortlens.analysis.live import live_figures
 from ortlens.cli.commands import command_in
-from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import print_text
 from ortlens.errors import CaptureError
 from ortlens.views.live_text import event_lines, live_line
@@ -42,7 +41,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--json", action="store_true", help="print the figures alone, one line of JSON whenever they change")
 
 
-def _watch(options: argparse.Namespace) -> int:
+def _watch(options: argparse.Namespace) -> None:
     said: dict[str, None] = {}
     last = ""
     while True:
@@ -60,7 +59,7 @@ def _watch(options: argparse.Namespace) -> int:
             if is_over:
                 if entries.is_ended and not options.json:
                     print_text("the journal is closed: this is all")
-                return EXIT_OK
+                return
         sys.stdout.flush()
         time.sleep(max(_PAUSE, (time.monotonic() - began) / _SHARE))
 

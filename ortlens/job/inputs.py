@@ -11,7 +11,7 @@ from ortlens.errors import UsageError
 from ortlens.job.request import value_from_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import torch
@@ -37,19 +37,12 @@ _HELP = "A tensor is DTYPE[SIZES], for example f32[1,3,224,224] or i64[1,16]:100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """A tensor to be filled with random numbers.
+    """A tensor to be filled with random numbers."""
 
-    Attributes:
-        dtype: Short name, as `f32`.
-        sizes: Its shape.
-        low: Least value; None with `high` for the default of the dtype.
-        high: Values stay below it.
-    """
-
-    dtype: str
+    dtype: str  # short name, as `f32`
     sizes: tuple[int, ...]
-    low: float | None = None
-    high: float | None = None
+    low: float | None = None  # least value; None with `high` for the default of the dtype
+    high: float | None = None  # values stay below it
 
     def array(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
         """Make the same kind of numbers as an array, for a model without PyTorch; raise `UsageError` if numpy has no such type."""
@@ -93,20 +86,18 @@ class Inputs:
         import numpy as np
 
         rng = np.random.default_rng(seed)
-
-        def value(given: Any) -> Any:  # noqa: ANN401 - any argument
-            return given.array(rng) if isinstance(given, TensorSpec) else given
-
-        return tuple([value(given) for given in self.positional]), {name: value(given) for name, given in self.named}
+        return self._filled(lambda spec: spec.array(rng))
 
     def made(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make the tensors, the same ones for the same seed: arguments by place, and by name."""
         import torch
 
         generator = torch.Generator().manual_seed(seed)
+        return self._filled(lambda spec: spec.made(generator))
 
+    def _filled(self, fill: Callable[[TensorSpec], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         def value(given: Any) -> Any:  # noqa: ANN401 - any argument
-            return given.made(generator) if isinstance(given, TensorSpec) else given
+            return fill(given) if isinstance(given, TensorSpec) else given
 
         return tuple([value(given) for given in self.positional]), {name: value(given) for name, given in self.named}
 

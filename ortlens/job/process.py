@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from ortlens.lens.process import ProcessLens
+    from ortlens.lens.process import ProcessBackends
     from ortlens.views.capture_view import CaptureView
 
 _VARIABLE = "ORTLENS_RUN"
@@ -37,27 +37,16 @@ _CHILD_SITE = Path(__file__).parent / "child"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to record, and where it goes.
-
-    Attributes:
-        name: Name of the capture.
-        save: Where it is saved.
-        report: Where the HTML report goes; None writes none.
-        journal: Where everything is written as it comes; None writes none.
-        redact: Leave paths, source lines and values out of the report.
-        backend: The backend that every `torch.compile` uses; None leaves each its own.
-        options: Options of our backend.
-        explain: Classes of modules that are compiled though the program only calls them.
-    """
+    """What to record, and where it goes."""
 
     name: str
     save: str
-    report: str | None = None
-    journal: str | None = None
-    redact: bool = False
-    backend: str | None = None
+    report: str | None = None  # where the HTML report goes; None writes none
+    journal: str | None = None  # where everything is written as it comes; None writes none
+    redact: bool = False  # leave paths, source lines and values out of the report
+    backend: str | None = None  # the backend that every `torch.compile` uses; None leaves each its own
     options: Mapping[str, Any] = field(default_factory=dict)
-    explain: tuple[str, ...] = ()
+    explain: tuple[str, ...] = ()  # classes of modules that are compiled though the program only calls them
 
     def for_child(self) -> Plan:
         """Return the plan of a process that this one started: its file names hold the rank, where it has one, and the process id."""
@@ -74,19 +63,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a recording.
+    """What became of a recording."""
 
-    Attributes:
-        view: What was recorded; None if nothing was compiled.
-        lines: A line per file that was written, or could not be.
-        unseen: The classes that were to be compiled, and of which no module was made.
-        has_failed: Whether recording failed, which was said when it did.
-    """
-
-    view: CaptureView | None
-    lines: tuple[str, ...]
-    unseen: tuple[str, ...]
-    has_failed: bool = False
+    view: CaptureView | None  # what was recorded; None if nothing was compiled
+    lines: tuple[str, ...]  # a line per file that was written, or could not be
+    unseen: tuple[str, ...]  # the classes that were to be compiled, and of which no module was made
+    has_failed: bool = False  # whether recording failed, which was said when it did
 
 
 class Recording:
@@ -95,7 +77,7 @@ class Recording:
     def __init__(self, plan: Plan, tell: Callable[[Outcome], None] | None = None) -> None:
         """Begin to record; the recording ends with the process, and then calls `tell`."""
         self._plan, self._tell, self._pid = plan, tell, os.getpid()
-        self._lens: ProcessLens | None = None
+        self._backends: ProcessBackends | None = None
         self._lock = threading.Lock()
         self._is_done = self._has_failed = False
         self._seen: set[str] = set()  # names of the classes of modules
@@ -116,7 +98,7 @@ class Recording:
         if self._is_done:
             return
         self._is_done = True
-        lens = self._lens
+        lens = None if self._backends is None else self._backends.lens
         capture = None if lens is None else lens.captured()
         view = lens if capture is not None and (capture.graphs or capture.breaks) else None
         lines: list[str] = []
@@ -136,18 +118,18 @@ class Recording:
     def _watched(self, backend: object) -> object:
         try:
             with self._lock:
-                if self._lens is None and not self._has_failed:
-                    self._lens = self._new_lens()
-            return backend if self._lens is None else self._lens.watched(backend)
+                if self._backends is None and not self._has_failed:
+                    self._backends = self._new_backends()
+            return backend if self._backends is None else self._backends.watched(backend)
         except Exception as error:  # noqa: BLE001 - the program goes on as it would without us
             self._has_failed = True
             sys.stderr.write(f"ortlens: nothing is recorded: {error}\n")
             return backend
 
-    def _new_lens(self) -> ProcessLens:
-        from ortlens.lens.process import ProcessLens
+    def _new_backends(self) -> ProcessBackends:
+        from ortlens.lens.process import ProcessBackends
 
-        return ProcessLens(self._plan.backend, options=self._plan.options or None, name=self._plan.name, journal=self._plan.journal)
+        return ProcessBackends(self._plan.backend, options=self._plan.options or None, name=self._plan.name, journal=self._plan.journal)
 
     def _compile_new_modules(self, module: Any) -> None:  # noqa: ANN401 - torch.nn.modules.module
         base, begin = module.Module, module.Module.__init__
@@ -182,7 +164,7 @@ class Recording:
     def _forked(self) -> None:
         """Record for itself in a process that `multiprocessing` forked, which has another end."""
         self._plan, self._tell, self._pid = self._plan.for_child(), None, os.getpid()
-        self._lens, self._lock, self._is_done = None, threading.Lock(), False
+        self._backends, self._lock, self._is_done = None, threading.Lock(), False
         multiprocessing.util.Finalize(self, self.finish, exitpriority=0)
 
     def _files_of_children(self) -> list[str]:

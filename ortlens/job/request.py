@@ -19,35 +19,20 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was asked for.
-
-    Attributes:
-        backend: As for `ortlens.explain`.
-        options: Likewise.
-        dry_run: Likewise.
-        dynamic: Likewise.
-        calls: Likewise.
-        no_grad: Turn gradients off around everything.
-        profile: Also find out where the time inside ONNX Runtime goes.
-        verify: Also compare every value with PyTorch's.
-        budget_s: Seconds for each of these two; None for their defaults.
-        report: Where the HTML report goes; None writes none.
-        save: Where the capture goes; None keeps it in memory.
-        redact: Leave paths, source lines and values out of the report.
-    """
+    """What was asked for."""
 
     backend: str = "ortlens"
     options: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
     dynamic: bool | None = None
     calls: int | None = None
-    no_grad: bool = False
-    profile: bool = False
-    verify: bool = False
-    budget_s: float | None = None
-    report: Path | None = None
-    save: Path | None = None
-    redact: bool = False
+    no_grad: bool = False  # turn gradients off around everything
+    profile: bool = False  # also find out where the time inside ONNX Runtime goes
+    verify: bool = False  # also compare every value with PyTorch's
+    budget_s: float | None = None  # seconds for each of these two; None for their defaults
+    report: Path | None = None  # where the HTML report goes; None writes none
+    save: Path | None = None  # where the capture goes; None keeps it in memory
+    redact: bool = False  # leave paths, source lines and values out of the report
 
     def __post_init__(self) -> None:
         """Reject contradictory options, and files that cannot be written, before anything runs."""
@@ -69,15 +54,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ParsedArgument:
-    """A type of argument whose refusal says what is wanted, where argparse names the function.
+    """A type of argument whose refusal says what is wanted, where argparse names the function."""
 
-    Attributes:
-        function: Makes the value of a text; raises ValueError.
-        what: What it reads, as "a whole number".
-    """
-
-    function: Callable[[str], Any]
-    what: str
+    function: Callable[[str], Any]  # makes the value of a text; raises ValueError
+    what: str  # what it reads, as "a whole number"
 
     def __call__(self, text: str) -> Any:  # noqa: ANN401 - whatever the function returns
         """Read a text as typed; raise `argparse.ArgumentTypeError` if it is no such value."""
@@ -93,8 +73,15 @@ def _seconds(text: str) -> float:
     raise ValueError(text)
 
 
+def _count(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise ValueError(text)
+
+
 SECONDS = ParsedArgument(_seconds, "a time in seconds")
 """A time above 0, as the `type` of an option."""
+COUNT = ParsedArgument(_count, "a whole number from 1")
 
 
 def add_outputs(parser: argparse.ArgumentParser, *save_names: str, saved: str = "for example as run.ortlens") -> None:
@@ -118,7 +105,7 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calls",
         metavar="N",
-        type=_call_count,
+        type=COUNT,
         help="number of calls; 1 for a target with side effects (default: as many as fit in about a second)",
     )
     parser.add_argument("--backend", metavar="NAME", default="ortlens", help="record another backend, such as inductor or eager")
@@ -173,9 +160,3 @@ def value_from_text(text: str) -> Any:  # noqa: ANN401 - any literal
 
 def _path(text: str) -> Path:
     return Path(text).expanduser()
-
-
-def _call_count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)

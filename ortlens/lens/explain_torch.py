@@ -1,7 +1,9 @@
-"""What `explain` does with a target of PyTorch: compile it, call it, measure."""
+"""What `explain` does with a target of PyTorch: compile it, call it, measure; in a dry run, analyse it on fake tensors."""
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +11,22 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.freeze.frozen import Frozen
+from ortlens.backend.lowering.user_frames import Frame, innermost
 from ortlens.lens.generating import Generating, is_generate
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
+from ortlens.lens.targets import names_of
 from ortlens.progress import progress
+from ortlens.trace import records as r
+from ortlens.trace.guard import lens_guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from torch.export import ExportedProgram
 
     from ortlens.lens.lens import Lens
+    from ortlens.trace.recorder import Recorder
 
 _STABLE_NS = 1_000_000_000  # explain() calls for about a second
 _MANY_MODULES = 100  # a BERT of four layers has 80, and takes about two seconds to compile
@@ -39,13 +46,17 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
 
     `dry_run` must be as the lens was made.
     """
-    lens.know_module(target)
-    lens.set_example(args, kwargs)
-    lens.trace_again(target)
+    recorder, targets = lens.compilations.recorder, lens.compilations.targets
+    targets.example = args, dict(kwargs)
+    with lens_guard(recorder, "reading the names of weights"):
+        targets.names = names_of(target)
+    with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
+        _torch.trace_again(target)
     with _torch.isolated_compilations() as apart:
         generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None
         if generating is not None:
-            lens.know_generating(target, generating)
+            targets.steps = generating.readings
+            targets.add(target, generating.compiled, parts=generating.parts)
         plain, fast = (
             (target, _compiled(target, lens, dynamic=dynamic, apart=apart))
             if generating is None
@@ -53,7 +64,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
         )
         if dry_run:
             with _compiling(target):
-                lens.try_with_fakes(target, fast, args, dict(kwargs))
+                lens.result = _try_with_fakes(recorder, target, fast, args, kwargs)
         else:
             lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls)
 
@@ -86,7 +97,8 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callab
             return lens.measured(fast, made=1, max_calls=calls - 1, budget_ns=None)
         return lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
     finally:
-        lens.know_calls(fast.made, plain.made if plain is not None else 0)
+        uncompiled_calls = plain.made if plain is not None else 0
+        lens.compilations.recorder.facts |= {"explain_calls": str(fast.made), "explain_uncompiled_calls": str(uncompiled_calls)}
 
 
 class _Counted:
@@ -111,3 +123,78 @@ def _compiling(target: Any) -> AbstractContextManager[object]:
 def name_of(target: Any) -> str:
     """Return the name of a target, or of its class."""
     return getattr(target, "__name__", None) or type(target).__name__
+
+
+def _try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a compiled target on fake tensors, up to where it needs the values of one; that becomes a finding.
+
+    Return its result, made of fake tensors; None if it needed values.
+    """
+    try:
+        return _call_with_fakes(target, call, args, kwargs)
+    except Exception as error:
+        if not _torch.needs_data(error):
+            raise
+        at = innermost([Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)])
+        recorder.add(
+            r.Finding(
+                rule="dry_run_ended",
+                severity="info",
+                title="the dry run ended where the model asks a tensor for its values",
+                evidence=f"{type(error).__name__}: {error}"[:2000],
+                hazard="Graphs after this point are not in the capture.",
+                mitigation="Run without dry_run=True, or move the decision into the graph (torch.where).",
+                file=at and at.file,
+                line=at and at.line,
+            )
+        )
+    return None
+
+
+def _call_with_fakes(target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a target with fake arguments. The weights of a module on the meta device become fake tensors on the CPU."""
+    module = target if isinstance(target, torch.nn.Module) else None
+    weights = [] if module is None else [*module.parameters(), *module.buffers()]
+    mode = _torch.fake_mode_of(weights)
+    fake_args, fake_kwargs = _torch.map_tensors(lambda tensor: _fake(tensor, mode), (args, kwargs))
+    with _fake_weights(module, mode), mode:
+        return call(*fake_args, **fake_kwargs)
+
+
+def _fake(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
+    """Return a tensor of the same shape without data; for one on the meta device, on the CPU."""
+    if _torch.is_fake_of(tensor, mode):
+        return tensor
+    if _torch.is_fake(tensor) or tensor.device.type == "meta":
+        device = "cpu" if tensor.device.type == "meta" else tensor.device
+        with mode:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
+    made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
+    return made
+
+
+@contextlib.contextmanager
+def _fake_weights(module: torch.nn.Module | None, mode: Any) -> Iterator[None]:
+    """Replace weights on the meta device by fake tensors; tied weights stay tied."""
+    replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+    stand_ins: dict[int, torch.Tensor] = {}
+    for owner in module.modules() if module is not None else ():
+        for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)):
+            if tensor.device.type == "meta" and not _torch.is_fake(tensor):
+                replaced.append((owner, name, tensor))
+                stand_ins.setdefault(id(tensor), _stand_in(tensor, mode))
+    try:
+        for owner, name, tensor in replaced:
+            setattr(owner, name, stand_ins[id(tensor)])
+        yield
+    finally:
+        for owner, name, tensor in replaced:
+            setattr(owner, name, tensor)
+
+
+def _stand_in(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
+    fake = _fake(tensor, mode)
+    if not isinstance(tensor, torch.nn.Parameter):
+        return fake
+    with mode:
+        return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)

@@ -24,19 +24,14 @@ _TOKENS = ("decoder_input_ids", "decoder_inputs_embeds", "input_ids", "inputs_em
 
 
 class Generating:
-    """A `generate` method, called with its model compiled or not.
-
-    Attributes:
-        readings: The calls of the model since this list was cleared, in order.
-        parts: What is compiled: the `forward` of the model and, if `generate` calls it by itself, that of its encoder.
-    """
+    """A `generate` method, called with its model compiled or not."""
 
     def __init__(self, generate: Callable[..., Any], compiler: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Compile the parts of a method for which `is_generate` holds, which happens at their first call."""
         self._generate = generate
-        self.readings: list[StepReading] = []
+        self.readings: list[StepReading] = []  # the calls of the model since this list was cleared, in order
         modules = _modules(generate.__self__)  # type: ignore[attr-defined]  # it is a method
-        self.parts = tuple(module.forward for module in modules)
+        self.parts = tuple(module.forward for module in modules)  # of the model, and of an encoder that `generate` calls by itself
         self._plain = self._around(modules, self.parts)
         self._fast = self._around(modules, [compiler(part) for part in self.parts])
 

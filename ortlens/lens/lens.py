@@ -1,35 +1,48 @@
-"""The Lens: a `torch.compile` backend that wraps another backend and records what happens, and the questions that it answers."""
+"""The Lens: a `torch.compile` backend that wraps another one and records what happens, and the questions that it answers."""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens._os_errors import with_clear_os_errors
+from ortlens.analysis.generation import with_roles
+from ortlens.analysis.ledger import ledger_from_logs
+from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
+from ortlens.lens.compilations import Compilations
+from ortlens.lens.environment import environment
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
-from ortlens.lens.export_names import graph_to_export
+from ortlens.lens.lens_recorder import LensRecorder
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
-from ortlens.lens.recording_lens import RecordingLens
+from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_guard
+from ortlens.trace.recorder import CURRENT
+from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
     import os
     import pathlib
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pandas as pd
+    from torch.export import ExportedProgram
 
     from ortlens.backend.freeze.frozen import Frozen
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.options import OrtBackendOptions
     from ortlens.trace.recorder import Recorder
 
 
 @with_clear_os_errors
-class Lens(RecordingLens):
+class Lens(CaptureView):
     """A `torch.compile` backend that wraps another one and records what happens.
 
     Pass it as `backend=`: `torch.compile(model, backend=Lens())`. It may serve several `torch.compile` calls.
@@ -43,9 +56,157 @@ class Lens(RecordingLens):
         1
     """
 
+    def __init__(
+        self,
+        backend: str | Callable[..., Any] = "ortlens",
+        *,
+        options: OrtBackendOptions | Mapping[str, Any] | None = None,
+        name: str | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Wrap a backend.
+
+        Args:
+            backend: `"ortlens"` (also `"onnxrt"`), the name of any registered backend, or a backend. For another backend than ours
+                the lens records graphs, breaks, recompiles and runs; the frames from `partitions` on stay empty.
+            options: Options of our backend.
+            name: Name of the capture.
+            journal: A file to which everything is written as it comes, so that it survives the end of the process; `ortlens.load` reads it.
+            dry_run: With our backend: plan and convert graphs, run nothing. Calls must be with fake tensors, see `explain`.
+
+        Raises:
+            UsageError: An option is unknown or wrong, or options or a dry run are requested of a backend that is not ours; the journal
+                cannot be written.
+            UnsupportedVersionError: torch, onnxruntime, onnx or onnxscript is outside the supported range.
+        """
+        self.name = name or ""
+        self.result: Any = None
+        """What the target of `explain` returned on its last call."""
+        self._given = backend
+        backend_name, self._ort, self._foreign = resolve_backend(backend, options)
+        if dry_run and self._ort is None:
+            raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
+        self._dry_run = dry_run
+        self._recorder = LensRecorder(self, backend_name, environment, journal)
+        if dry_run:
+            self._recorder.facts["dry_run"] = "1"
+        self.compilations = Compilations(self._recorder, self._claims, dry_run=dry_run)
+        self._targets, self._watch = self.compilations.targets, self.compilations.watch
+
+    @property
+    def __name__(self) -> str:
+        """Name of the backend, for `torch.compile`, which else takes the object's text: a whole capture."""
+        return self._recorder.backend
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Lens:
+        """Return this lens: `copy.deepcopy` of what `torch.compile` returns copies its backend too, and records in the same lens."""
+        return self
+
+    def __copy__(self) -> Lens:
+        """Return this lens, for the same reason."""
+        return self
+
     def __reduce__(self) -> tuple[Callable[..., Lens], tuple[object, ...]]:
         """Pickle as a new lens over the same backend, for a compiled module that is pickled; `save` keeps the capture."""
         return _lens_like, (self._ort or self._given, self.name, self._dry_run)
+
+    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+        """Compile a Dynamo graph with the wrapped backend; called by `torch.compile`.
+
+        Args:
+            graph_module: Dynamo's graph.
+            example_inputs: Its inputs.
+            **kwargs: Anything else that `torch.compile` passes, such as `options`.
+
+        Returns:
+            A callable of the same inputs.
+        """
+        if self._ort is None:
+            return self.compilations.elsewhere(self._foreign, graph_module, example_inputs, kwargs)
+        with self.compilations.recording(graph_module):
+            return self._backend_for(kwargs.get("options"))(graph_module, example_inputs, dry_run=self._dry_run)
+
+    def _claims(self, backend: object) -> bool:
+        """Tell whether Dynamo compiles for this lens: with it, with a stand-in that has it, or with our backend inside `capture()`."""
+        if backend is self or (isinstance(backend, WatchedBackend) and backend.lens is self):
+            return True
+        return self._recorder.on_graph is not None and is_ours(backend) and CURRENT.get() is self._recorder
+
+    def _backend_for(self, options: Any) -> OrtBackend:
+        """Return our backend, with the options that `torch.compile(options=)` passed on, if any."""
+        if self._ort is None:
+            raise UsageError(f"this needs the ortlens backend, and the lens wraps {self._recorder.backend!r}")
+        backend = self._ort if options is None else OrtBackend.get_cached_instance_for_options(options)
+        with lens_guard(self._recorder, "reading the options"):
+            self.compilations.note_options(backend.options)
+        return backend
+
+    def compile_exported(self, program: ExportedProgram) -> Callable[..., Any]:
+        """Compile a `torch.export` program, without Dynamo.
+
+        Args:
+            program: As returned by `torch.export.export` or `torch.export.load`.
+
+        Returns:
+            A callable like `program.module()`, without gradients.
+
+        Raises:
+            UsageError: The lens wraps another backend, or the program takes script objects.
+        """
+        self.compilations.modules.append(program.graph_module)
+        compiled = self._backend_for(None).compile_program(program, self._recorder, dry_run=self._dry_run)
+        self._targets.add(program, compiled)
+        return compiled
+
+    def compile_frozen(self, frozen: Frozen) -> Callable[..., Any]:
+        """Compile the program of a frozen callable once more, so that this lens sees its calls.
+
+        Args:
+            frozen: As `ortlens.freeze` returns it; it stays as it is.
+
+        Returns:
+            A function that does the same. What calls change are the buffers of the source.
+
+        Raises:
+            UsageError: The lens wraps another backend.
+        """
+        from ortlens.backend.freeze.frozen import watched
+
+        self.compilations.modules.append(frozen.program.graph_module)
+        compiled = watched(frozen, self._backend_for(None), self._recorder)
+        self._targets.add(frozen.source, compiled)
+        return compiled
+
+    def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the first callable that was compiled through this lens.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+
+        Returns:
+            Its result.
+
+        Raises:
+            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
+        """
+        return self._targets.call(args, kwargs)
+
+    def live_graphs(self) -> tuple[CompiledGraph, ...]:
+        """The graphs of our backend that were compiled through this lens, oldest first, including those that a recompile replaced."""
+        return self._targets.graphs()
+
+    def captured(self) -> r.Capture:
+        """Take a snapshot of everything recorded so far.
+
+        Returns:
+            The capture; recording goes on.
+        """
+        self.compilations.note_bypassed(self)
+        self.compilations.note_break_sources()
+        capture = self._recorder.captured()
+        return with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture)))
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Call what was compiled a few dozen times, for half a second at most, and record where the wall time of a call goes.
@@ -95,10 +256,10 @@ class Lens(RecordingLens):
             recorder=self._recorder,
             watch=self._watch,
             graphs=self.live_graphs,
-            originals=self._originals if self._ort is not None else None,
-            steps=self._steps,
+            originals=self.compilations.originals if self._ort is not None else None,
+            steps=self._targets.steps,
             captured=self.captured,
-            facts=self._facts,
+            facts=self._recorder.facts,
         )
         return measurement.run(call, made=made, **limits)
 
@@ -199,7 +360,8 @@ class Lens(RecordingLens):
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
         expected_s = verify_s(self.captured(), *pace(), per_op=per_op)
-        Verification(self._recorder, self._targets, tolerances, budget, self._facts, expected_s=expected_s, per_op=per_op).run(args, kwargs)
+        facts = self._recorder.facts
+        Verification(self._recorder, self._targets, tolerances, budget, facts, expected_s=expected_s, per_op=per_op).run(args, kwargs)
         return self.numerics
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
@@ -232,7 +394,7 @@ class Lens(RecordingLens):
         from ortlens.lens.profiling.repeats import PROFILING, Repeats
 
         repeats = Repeats(repeat, budget_s)
-        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
+        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder.facts) as words:
             profile(self._targets, self._recorder, args, kwargs, repeats, words)
             if not repeats.budget.is_over():
                 measure_peaks(self._recorder)
@@ -308,9 +470,9 @@ class Lens(RecordingLens):
         given = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
         refuse_reserved(target, [name for name, value in given.items() if value is not None])
         if not args and not kwargs and not isinstance(target, torch.export.ExportedProgram):
-            if self._example is None:
+            if self._targets.example is None:
                 raise UsageError("the arguments of the target are not known; pass them to freeze(), as calls will pass them")
-            args, kwargs = self._example
+            args, kwargs = self._targets.example
         return freeze_with(
             target,
             args,
@@ -343,7 +505,8 @@ class Lens(RecordingLens):
         """
         from ortlens.backend.deploy.export import export_graph
 
-        return export_graph(graph_to_export(self._recorder, self.live_graphs()), path, weights, self._names.aliases, self._names.arguments)
+        names = self._targets.names
+        return export_graph(self._targets.graph_to_export(), path, weights, names.aliases, names.arguments)
 
     def output(self) -> ExplainOutput:
         """What `torch._dynamo.explain` would return, with recompiles counted separately from breaks.
@@ -351,15 +514,33 @@ class Lens(RecordingLens):
         Returns:
             Counts, graphs and distinct break reasons; prints like PyTorch's.
         """
-        breaks = self._recorder.records(r.Break)
+        breaks, modules = self._recorder.records(r.Break), self.compilations.modules
         return ExplainOutput(
-            graphs=tuple(self._modules),
-            graph_count=len(self._modules),
+            graphs=tuple(modules),
+            graph_count=len(modules),
             graph_break_count=sum(record.occurrences for record in breaks),
-            recompile_count=len(self._recorder.records(r.Recompile)),
+            recompile_count=self._recorder.count(r.Recompile),
             break_reasons=tuple(reason_from_break(record) for record in breaks),
-            op_count=sum(count_ops(module) for module in self._modules),
+            op_count=sum(count_ops(module) for module in modules),
         )
+
+
+@contextlib.contextmanager
+def capture(*, name: str | None = None, journal: str | os.PathLike[str] | None = None) -> Iterator[Lens]:
+    """Record every graph that the ONNX Runtime backend compiles inside the `with` block.
+
+    Calls of these graphs are recorded for as long as the lens lives, also after the block.
+
+    Args:
+        name: Name of the capture.
+        journal: As for `Lens`.
+
+    Yields:
+        The lens.
+    """
+    lens = Lens(name=name, journal=journal)
+    with lens.compilations.by_our_backend():
+        yield lens
 
 
 def _lens_like(backend: str | Callable[..., Any], name: str, dry_run: bool) -> Lens:  # noqa: FBT001 - pickle passes by position

@@ -36,13 +36,7 @@ class Live:
     """Shows what a lens records, from a thread, until it is closed."""
 
     def __init__(self, recorder: Callable[[], Recorder | None], name: str, every: float | None) -> None:
-        """Begin.
-
-        Args:
-            recorder: Gives the recorder of the lens; None once the lens is gone, which ends this.
-            name: Name of the lens.
-            every: Seconds from look to look at least.
-        """
+        """Begin. `recorder` gives that of the lens, None once the lens is gone, which ends this; `every` is in seconds, at least."""
         self._recorder = recorder
         is_notebook = in_notebook()
         self._every = every if every is not None else _NOTEBOOK_S if is_notebook else _LINE_S

@@ -1,7 +1,8 @@
-"""Lenses over other backends: finding the backend, and recording its graphs and calls."""
+"""Backends that a lens wraps: finding one, standing in for one, and recording the graphs and calls of others than ours."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,17 @@ from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backe
 from ortlens.backend.lowering.entry import count_ops, needs_gradient
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
+from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ortlens.lens.lens import Lens
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import RunLog
 
+_FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")
+"""What Dynamo asks a backend for besides calling it."""
 _OWN_NAMES = ("ortlens", "onnxrt")
 _OWN_FUNCTIONS = (ortlens_backend, torch_compile_backend)
 
@@ -81,3 +86,40 @@ def _timed(compiled: Callable[..., Any], log: RunLog) -> Callable[..., Any]:
         return result
 
     return call
+
+
+class WatchedBackend:
+    """A backend that is recorded. Equal to another one of an equal backend, so that `torch.compile` shares compiled code as before."""
+
+    def __init__(self, lens: Lens, backend: Any) -> None:
+        """Put a lens before a backend."""
+        self.lens, self._backend = lens, backend
+        # No __getattr__: Dynamo's evaluator asks for attributes of a backend where it must not meet Python code, and the process crashes.
+        for name in _FORWARDED:
+            if hasattr(backend, name):
+                setattr(self, name, getattr(backend, name))
+
+    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+        """Compile a graph; called by Dynamo."""
+        if not is_ours(_torch.innermost_backend(self._backend)):
+            return self.lens.compilations.elsewhere(self._backend, graph_module, example_inputs, kwargs)
+        # Where the program has a lens of its own, that one records.
+        with self.lens.compilations.by_our_backend() if CURRENT.get() is None else contextlib.nullcontext():
+            compiled: Callable[..., Any] = self._backend(graph_module, example_inputs, **kwargs)
+        return compiled
+
+    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+        """Pickle as the backend itself: the lens belongs to this process."""
+        return _same, (self._backend,)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the backends."""
+        return isinstance(other, WatchedBackend) and bool(self._backend == other._backend)
+
+    def __hash__(self) -> int:
+        """Hash the kind of backend: torch's own wrappers compare, and have no hash."""
+        return hash(type(self._backend))
+
+
+def _same(backend: Any) -> Any:
+    return backend

@@ -30,18 +30,11 @@ class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowSession:
-    """A second session of a partition.
+    """A second session of a partition."""
 
-    Attributes:
-        session: Made from the same model, with the same weights (shared, not copied), providers, threads and rewrites.
-        model: Its model.
-        session_id: Recorded id of the session that runs the partition; None when it is not recorded.
-        info: The session that runs the partition.
-    """
-
-    session: onnxruntime.InferenceSession
+    session: onnxruntime.InferenceSession  # of the same model and settings, with the same weights: shared, not copied
     model: onnx.ModelProto
-    session_id: str | None
+    session_id: str | None  # recorded id of the session that runs the partition; None when it is not recorded
     info: SessionInfo
 
 

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import operator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from ortlens.trace import records as r
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ortlens.analysis.ledger import StepReading
     from ortlens.backend.graph import CompiledGraph
     from ortlens.trace.recorder import Recorder
 
@@ -24,34 +26,34 @@ CallForm: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Target(NamedTuple):
-    """One of the callables.
-
-    Attributes:
-        name: Its name, different from those of the others.
-        function: The target as the user wrote it.
-        compiled: Its compiled form.
-    """
+    """One of the callables."""
 
     name: str
-    function: Any
+    function: Any  # the target as the user wrote it
     compiled: Callable[..., Any]
 
 
-class CompiledTargets:
-    """The targets of one lens.
+@dataclass(frozen=True, slots=True)
+class TargetNames:
+    """Names in the user's model."""
 
-    Attributes:
-        callables: Pairs of a target as the user wrote it and its compiled form, in the order of compilation.
-        grad_modes: Whether gradients were enabled, in the compilations so far.
-    """
+    aliases: tuple[frozenset[str], ...] = ()  # groups of names that mean the same weight
+    arguments: tuple[str, ...] = ()  # in order
+
+
+class CompiledTargets:
+    """The targets of one lens."""
 
     def __init__(self, recorder: Recorder, *, dry_run: bool) -> None:
         """Begin without targets; after a dry run nothing can be called."""
-        self.callables: list[tuple[object, Callable[..., Any]]] = []
+        self.callables: list[tuple[object, Callable[..., Any]]] = []  # as the user wrote it, and compiled; in order
         self._names: list[str] = []  # of the callables, each different
         self._forms: list[set[CallForm]] = []  # of the calls that compiled them
         self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
-        self.grad_modes: set[bool] = set()
+        self.grad_modes: set[bool] = set()  # whether gradients were enabled, in the compilations so far
+        self.names = TargetNames()  # names in the first target, for `export_onnx`
+        self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
+        self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
         self._dry_run = dry_run
 
@@ -127,6 +129,21 @@ class CompiledTargets:
 
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
 
+    def graph_to_export(self) -> CompiledGraph:
+        """Find the graph that is the whole model: the newest compilation of the only frame.
+
+        Raise `UsageError` if there is none, or the model is split into several.
+        """
+        graphs = self.graphs()
+        if not graphs:
+            raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
+        recompiled = {record.compile_id for record in self._recorder.records(r.Recompile)}
+        every = self._recorder.records(r.Graph)
+        first = [record for record in every if record.compile_id not in recompiled and record.phase != "backward"]
+        if len(first) > 1:
+            raise UsageError(f"the model is split into {len(first)} graphs; one model can be exported from one graph only")
+        return [graph for graph in graphs if graph.lowered.phase != "backward"][-1]
+
     def refuse_ambiguous(self, options: Iterable[str]) -> None:
         """Reject options whose names are also arguments of the target."""
         names: list[str] = []
@@ -138,6 +155,23 @@ class CompiledTargets:
             raise UsageError(
                 f"the target takes an argument {clash!r} too; pass it by its place, and leave out the option {clash!r} of verify()"
             )
+
+
+def names_of(target: object) -> TargetNames:
+    """Read the names of weights and arguments; only modules and exported programs have names of weights."""
+    groups: dict[int, set[str]] = {}
+    if isinstance(target, torch.nn.Module):
+        named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
+        for name, tensor in named:
+            groups.setdefault(id(tensor), set()).add(name)
+    if isinstance(target, torch.export.ExportedProgram):
+        for name, tensor in target.state_dict.items():
+            groups.setdefault(id(tensor), set()).add(name)
+    function = target.forward if isinstance(target, torch.nn.Module) else target
+    arguments: tuple[str, ...] = ()
+    with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
+        arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
+    return TargetNames(tuple(frozenset(names) for names in groups.values()), arguments)
 
 
 def _name_of(target: object) -> str:

@@ -19,20 +19,15 @@ _SHORT_S = 1.0
 
 
 class TimeBudget:
-    """A limit of time that begins now.
-
-    Attributes:
-        budget_s: The limit in seconds; infinite for none.
-        over: What a result says of what was left out.
-    """
+    """A limit of time that begins now."""
 
     def __init__(self, budget_s: float | None, default_s: float = BUDGET_S) -> None:
         """Begin; None stands for the default. Raises UsageError if `budget_s` is no time."""
         chosen = default_s if budget_s is None else budget_s
         if isinstance(chosen, bool) or not isinstance(chosen, (int, float)) or not chosen > 0:
             raise UsageError(f"budget_s must be a number of seconds above 0, not {chosen!r}")
-        self.budget_s = float(chosen)
-        self.over = f"the time of {self.budget_s:g} s was over"
+        self.budget_s = float(chosen)  # the limit in seconds; infinite for none
+        self.over = f"the time of {self.budget_s:g} s was over"  # what a result says of what was left out
         self._began = time.perf_counter()
 
     @property

@@ -47,14 +47,8 @@ class OpenCell:
     """A capture from now until the cell is over."""
 
     def __init__(self, shell: InteractiveShell, name: str, when_over: Callable[[Lens], None]) -> None:
-        """Begin to record.
-
-        Args:
-            shell: Runs the cell.
-            name: Name of the capture.
-            when_over: Gets the lens, once, after the cell.
-        """
-        from ortlens.lens.capture import capture  # loads torch, which %load_ext should not wait for
+        """Begin to record the cell that the shell runs; `when_over` gets the lens, once, after it."""
+        from ortlens.lens.lens import capture  # loads torch, which %load_ext should not wait for
 
         self._shell = shell
         self._when_over = when_over

@@ -50,11 +50,7 @@ class OrtlensMagics(Magics):
     """`%ortlens` and `%%ortlens`."""
 
     def __init__(self, shell: Any) -> None:  # noqa: ANN401 - IPython's class is annotated in part
-        """Register no capture yet.
-
-        Args:
-            shell: The shell that the magics belong to.
-        """
+        """Begin without a capture."""
         super().__init__(shell)
         self._shell = shell
         self._open: OpenCell | None = None
@@ -118,14 +114,7 @@ class OrtlensMagics(Magics):
             raise err.with_traceback(_users_part(err.__traceback__))  # noqa: B904 - it is the same
 
     def open_cell(self, line: str) -> None:
-        """Begin to capture what the cell compiles; the first line of a `%%ortlens` cell calls this.
-
-        Args:
-            line: The options.
-
-        Raises:
-            UsageError: IPython's: an option is wrong, or a capture is open already.
-        """
+        """Begin to capture what the cell compiles; the first line of a `%%ortlens` cell calls this with its options."""
         with _errors_for_the_shell():
             if self._open is not None:
                 raise UsageError("%%ortlens is already active in this cell; use it once, in the first line, with %timeit and others below")

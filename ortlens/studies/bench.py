@@ -81,7 +81,6 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     if unknown:
         raise UsageError(f"there is no way {unknown[0]!r}; the ways are: {', '.join(WAYS)}")
     lens = Lens(options=options, name=name)
-    lens.know_module(target)
     chosen = ["eager", *(way for way in WAYS[1:] if way in ways)]
     with contextlib.ExitStack() as stack:
         isolated = stack.enter_context(_torch.isolated_compilations())

@@ -27,12 +27,7 @@ class StaticSummary:
     """What `show()` returns in a notebook without widgets: the summary as HTML, and what is missing."""
 
     def __init__(self, capture: Capture, hint: str) -> None:
-        """Keep what is shown.
-
-        Args:
-            capture: The capture.
-            hint: One line that says what is missing.
-        """
+        """Keep what is shown; `hint` is one line that says what is missing."""
         self.hint = hint
         self._bundle = mimebundle(lambda: capture)
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ortlens import Lens, OrtBackend
-from ortlens.lens.process import ProcessLens
+from ortlens.lens.process import ProcessBackends
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ BACKENDS = {
     "OrtBackend": lambda: OrtBackend({"min_partition_nodes": 2}),
     "Lens": lambda: Lens(options={"min_partition_nodes": 2}, name="mine"),
     "Lens over another": lambda: Lens("eager"),
-    "process": lambda: ProcessLens().watched("ortlens"),
+    "process": lambda: ProcessBackends().watched("ortlens"),
 }
 
 

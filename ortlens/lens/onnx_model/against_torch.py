@@ -12,7 +12,7 @@ import torch
 from ortlens import _torch
 from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
-from ortlens.lens.onnx_model.running import run
+from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import Input
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.compare_values import Tolerances

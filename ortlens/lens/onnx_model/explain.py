@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import heap_bytes
 from ortlens.errors import SessionError, UsageError
-from ortlens.lens.onnx_model import placement
+from ortlens.lens.onnx_model.graph_records import ask_placement
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
-from ortlens.lens.onnx_model.running import run, runner_of
-from ortlens.lens.onnx_model.sessions import choice_from, new_session
+from ortlens.lens.onnx_model.sessions import choice_from, new_session, run, runner_of
 from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feed_from, generated, inputs_from_session, inputs_of
 from ortlens.lens.onnx_model.source import source_of, with_names
 
@@ -95,7 +94,7 @@ def _dry(  # noqa: PLR0913, PLR0917 - one call site
 def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxruntime.InferenceSession, int, int | None]:
     options = choice.made_options()
     if choice.options is None:
-        placement.ask(options)
+        ask_placement(options)
     before, started = heap_bytes(), time.perf_counter_ns()
     session = new_session(source, choice, options)
     elapsed, after = time.perf_counter_ns() - started, heap_bytes()

@@ -1,4 +1,4 @@
-"""Records of an ONNX model: its graph, nodes, one partition, and the model."""
+"""Records of an ONNX model: its graph, its nodes with the execution provider of each, one partition, and the model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.conversion.node_provenance import iter_nodes, subgraphs_of
+from ortlens.backend.runtime import _ort
 from ortlens.lens.onnx_model.shapes import flops_of, values_of
 from ortlens.lens.onnx_model.source import operator, opset_of
 from ortlens.trace import records as r
@@ -16,22 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import onnx
+    import onnxruntime
 
     from ortlens.lens.onnx_model.shapes import Value
     from ortlens.lens.onnx_model.signature import Input
     from ortlens.lens.onnx_model.source import ModelSource
+    from ortlens.trace.recorder import Recorder
 
 GRAPH, PARTITION, MODEL = "g0", "p0", "m0"
 """The ids: a model is one graph, one partition and one model."""
 
-_MODEL_FILE = f"models/{MODEL}.onnx"
+MODEL_FILE = f"models/{MODEL}.onnx"
+"""The name of the model's structure among the attachments of a capture."""
+
 _MOST = 1 << 62  # a record holds 64 bits
+_ORT_NAMES = {"float32": "float", "float64": "double"}
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)[^\n]*(?:\n[ \t]+(?P<source>[^\n]+))?')
-
-
-def attached_name() -> str:
-    """Return the name of the model's structure among the attachments of a capture."""
-    return _MODEL_FILE
 
 
 def records_of(
@@ -113,7 +114,7 @@ def _model(source: ModelSource, named: onnx.ModelProto) -> r.Model:
     return r.Model(
         model_id=MODEL,
         partition_id=PARTITION,
-        path=_MODEL_FILE,
+        path=MODEL_FILE,
         opset=opset_of(named),
         node_count=len(named.graph.node),
         ops=tuple(f"{op}:{count}" for op, count in ops.most_common()),
@@ -225,3 +226,54 @@ def _not_inferred(source: ModelSource, problem: str) -> r.Finding:
         hazard="FLOPs and sizes are missing, and with them what depends on them. Running the model is not affected.",
         mitigation="Check the model with onnx.checker.check_model(path, full_check=True).",
     )
+
+
+def ask_placement(options: onnxruntime.SessionOptions) -> None:
+    """Have a session record where it places each node. The options are changed for good, so they must not be the user's own."""
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+
+
+def record_placement(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
+    """Record the execution provider of each node, as far as the session tells."""
+    providers = session.get_providers()
+    if structure is None or not providers:
+        return
+    if len(providers) == 1:
+        assigned = {node.name: providers[0] for node in iter_nodes(structure.graph)}
+    else:
+        assigned = _ort.assigned_providers(session)
+    _amend(recorder, assigned, providers[0], structure)
+
+
+def record_kernel_placement(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
+    """Fill in the providers of nodes that ONNX Runtime fused, from the kernels that compute them."""
+    if structure is None or len(session.get_providers()) == 1:
+        return
+    unknown = {node.node for node in recorder.records(r.Node) if node.provider is None}
+    found = {name: kernel.provider for kernel in recorder.records(r.Kernel) for name in kernel.onnx_nodes if kernel.provider}
+    _amend(recorder, {name: found[name] for name in unknown if name in found}, session.get_providers()[0], structure)
+
+
+def _amend(recorder: Recorder, assigned: Mapping[str, str], preferred: str, structure: onnx.ModelProto) -> None:
+    """Record the provider of nodes, and why those elsewhere are not on the preferred one."""
+    strayed = any(provider != preferred for provider in assigned.values())
+    values = values_of(structure).by_name if strayed else {}
+    by_name = {node.name: node for node in iter_nodes(structure.graph)}
+    for name, provider in assigned.items():
+        changes: dict[str, Any] = {"provider": provider}
+        if provider != preferred and name in by_name:
+            changes["reason"] = _why_not(by_name[name], preferred, values, opset_of(structure) or 1)
+        recorder.amend(r.Node, (GRAPH, name), **changes)
+
+
+def _why_not(node: onnx.NodeProto, preferred: str, values: Mapping[str, Value], opset: int) -> str:
+    if node.domain not in ("", "ai.onnx"):
+        return f"{preferred} does not take {node.domain}::{node.op_type}"
+    types = _ort.kernel_types(preferred, node.op_type, opset)
+    if not types:
+        return f"{preferred} did not take it; this build of ONNX Runtime does not list its kernels"
+    read = {_ORT_NAMES.get(value.dtype, value.dtype) for name in node.input if (value := values.get(name)) is not None and value.dtype}
+    known = frozenset().union(*types.values())
+    if strange := sorted(read - known):
+        return f"{preferred} has kernels of {node.op_type}, but not for {', '.join(strange)}"
+    return f"{preferred} has a kernel of {node.op_type}: ONNX Runtime left it on the CPU, as it does with computations of shapes"

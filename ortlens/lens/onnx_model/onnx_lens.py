@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.errors import UsageError
 from ortlens.lens.environment import machine_facts
-from ortlens.lens.onnx_model import graph_records, placement
+from ortlens.lens.lens_recorder import LensRecorder
+from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_guard
-from ortlens.trace.journal import Journal
-from ortlens.trace.recorder import Recorder
 from ortlens.views.capture_view import CaptureView
 
 if TYPE_CHECKING:
@@ -77,28 +75,18 @@ class OnnxLens(CaptureView):
         self._signature = inputs
         self._choice = choice
         self._structure = structure
-        self._recorder = Recorder()
-        self._facts: dict[str, str] = {"onnx_model": "file" if source.path is not None else "bytes"}
+        self._recorder = LensRecorder(self, "onnxruntime", machine_facts, journal)
+        self._facts = self._recorder.facts
+        self._facts["onnx_model"] = "file" if source.path is not None else "bytes"
         if structure is not None:
             made_by = " ".join(part for part in (structure.producer_name, structure.producer_version) if part)
             self._facts["onnx_producer"] = made_by or "not recorded"
             self._facts["onnx_ir_version"] = str(structure.ir_version)
-            self._recorder.attach(graph_records.attached_name(), structure.SerializeToString())
+            self._recorder.attach(graph_records.MODEL_FILE, structure.SerializeToString())
         self._sizes: dict[str, tuple[int, ...]] = {}
-        if journal is not None:
-            self._begin_journal(journal)
+        self._watched_shapes: dict[str, tuple[int, ...]] = {}
+        self._stop: Callable[[], object] | None = None
         self._recorder.add(*graph_records.records_of(source, inputs, structure, {}))
-
-    def _begin_journal(self, path: str | os.PathLike[str]) -> None:
-        head = weakref.WeakMethod(self._head)
-        self._recorder.journal = Journal(path, lambda: found() if (found := head()) else {}, self._recorder)
-        weakref.finalize(self, self._recorder.journal.close)  # also when the interpreter exits
-
-    def _head(self) -> dict[str, Any]:
-        facts: dict[str, str] = {}
-        with lens_guard(self._recorder, "reading the environment"):
-            facts = machine_facts()
-        return {"name": self.name, "backend": "onnxruntime", "environment": {**facts, **self._facts}}
 
     def note(self, **facts: str) -> None:
         """Add facts to the environment of the capture.
@@ -138,7 +126,7 @@ class OnnxLens(CaptureView):
             )
         )
         self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
-        placement.record(self._recorder, session, self._structure)
+        graph_records.record_placement(self._recorder, session, self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
 
     def called(self, feed: Feed, outputs: dict[str, Any]) -> None:
@@ -150,14 +138,10 @@ class OnnxLens(CaptureView):
         """
         self.inputs, self.result = feed, outputs
         self._facts["onnx_inputs"] = described(self._signature, feed)
-        self.sized({name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)})
+        self._take_sizes({name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)})
 
-    def sized(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
-        """Take the sizes of a call for symbolic ones, unless those of an earlier call are known.
-
-        Args:
-            sizes: Shapes by input.
-        """
+    def _take_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the sizes of a call, by input, for symbolic ones, unless those of an earlier call are known."""
         if self._sizes or not sizes:
             return
         self._sizes = dict(sizes)
@@ -172,19 +156,8 @@ class OnnxLens(CaptureView):
             elif isinstance(record, r.Graph):
                 self._recorder.amend(r.Graph, record.graph_id, input_sizes=record.input_sizes)
 
-    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Feed:
-        """The inputs of a call: those given, else those of the latest call, else made from the signature, with the sizes of a watched call.
-
-        Args:
-            args: Inputs by place.
-            kwargs: Inputs by name.
-
-        Returns:
-            Values by input.
-
-        Raises:
-            UsageError: An input is missing, unknown or of another type.
-        """
+    def _feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Feed:
+        """Return the inputs of a call: those given, else those of the latest call, else made, with the sizes of a watched call."""
         if args or kwargs:
             return feed_from(self._signature, args, kwargs)
         known = [replace(each, shape=self._sizes.get(each.name, each.shape)) for each in self._signature]
@@ -217,12 +190,11 @@ class OnnxLens(CaptureView):
         from ortlens.lens.profiling.machine_peaks import measure_peaks
         from ortlens.lens.profiling.repeats import PROFILING, Repeats
 
-        if self.session is None:
-            raise UsageError("a dry run makes no session; call explain() without dry_run=True to profile the model")
+        session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)
         with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
-            feed = self.feed(args, kwargs)
-            profile(self.session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
+            feed = self._feed(args, kwargs)
+            profile(session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
             if not repeats.budget.is_over():
                 measure_peaks(self._recorder)
         return self.kernels
@@ -251,10 +223,13 @@ class OnnxLens(CaptureView):
         """
         from ortlens.lens.onnx_model.against_torch import verify
 
-        if self.session is None:
-            raise UsageError("a dry run makes no session; call explain() without dry_run=True to verify the model")
-        verify(self.session, reference, self._signature, self.feed(args, kwargs), self._recorder, atol, rtol)
+        verify(self._session_to("verify"), reference, self._signature, self._feed(args, kwargs), self._recorder, atol, rtol)
         return self.numerics
+
+    def _session_to(self, study: str) -> onnxruntime.InferenceSession:
+        if self.session is None:
+            raise UsageError(f"a dry run makes no session; call explain() without dry_run=True to {study} the model")
+        return self.session
 
     def captured(self) -> r.Capture:
         """Take a snapshot of everything recorded so far.
@@ -262,4 +237,28 @@ class OnnxLens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        return self._recorder.capture(**self._head())
+        self._take_sizes(self._watched_shapes)
+        return self._recorder.captured()
+
+    def note_watching(self, stop: Callable[[], object], shapes: dict[str, tuple[int, ...]]) -> None:
+        """Note that calls of the session are recorded.
+
+        Args:
+            stop: Ends that; called once, by `close` or when this lens is garbage.
+            shapes: Receives the shapes of the inputs of the first call.
+        """
+        self._watched_shapes = shapes
+        self._stop = weakref.finalize(self, stop)
+
+    def close(self) -> None:
+        """Stop recording the calls of a watched session, which is as it was before. What was recorded stays."""
+        if self._stop is not None:
+            self._stop()
+
+    def __enter__(self) -> OnnxLens:  # noqa: PYI034 - `Self` is in `typing` from Python 3.11 on
+        """Watch until the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop recording."""
+        self.close()

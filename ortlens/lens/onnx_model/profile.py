@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.backend.runtime import _ort
 from ortlens.errors import SessionError, UsageError
-from ortlens.lens.onnx_model import placement
-from ortlens.lens.onnx_model.graph_records import MODEL
-from ortlens.lens.onnx_model.running import runner_of
-from ortlens.lens.onnx_model.sessions import FATAL, new_session
+from ortlens.lens.onnx_model.graph_records import MODEL, record_kernel_placement
+from ortlens.lens.onnx_model.sessions import FATAL, new_session, runner_of
 from ortlens.lens.onnx_model.signature import inputs_from_session
 from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
@@ -67,7 +65,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         except Exception as error:
             said = " ".join(str(error).split())[:600]
             raise SessionError(f"profiling {source.name} failed: {said}. It writes files into {folder.parent}, which needs room") from error
-    placement.from_kernels(recorder, session, structure)
+    record_kernel_placement(recorder, session, structure)
 
 
 def _twin(source: ModelSource, choice: SessionChoice, folder: Path) -> onnxruntime.InferenceSession:

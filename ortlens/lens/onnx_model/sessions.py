@@ -1,8 +1,9 @@
-"""Sessions of an ONNX model as its user would make them, and why ONNX Runtime refuses one."""
+"""Sessions of an ONNX model as its user would make them, why ONNX Runtime refuses one, and runs on values by name."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,15 @@ import onnxruntime
 from ortlens.backend.conversion.node_provenance import iter_nodes
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
+from ortlens.lens.onnx_model.signature import described
 from ortlens.lens.onnx_model.source import operator, opset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
+    from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.lens.onnx_model.source import ModelSource
 
 CPU = "CPUExecutionProvider"
@@ -25,6 +28,12 @@ _CUDA = "CUDAExecutionProvider"
 FATAL = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
 _USED = ("preferred_execution_providers", "default_execution_providers", "infer_execution_providers", "ort_session_options")
 _LIMIT = 600
+_BITS_ONLY = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
+"""Element types that numpy passes as unsigned integers of the same width."""
+_WITHOUT_ARRAY = frozenset(
+    f"tensor({name})" for name in ("bfloat16", "int4", "uint4", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0")
+)
+"""Types of outputs that ONNX Runtime cannot return as numpy arrays."""
 _OWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
 _EXTENSIONS = "ai.onnx.contrib"  # onnxruntime-extensions
 _IR = re.compile(r"[Uu]nsupported model IR version: (?P<have>\d+), max supported IR version: (?P<most>\d+)")
@@ -33,15 +42,10 @@ _OPSET = re.compile(r"[Oo]pset (?P<have>\d+) is under development|till opset (?P
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChoice:
-    """How sessions of a model are made.
+    """How sessions of a model are made."""
 
-    Attributes:
-        providers: Names and options, in order.
-        options: The user's own `SessionOptions`; None for ONNX Runtime's defaults.
-    """
-
-    providers: tuple[tuple[str, Mapping[str, Any]], ...]
-    options: onnxruntime.SessionOptions | None = None
+    providers: tuple[tuple[str, Mapping[str, Any]], ...]  # names and options, in order
+    options: onnxruntime.SessionOptions | None = None  # the user's own `SessionOptions`; None for ONNX Runtime's defaults
 
     def made_options(self) -> onnxruntime.SessionOptions:
         """Return the options to make a session with: the user's object, or new ones."""
@@ -139,3 +143,45 @@ def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int
     count = options.intra_op_num_threads
     reason = "set by the session's options" if given and count else "ONNX Runtime's default: one per physical core"
     return count, spinning, reason
+
+
+def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:
+    """Return a function that runs a session on given values.
+
+    Only that function is timed, so what can be done once is done here.
+    """
+    outputs = session.get_outputs()
+    if not any(each.element in _BITS_ONLY for each in inputs) and not any(value.type in _WITHOUT_ARRAY for value in outputs):
+        return functools.partial(onnxruntime.InferenceSession.run, session, None, feed)  # a watched session's own would record it
+    values = {each.name: _value(each, feed[each.name]) for each in inputs}
+    names = [value.name for value in outputs]
+    run_values = functools.partial(onnxruntime.InferenceSession.run_with_ort_values, session, names, values)
+    return lambda: [_plain(value) for value in run_values()]
+
+
+def run(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed, what: str) -> dict[str, Any]:
+    """Run a session and return its values by output; `what` names it in the message of a SessionError."""
+    try:
+        outputs = runner_of(session, inputs, feed)()
+    except Exception as error:
+        said = " ".join(str(error).split())[:_LIMIT]
+        raise SessionError(f"ONNX Runtime cannot run {what} with {described(inputs, feed) or 'no inputs'}: {said}") from error
+    return dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
+
+
+def _value(of: Input, value: Any) -> onnxruntime.OrtValue:
+    import onnx
+
+    if isinstance(value, onnxruntime.OrtValue):
+        return value
+    if of.element in _BITS_ONLY:
+        element = onnx.TensorProto.DataType.Value(of.element.upper())
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(value, element)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(value)
+
+
+def _plain(value: onnxruntime.OrtValue) -> Any:
+    try:
+        return value.numpy()
+    except Exception:  # noqa: BLE001 - ONNX Runtime's own class: numpy has no such type, and the value itself is the answer
+        return value

@@ -24,17 +24,11 @@ _NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """What is known of a value.
+    """What is known of a value."""
 
-    Attributes:
-        dtype: Element type in numpy's words, such as `float32`; None where it is unknown.
-        shape: Sizes, names of symbolic ones, `?` for those without a name; None where the number of dimensions is unknown.
-        bits: Of one element.
-    """
-
-    dtype: str | None
-    shape: Shape | None
-    bits: int
+    dtype: str | None  # element type in numpy's words, such as `float32`; None where it is unknown
+    shape: Shape | None  # sizes, names of symbolic ones, `?` for those without a name; None where the number of dimensions is unknown
+    bits: int  # of one element
 
     @property
     def bytes(self) -> int | None:
@@ -54,15 +48,10 @@ def elements(shape: Shape | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """The values of a model.
+    """The values of a model."""
 
-    Attributes:
-        by_name: What is known of each; values of bodies of control flow are among them, the outer ones first where names are equal.
-        problem: Why inference failed; empty when it did not.
-    """
-
-    by_name: Mapping[str, Value] = field(default_factory=dict)
-    problem: str = ""
+    by_name: Mapping[str, Value] = field(default_factory=dict)  # with those in bodies; outer ones come first where names are equal
+    problem: str = ""  # why inference failed; empty when it did not
 
 
 def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | None = None) -> Values:

@@ -48,17 +48,11 @@ FALLBACK_SIZES = (None, 1, 2, 4, 8, 16, 32, 64, 128, 224)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One input of a model.
-
-    Attributes:
-        name: Its name.
-        type: As ONNX Runtime writes it: `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(float))`.
-        shape: Sizes; a name or None for one that is not fixed. None where the number of dimensions is unknown.
-    """
+    """One input of a model."""
 
     name: str
-    type: str
-    shape: tuple[int | str | None, ...] | None
+    type: str  # as ONNX Runtime writes it: `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(float))`
+    shape: tuple[int | str | None, ...] | None  # a name or None for a size that is not fixed; None: the rank is unknown
 
     @property
     def element(self) -> str:
@@ -206,15 +200,10 @@ def _numpy_from(value: Any, of: Input) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """Inputs made from a signature.
+    """Inputs made from a signature."""
 
-    Attributes:
-        feed: Values by input.
-        sizes: Size of each symbolic dimension, by name; those without a name by input and place, as `x[0]`.
-    """
-
-    feed: Feed
-    sizes: Mapping[str, int]
+    feed: Feed  # values by input
+    sizes: Mapping[str, int]  # size of each symbolic dimension, by name; those without a name by input and place, as `x[0]`
 
 
 def generated(inputs: Sequence[Input], *, size: int | None = None, zeros: bool = False, seed: int = 0) -> Generated:

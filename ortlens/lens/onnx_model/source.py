@@ -36,27 +36,16 @@ _SERIALIZABLE = (1 << 31) - (1 << 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model, and how ONNX Runtime gets it.
+    """A model, and how ONNX Runtime gets it."""
 
-    Attributes:
-        name: File name, or the name of its graph.
-        path: The file; None where the model came as bytes.
-        data: The bytes; None where there is a file.
-        structure: The model without the data of large constants; None for a file in ONNX Runtime's own format, or where it is unknown.
-        constant_bytes: Size of its constants, external data included.
-        external_bytes: The part of it that lies in files beside the model.
-        digest: SHA-256 of the structure.
-        folder: Keeps a temporary folder alive, where the file is in one.
-    """
-
-    name: str
-    path: Path | None = None
-    data: bytes | None = None
-    structure: onnx.ModelProto | None = None
-    constant_bytes: int = 0
-    external_bytes: int = 0
-    digest: str | None = None
-    folder: object = field(default=None, repr=False)
+    name: str  # file name, or the name of its graph
+    path: Path | None = None  # the file; None where the model came as bytes
+    data: bytes | None = None  # the bytes; None where there is a file
+    structure: onnx.ModelProto | None = None  # without large constants; None where unknown, as in ONNX Runtime's own format
+    constant_bytes: int = 0  # size of its constants, external data included
+    external_bytes: int = 0  # the part of it that lies in files beside the model
+    digest: str | None = None  # SHA-256 of the structure
+    folder: object = field(default=None, repr=False)  # keeps a temporary folder alive, where the file is in one
 
     @property
     def loadable(self) -> str | bytes | None:

@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.trace import records as r
     from ortlens.trace.runlog import RunLog
 
 _METHODS = ("run", "run_with_iobinding", "run_with_ort_values", "run_with_ortvaluevector")
 """What is recorded. `run_async` returns before the work is done, and is not."""
 
 
-def watch(
-    session: onnxruntime.InferenceSession, *, name: str | None = None, journal: str | os.PathLike[str] | None = None
-) -> WatchedSession:
+def watch(session: onnxruntime.InferenceSession, *, name: str | None = None, journal: str | os.PathLike[str] | None = None) -> OnnxLens:
     """Record the calls of a running session. Its answers, errors and options stay as they are.
 
     Every `run`, `run_with_iobinding`, `run_with_ort_values` and `run_with_ortvaluevector` is timed, in any thread, for a few
@@ -66,7 +63,17 @@ def watch(
     if not isinstance(session, onnxruntime.InferenceSession):
         raise UsageError(f"watch() takes an onnxruntime.InferenceSession, not {type(session).__name__}; explain() takes models")
     source, structure = _source(session)
-    return WatchedSession(session, source, structure, name=name, journal=journal)
+    settings = session.get_provider_options()
+    choice = SessionChoice(
+        providers=tuple((provider, settings.get(provider, {})) for provider in session.get_providers()),
+        options=_ort.options_of(session),
+    )
+    inputs = inputs_of(structure) if structure is not None else inputs_from_session(session)
+    lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure, journal=journal)
+    lens.note(onnx_model="session")
+    log, shapes = lens.began(session, create_ns=0, held_bytes=None), dict[str, tuple[int, ...]]()
+    lens.note_watching(_recorded(session, log, shapes), shapes)
+    return lens
 
 
 def _source(session: onnxruntime.InferenceSession) -> tuple[ModelSource, onnx.ModelProto | None]:
@@ -85,61 +92,6 @@ def _source(session: onnxruntime.InferenceSession) -> tuple[ModelSource, onnx.Mo
     same_inputs = {each.name for each in inputs_of(source.structure)} == {value.name for value in session.get_inputs()}
     same_outputs = {value.name for value in source.structure.graph.output} == {value.name for value in session.get_outputs()}
     return (source, with_names(source.structure)) if same_inputs and same_outputs else (unknown, None)
-
-
-class WatchedSession(OnnxLens):
-    """A lens over a running session: an `OnnxLens` that records until it is closed."""
-
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        source: ModelSource,
-        structure: onnx.ModelProto | None,
-        *,
-        name: str | None,
-        journal: str | os.PathLike[str] | None,
-    ) -> None:
-        """Begin to record; `ortlens.watch` calls this.
-
-        Args:
-            session: The session.
-            source: Its model.
-            structure: The model's structure, where every node has a name of its own; None where it is not known.
-            name: Name of the capture.
-            journal: As for `watch`.
-        """
-        settings = session.get_provider_options()
-        choice = SessionChoice(
-            providers=tuple((provider, settings.get(provider, {})) for provider in session.get_providers()),
-            options=_ort.options_of(session),
-        )
-        inputs = inputs_of(structure) if structure is not None else inputs_from_session(session)
-        super().__init__(source, inputs, choice, name=name or source.name, structure=structure, journal=journal)
-        self.note(onnx_model="session")
-        log = self.began(session, create_ns=0, held_bytes=None)
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._stop = weakref.finalize(self, _recorded(session, log, self._shapes))
-
-    def close(self) -> None:
-        """Stop recording; the session is as it was before. What was recorded stays."""
-        self._stop()
-
-    def __enter__(self) -> WatchedSession:  # noqa: PYI034 - `Self` is in `typing` from Python 3.11 on
-        """Watch until the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop recording."""
-        self.close()
-
-    def captured(self) -> r.Capture:
-        """Take a snapshot of everything recorded so far.
-
-        Returns:
-            The capture; recording goes on.
-        """
-        self.sized(self._shapes)
-        return super().captured()
 
 
 def _recorded(session: onnxruntime.InferenceSession, log: RunLog, shapes: dict[str, tuple[int, ...]]) -> Callable[[], None]:

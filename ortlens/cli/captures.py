@@ -1,0 +1,203 @@
+"""The commands that read saved captures: `show`, `report`, `export`, `merge` and `compare`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.cli.commands import OneOf, add_quiet, command_in
+from ortlens.cli.printing import json_text, print_json, print_summary, print_text, print_written, width
+from ortlens.errors import UsageError
+from ortlens.job.request import ParsedArgument, Request, add_outputs, request_from_options
+from ortlens.job.work import write_outputs
+from ortlens.units import counted
+
+if TYPE_CHECKING:
+    from ortlens.cli.commands import Commands
+    from ortlens.trace.records import Capture
+
+_CAPTURE = "a file or folder that lens.save() or another command wrote"
+_DEFAULT_ROWS = 30
+
+_SHOW = "Show a saved capture: a summary, or one of its tables."
+_SHOW_EXAMPLES = """
+    ortlens show run.ortlens
+    ortlens show run.ortlens --table breaks
+    ortlens show run.ortlens --table nodes --rows 0 --wide | less -S  # every row and column
+"""
+_REPORT = "Write the report of a saved capture: one HTML file that opens anywhere, offline."
+_REPORT_EXAMPLES = """
+    ortlens report run.ortlens  # writes run.html
+    ortlens report run.ortlens -o nightly.html --title Nightly --redact
+"""
+_EXPORT = "Write a saved capture as files for other tools: tables, ONNX models, a trace for Perfetto, node data for Model Explorer."
+_EXPORT_EXAMPLES = """
+    ortlens export run.ortlens folder  # every table as CSV, and the ONNX models
+    ortlens export run.ortlens folder --format parquet --table runs sessions
+    ortlens export run.ortlens folder --format trace  # trace.json for ui.perfetto.dev
+    ortlens export run.ortlens folder --format model-explorer  # node data beside the ONNX models
+"""
+_MERGE = "Merge the captures of the ranks of one job. What differs between ranks, and a rank that keeps the others waiting, are findings."
+_MERGE_EXAMPLES = """
+    ortlens merge train.rank*.ortlens -o train.ortlens  # after ortlens run -m torch.distributed.run ... train.py
+    ortlens merge train.rank*.ortlens -o train.ortlens --html train.html
+"""
+_COMPARE = "Compare two saved captures of one program: what runs elsewhere, breaks and recompiles, and times outside the noise."
+_COMPARE_EXAMPLES = """
+    ortlens compare before.ortlens after.ortlens
+    ortlens compare before.ortlens after.ortlens --html compare.html  # side by side, opens anywhere
+    ortlens compare before.ortlens after.ortlens --json | jq .verdict
+"""
+
+
+def add_show(commands: Commands) -> None:
+    """Add `show` to the parser."""
+    from ortlens.trace.schema import TABLES
+
+    command = command_in(commands, "show", _SHOW, _show, examples=_SHOW_EXAMPLES)
+    command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
+    command.add_argument("--table", metavar="NAME", type=OneOf(tuple(TABLES)), help=f"one table instead: {', '.join(TABLES)}")
+    command.add_argument(
+        "--rows", metavar="N", type=_row_count, default=_DEFAULT_ROWS, help="rows of a text table, 0 for all (default: %(default)s)"
+    )
+    command.add_argument("--wide", action="store_true", help="every column of a text table, uncut, however long its lines become")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON: the overview, or every row of the table")
+    form.add_argument("--csv", action="store_true", help="print every row of the table as CSV")
+
+
+def _row_count(text: str) -> int:
+    number: int = ParsedArgument(int, "a whole number")(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is negative; 0 shows every row")
+    return number
+
+
+def _show(options: argparse.Namespace) -> None:
+    from ortlens.trace.store import load
+
+    if options.csv and not options.table:
+        raise UsageError("--csv needs --table NAME. --json prints the overview.")
+    capture = load(options.capture)
+    if options.table:
+        print_text(_table(capture, options))
+    elif options.json:
+        from ortlens.analysis.overview import overview_of
+
+        print_json(asdict(overview_of(capture)))
+    else:
+        print_summary(capture)
+
+
+def _table(capture: Capture, options: argparse.Namespace) -> str:
+    from ortlens.views.plain_tables import csv_from_rows, records_of, rows_of
+    from ortlens.views.table import table
+
+    if not options.json and not options.csv:
+        return table(records_of(capture, options.table), width=None if options.wide else width(), limit=options.rows or None)
+    rows = rows_of(capture, options.table)
+    return json_text(rows) if options.json else csv_from_rows(options.table, rows).rstrip("\n")
+
+
+def add_report(commands: Commands) -> None:
+    """Add `report` to the parser."""
+    command = command_in(commands, "report", _REPORT, _report, examples=_REPORT_EXAMPLES)
+    command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
+    command.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="output file; replaces an existing report (default: CAPTURE.html)"
+    )
+    command.add_argument("--title", metavar="TEXT", help="its title (default: the capture's name)")
+    command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave out source lines and values")
+    add_quiet(command)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from ortlens.views.capture_view import load
+
+    output = options.output or _default_output(Path(options.capture))
+    request = Request(report=output.expanduser(), redact=options.redact)
+    print_text("\n".join(write_outputs(request, load(options.capture), title=options.title)))
+
+
+def _default_output(capture: Path) -> Path:
+    """Return a path beside the capture; an existing file that was not named is not replaced."""
+    path = capture.with_name(f"{capture.stem or 'capture'}.html")
+    if path.exists():
+        raise UsageError(f"{path} already exists; use -o {path} to replace it, or choose another file")
+    return path
+
+
+def add_export(commands: Commands) -> None:
+    """Add `export` to the parser."""
+    from ortlens.trace.schema import TABLES
+    from ortlens.views.exporting import FORMATS
+
+    command = command_in(commands, "export", _EXPORT, _export, examples=_EXPORT_EXAMPLES)
+    command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
+    command.add_argument("folder", metavar="FOLDER", type=Path, help="output folder; created if missing")
+    text = (
+        "csv, json or parquet: a file per table, and the ONNX models; trace: trace.json for Perfetto; model-explorer: times and errors "
+        "per ONNX node (default: %(default)s)"
+    )
+    command.add_argument("--format", metavar="FORMAT", type=OneOf(FORMATS), default="csv", help=text)
+    command.add_argument(
+        "--table", metavar="NAME", nargs="+", action="extend", type=OneOf(tuple(TABLES)), help=f"only these tables: {', '.join(TABLES)}"
+    )
+    command.add_argument("--force", action="store_true", help="replace existing files")
+    add_quiet(command)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from ortlens.trace.store import load
+    from ortlens.views.exporting import exported
+
+    folder: Path = options.folder.expanduser()
+    paths = exported(load(options.capture), folder, options.format, tables=tuple(options.table or ()), replace=options.force)
+    models = sum(path.suffix == ".onnx" for path in paths)
+    others = [path.name for path in paths if path.suffix != ".onnx"]
+    print_text(f"In {folder.resolve()}: {', '.join([*others, *([counted(models, 'ONNX model')] if models else [])])}")
+
+
+def add_merge(commands: Commands) -> None:
+    """Add `merge` to the parser."""
+    command = command_in(commands, "merge", _MERGE, _merge, examples=_MERGE_EXAMPLES)
+    command.add_argument("captures", metavar="CAPTURE", nargs="+", help="one per rank")
+    add_outputs(command, "-o", saved="for example as job.ortlens")
+    add_quiet(command)
+
+
+def _merge(options: argparse.Namespace) -> None:
+    from ortlens.analysis.ranks import rank_rows
+    from ortlens.views.merging import merge
+    from ortlens.views.table import table
+
+    request = request_from_options(options)
+    view = merge(options.captures)
+    print_summary(view.captured())
+    rows: Any = rank_rows(view.captured())  # a table lays out any record
+    print_text(f"\n{table(rows, width=width(), limit=None)}")
+    print_written(write_outputs(request, view))
+
+
+def add_compare(commands: Commands) -> None:
+    """Add `compare` to the parser."""
+    command = command_in(commands, "compare", _COMPARE, _compare, examples=_COMPARE_EXAMPLES)
+    command.add_argument("before", metavar="BEFORE", help="the first capture, a baseline: a file or folder that lens.save() wrote")
+    command.add_argument("after", metavar="AFTER", help="the second capture: what it became")
+    command.add_argument("--html", metavar="FILE", help="write both side by side as one HTML file; replaces an existing report")
+    command.add_argument("--json", action="store_true", help="print JSON: the verdict, times and changes")
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from ortlens.views.capture_view import load
+
+    comparison = load(options.before).compare(load(options.after))
+    written = comparison.report(options.html) if options.html else None
+    if options.json:
+        print_json(comparison.to_dict())
+        return
+    print_text(comparison.summary(width=width()))
+    if written is not None:
+        print_text(f"\nSide by side: {written}")
