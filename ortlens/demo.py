@@ -78,17 +78,11 @@ class DemoModel(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """What the demo found.
-
-    Attributes:
-        lens: The lens that watched.
-        max_abs_difference: Largest absolute difference between ONNX Runtime's answers and plain PyTorch's.
-        calls: Calls of the compiled model, all of which were compared.
-    """
+    """What the demo found."""
 
     lens: Lens
-    max_abs_difference: float
-    calls: int
+    max_abs_difference: float  # largest absolute difference between ONNX Runtime's answers and plain PyTorch's
+    calls: int  # calls of the compiled model, all of which were compared
 
     @property
     def is_match(self) -> bool:

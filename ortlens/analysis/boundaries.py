@@ -10,17 +10,11 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """What a boundary costs, fitted to the recorded calls.
+    """What a boundary costs, fitted to the recorded calls."""
 
-    Attributes:
-        call_ns: Per session call: binding and outputs.
-        byte_ns: Per byte over the boundary.
-        basis: How the two were obtained, in words.
-    """
-
-    call_ns: float
-    byte_ns: float
-    basis: str
+    call_ns: float  # per session call: binding and outputs
+    byte_ns: float  # per byte over the boundary
+    basis: str  # how the two were obtained, in words
 
 
 def boundary_cost(capture: Capture) -> Cost | None:

@@ -39,21 +39,13 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a capture is held against; None where nothing is asked.
+    """What a capture is held against; None where nothing is asked."""
 
-    Attributes:
-        max_breaks: Distinct graph breaks at most.
-        max_recompiles: Recompiles at most.
-        min_coverage: Least share of the compute nodes in ONNX Runtime, 0 to 1.
-        max_abs_err: Largest absolute difference from PyTorch at most.
-        max_slowdown: How many times as long as in the baseline anything may take.
-    """
-
-    max_breaks: int | None = None
-    max_recompiles: int | None = None
-    min_coverage: float | None = None
+    max_breaks: int | None = None  # distinct graph breaks at most
+    max_recompiles: int | None = None  # recompiles at most
+    min_coverage: float | None = None  # least share of the compute nodes in ONNX Runtime, 0 to 1
     max_abs_err: float | None = None
-    max_slowdown: float | None = None
+    max_slowdown: float | None = None  # how many times as long as in the baseline anything may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,44 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dag:
-    """A graph as numbers: item k of each sequence describes node k; nodes are in execution order.
+    """A graph as numbers: item k of each sequence describes node k; nodes are in execution order."""
 
-    Attributes:
-        sources: Nodes that it reads, each once; inputs of the graph and constants are none.
-        readers: Nodes that read it.
-        returned: Whether the graph returns it.
-        counted: Whether it is a compute node.
-        anchored: Makes a tuple, or is an item of one: it stays where its inputs put it.
-        roaming: A number made of sizes of the graph's inputs alone: computed wherever it is needed, part of no partition.
-        writes: Changes what it reads; nothing after it may run before it.
-        size_of: Bytes of what a node makes. Asked for few nodes, since sizes are dear where they are symbolic.
-    """
-
-    sources: Sequence[Sequence[int]]
+    sources: Sequence[Sequence[int]]  # nodes that it reads, each once; inputs of the graph and constants are none
     readers: Sequence[Sequence[int]]
     returned: Sequence[bool]
     counted: Sequence[bool]
-    anchored: Sequence[bool]
-    roaming: Sequence[bool]
-    writes: Sequence[bool]
-    size_of: Callable[[int], int]
+    anchored: Sequence[bool]  # makes a tuple, or is an item of one: it stays where its inputs put it
+    roaming: Sequence[bool]  # a number made of sizes of the graph's inputs alone: computed wherever it is needed, part of no partition
+    writes: Sequence[bool]  # changes what it reads; nothing after it may run before it
+    size_of: Callable[[int], int]  # bytes of what a node makes. Asked for few nodes, since sizes are dear where they are symbolic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Where each node runs.
-
-    Attributes:
-        count: Number of partitions.
-        level: By node: what is in a partition runs in the one of that number, the others before it.
-        inside: By node: whether it is in a partition.
-        too_small: Supported nodes that are in none because their partition would have been too small, with the number of
-            compute nodes that it would have had.
-    """
+    """Where each node runs."""
 
     count: int
-    level: list[int]
-    inside: list[bool]
+    level: list[int]  # by node: what is in a partition runs in the one of that number, the others before it
+    inside: list[bool]  # by node: whether it is in a partition
+    # supported nodes that are in none because their partition would have been too small, with the number of compute nodes that it would
+    # have had
     too_small: dict[int, int] = field(default_factory=dict)
 
 

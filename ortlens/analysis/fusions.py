@@ -42,19 +42,13 @@ class Fusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimised:
-    """Nodes of the ONNX model beside the kernel that computes them.
-
-    Attributes:
-        session_id: The profiled session.
-        change: As of a `Fusion`; None where the node ran as it was; `shared` where several kernels may compute it.
-        onnx_nodes: Nodes of the model, with their operators where known.
-        kernel: The kernel; None for nodes that none computes, or one of several.
-    """
+    """Nodes of the ONNX model beside the kernel that computes them."""
 
     session_id: str
+    # as of a `Fusion`; None where the node ran as it was; `shared` where several kernels may compute it
     change: Change | Literal["shared"] | None
-    onnx_nodes: tuple[tuple[str, str], ...]
-    kernel: Kernel | None
+    onnx_nodes: tuple[tuple[str, str], ...]  # nodes of the model, with their operators where known
+    kernel: Kernel | None  # the kernel; None for nodes that none computes, or one of several
 
 
 def optimised(capture: Capture) -> tuple[Optimised, ...]:

@@ -19,60 +19,34 @@ _RECENT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGraph:
-    """One graph that was called.
-
-    Attributes:
-        graph_id: The graph.
-        name: Name of its function.
-        phase: `inference`, `forward` or `backward`.
-        call_ns: Median time of the latest calls in its sessions, over all its partitions; under another backend of the whole graph.
-    """
+    """One graph that was called."""
 
     graph_id: str
     name: str
-    phase: str
-    call_ns: int
+    phase: str  # `inference`, `forward` or `backward`
+    call_ns: int  # median time of the latest calls in its sessions, over all its partitions; under another backend of the whole graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFigures:
-    """What a running program does now.
+    """What a running program does now."""
 
-    Attributes:
-        runs: Runs so far: of sessions, or of graphs under another backend.
-        period_ns: Median time from one call to the next of the partition, or graph, that ran last; None before its second run.
-        busy_ns: Mean time in sessions within such a period; under another backend in whole graphs.
-        graphs: Graphs that were called lately, in the order of their calls.
-        graph_count: Graphs compiled.
-        break_count: Distinct graph breaks.
-        recompile_count: Recompiles.
-        session_count: Sessions.
-        fallbacks: Distinct operators that PyTorch runs, the most time first.
-        session_bytes: Memory that sessions hold beside PyTorch's weights, where it is known.
-        memory_bytes: Memory of the process; None where it is unknown.
-    """
-
-    runs: int
-    period_ns: int | None
-    busy_ns: int | None
-    graphs: tuple[LiveGraph, ...]
+    runs: int  # runs so far: of sessions, or of graphs under another backend
+    period_ns: int | None  # median time from one call to the next of the partition, or graph, that ran last; None before its second run
+    busy_ns: int | None  # mean time in sessions within such a period; under another backend in whole graphs
+    graphs: tuple[LiveGraph, ...]  # graphs that were called lately, in the order of their calls
     graph_count: int
     break_count: int
     recompile_count: int
     session_count: int
-    fallbacks: tuple[str, ...]
-    session_bytes: int
+    fallbacks: tuple[str, ...]  # distinct operators that PyTorch runs, the most time first
+    session_bytes: int  # memory that sessions hold beside PyTorch's weights, where it is known
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePoint:
-    """The figures at one moment, as a curve needs them.
-
-    Attributes:
-        at_s: Seconds since the first look.
-        figures: The figures.
-    """
+    """The figures at one moment, as a curve needs them."""
 
     at_s: float
     figures: LiveFigures

@@ -16,54 +16,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxFacts:
-    """An ONNX model at a glance.
+    """An ONNX model at a glance."""
 
-    Attributes:
-        node_count: Its nodes, those in bodies of control flow among them.
-        ops: Operators and how many, most frequent first.
-        opset: Version of the default operator set; None where it is not known.
-        producer: What made the model, as it says itself.
-        weight_bytes: Size of its constants.
-        flops: Floating-point operations of a call.
-        inputs: Inputs of the latest call, as `x=f32[1,8]`; empty where none is known.
-        inputs_made: How they were made, if ortlens made them; else empty.
-        runtime: Version of ONNX Runtime; empty where it was not recorded.
-        providers: Execution providers of the session, in order; empty in a dry run.
-        placed: Nodes by the provider that runs them, most first; nodes whose provider is not known are left out.
-        strayed: Why nodes are not on the preferred provider, and how many, most frequent first.
-        copies: Copies between providers that ONNX Runtime inserted; known after a profile.
-        optimized_node_count: Nodes after ONNX Runtime's rewrites; None before a profile.
-        changes: What the rewrites did, by kind: `fused`, `changed`, `inserted`, `removed`.
-        kernel_shares: Share of the kernel time by operator, largest first; empty before a profile.
-        calls: Calls that were recorded.
-        p50_ns: Median of a call; None before the first.
-        create_ns: Time to create the session; None where it is not known.
-        held_bytes: Heap memory that this took.
-        threads: Threads that work on one operator, 0 where ONNX Runtime chooses; None without a session.
-        is_watched: Whether a running session was watched.
-    """
-
-    node_count: int
-    ops: tuple[tuple[str, int], ...]
-    opset: int | None
-    producer: str
+    node_count: int  # its nodes, those in bodies of control flow among them
+    ops: tuple[tuple[str, int], ...]  # operators and how many, most frequent first
+    opset: int | None  # version of the default operator set; None where it is not known
+    producer: str  # what made the model, as it says itself
     weight_bytes: int
-    flops: int
-    inputs: str
-    inputs_made: str
-    runtime: str
-    providers: tuple[str, ...]
-    placed: tuple[tuple[str, int], ...]
-    strayed: tuple[tuple[str, int], ...]
-    copies: int
-    optimized_node_count: int | None
-    changes: Mapping[str, int]
-    kernel_shares: tuple[tuple[str, float], ...]
+    flops: int  # floating-point operations of a call
+    inputs: str  # inputs of the latest call, as `x=f32[1,8]`; empty where none is known
+    inputs_made: str  # how they were made, if ortlens made them; else empty
+    runtime: str  # version of ONNX Runtime; empty where it was not recorded
+    providers: tuple[str, ...]  # execution providers of the session, in order; empty in a dry run
+    placed: tuple[tuple[str, int], ...]  # nodes by the provider that runs them, most first; nodes whose provider is not known are left out
+    strayed: tuple[tuple[str, int], ...]  # why nodes are not on the preferred provider, and how many, most frequent first
+    copies: int  # copies between providers that ONNX Runtime inserted; known after a profile
+    optimized_node_count: int | None  # nodes after ONNX Runtime's rewrites; None before a profile
+    changes: Mapping[str, int]  # what the rewrites did, by kind: `fused`, `changed`, `inserted`, `removed`
+    kernel_shares: tuple[tuple[str, float], ...]  # share of the kernel time by operator, largest first; empty before a profile
     calls: int
-    p50_ns: int | None
-    create_ns: int | None
-    held_bytes: int | None
-    threads: int | None
+    p50_ns: int | None  # median of a call; None before the first
+    create_ns: int | None  # time to create the session; None where it is not known
+    held_bytes: int | None  # heap memory that this took
+    threads: int | None  # threads that work on one operator, 0 where ONNX Runtime chooses; None without a session
     is_watched: bool
 
 

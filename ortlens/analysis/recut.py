@@ -17,27 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedGraph:
-    """A graph of a capture, ready to be cut. Items of tuples are places of their own, right after the node that made the tuple.
-
-    Attributes:
-        graph: Its record.
-        dag: The graph as numbers.
-        records: By place: the node, or the node that made the tuple that it is an item of.
-        supported: By place: whether ONNX Runtime took it before partitions that were too small were given back.
-        ordered: By place: whether it keeps its place among others of the kind.
-        makes_tuple: By place: whether it makes a tuple of which items are taken.
-        outer: By place: the inputs of the graph that it reads.
-        input_sizes: Bytes of each input of the graph that is no weight.
-    """
+    """A graph of a capture, ready to be cut. Items of tuples are places of their own, right after the node that made the tuple."""
 
     graph: Graph
     dag: Dag
-    records: tuple[Node, ...]
-    supported: tuple[bool, ...]
-    ordered: tuple[bool, ...]
-    makes_tuple: tuple[bool, ...]
-    outer: tuple[tuple[str, ...], ...]
-    input_sizes: dict[str, int]
+    records: tuple[Node, ...]  # by place: the node, or the node that made the tuple that it is an item of
+    supported: tuple[bool, ...]  # by place: whether ONNX Runtime took it before partitions that were too small were given back
+    ordered: tuple[bool, ...]  # by place: whether it keeps its place among others of the kind
+    makes_tuple: tuple[bool, ...]  # by place: whether it makes a tuple of which items are taken
+    outer: tuple[tuple[str, ...], ...]  # by place: the inputs of the graph that it reads
+    input_sizes: dict[str, int]  # bytes of each input of the graph that is no weight
 
     def cut(self, extra: frozenset[str] = frozenset()) -> Cut:
         """Cut the graph as if the `extra` operators, named as in `Node.target`, were supported."""
@@ -51,19 +40,12 @@ class RecordedGraph:
 
 @dataclass(slots=True)
 class CutPartition:
-    """One partition of a cut.
-
-    Attributes:
-        places: What is in it.
-        sources: Places outside that it reads.
-        inputs: Inputs of the graph that it reads.
-        outputs: Places in it that something outside reads, or that the graph returns.
-    """
+    """One partition of a cut."""
 
     places: list[int]
-    sources: set[int]
-    inputs: set[str]
-    outputs: list[int]
+    sources: set[int]  # places outside that it reads
+    inputs: set[str]  # inputs of the graph that it reads
+    outputs: list[int]  # places in it that something outside reads, or that the graph returns
 
 
 def recorded_graphs(capture: Capture) -> Iterator[RecordedGraph]:

@@ -20,23 +20,14 @@ _LEAST = 0.05  # share of a call below which a line is not worth a place on the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLine:
-    """One line.
-
-    Attributes:
-        file: Its file.
-        line: Its number.
-        source: Its text; None where it is not known.
-        ns: Time per call of the model, of the newest version of each graph.
-        share: Of the whole call, 0 to 1.
-        is_torch: Whether most of it is in PyTorch.
-    """
+    """One line."""
 
     file: str
     line: int
-    source: str | None
-    ns: int
-    share: float
-    is_torch: bool
+    source: str | None  # its text; None where it is not known
+    ns: int  # time per call of the model, of the newest version of each graph
+    share: float  # of the whole call, 0 to 1
+    is_torch: bool  # whether most of it is in PyTorch
 
 
 def slow_lines(capture: Capture, *, limit: int = 3) -> tuple[SlowLine, ...]:

@@ -35,27 +35,16 @@ _NAME_STARTS = ("fused ",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a node of the optimised model comes from.
+    """Where a node of the optimised model comes from."""
 
-    Attributes:
-        kernel: Its name, as in a profile.
-        op_type: Its operator.
-        onnx_nodes: Nodes of the original model that it computes, in their order there.
-        onnx_ops: Their operators.
-        node: FX node that computes its output; None if unknown.
-        nodes: Every FX node that it computes.
-        confidence: How sure that is.
-        candidates: FX nodes that it may come from, if nothing more exact is known.
-    """
-
-    kernel: str
+    kernel: str  # its name, as in a profile
     op_type: str
-    onnx_nodes: tuple[str, ...] = ()
+    onnx_nodes: tuple[str, ...] = ()  # nodes of the original model that it computes, in their order there
     onnx_ops: tuple[str, ...] = ()
-    node: str | None = None
-    nodes: tuple[str, ...] = ()
-    confidence: Confidence = "none"
-    candidates: tuple[str, ...] = ()
+    node: str | None = None  # FX node that computes its output; None if unknown
+    nodes: tuple[str, ...] = ()  # every FX node that it computes
+    confidence: Confidence = "none"  # how sure that is
+    candidates: tuple[str, ...] = ()  # FX nodes that it may come from, if nothing more exact is known
 
 
 def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:

@@ -22,15 +22,11 @@ _WARM = 5
 
 
 class Cost(NamedTuple):
-    """What the profiler costs per call of a kernel, in ns.
+    """What the profiler costs per call of a kernel, in ns."""
 
-    Attributes:
-        in_event: What it adds to the reported time of the kernel.
-        after_event: What it takes after its second reading of the clock: reported as part of the kernel of control flow, if the kernel
-            runs in the body of one.
-    """
-
-    in_event: float
+    in_event: float  # what it adds to the reported time of the kernel
+    # what it takes after its second reading of the clock: reported as part of the kernel of control flow, if the kernel runs in the body of
+    # one
     after_event: float
 
 

@@ -44,45 +44,28 @@ _ITEM_BYTES |= {"int8": 1, "uint8": 1, "bool": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
-    """Times of one kernel.
+    """Times of one kernel."""
 
-    Attributes:
-        name: Name of the node in the optimised model.
-        op_type: Its operator.
-        provider: Execution provider that ran it; empty if the profile does not report it.
-        calls: How often it ran in the counted runs.
-        total_ns: Its own time in them, under the profiler.
-        bytes: Bytes that a call reads and writes, without weights that the kernel packed when it was created; None if the profile does
-            not report it.
-        parameter_bytes: Of these, constants of the model.
-        low_ns: What `total_ns` would be by the fastest stretch of the repeats alone; None where there are too few of them.
-        high_ns: The same by the slowest.
-    """
-
-    name: str
+    name: str  # name of the node in the optimised model
     op_type: str
-    provider: str
-    calls: int
-    total_ns: float
+    provider: str  # execution provider that ran it; empty if the profile does not report it
+    calls: int  # how often it ran in the counted runs
+    total_ns: float  # its own time in them, under the profiler
+    # bytes that a call reads and writes, without weights that the kernel packed when it was created; None if the profile does not report it
     bytes: int | None
-    parameter_bytes: int = 0
+    parameter_bytes: int = 0  # of these, constants of the model
+    # what `total_ns` would be by the fastest stretch of the repeats alone; None where there are too few of them
     low_ns: float | None = None
-    high_ns: float | None = None
+    high_ns: float | None = None  # the same by the slowest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The content of a profile.
+    """The content of a profile."""
 
-    Attributes:
-        kernels: In the order in which they first ran.
-        arena_bytes: Most bytes that the allocator held for activations at a time; None if the profile does not report it.
-        arena_held_bytes: Most bytes that it had taken from the system; likewise.
-    """
-
-    kernels: tuple[KernelTime, ...]
-    arena_bytes: int | None
-    arena_held_bytes: int | None
+    kernels: tuple[KernelTime, ...]  # in the order in which they first ran
+    arena_bytes: int | None  # most bytes that the allocator held for activations at a time; None if the profile does not report it
+    arena_held_bytes: int | None  # most bytes that it had taken from the system; likewise
 
 
 class ProfileIncomplete(Exception):  # noqa: N818 - describes a file

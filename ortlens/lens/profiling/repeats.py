@@ -23,12 +23,7 @@ STABLE_S = 3.0
 
 
 class Repeats:
-    """Repeats of the runs of one call.
-
-    Attributes:
-        most: How often a run is repeated at most.
-        budget: The time for all of the work.
-    """
+    """Repeats of the runs of one call."""
 
     def __init__(self, asked: int | None, budget_s: float | None = None) -> None:
         """Begin; when the time is over, one repeat is enough.
@@ -37,9 +32,9 @@ class Repeats:
         """
         if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
             raise UsageError(f"repeat must be a whole number from 1, not {asked!r}")
-        self.most = MOST if asked is None else asked
+        self.most = MOST if asked is None else asked  # how often a run is repeated at most
         self._is_limited = asked is None
-        self.budget = TimeBudget(budget_s, BUDGET_S if asked is None else math.inf)
+        self.budget = TimeBudget(budget_s, BUDGET_S if asked is None else math.inf)  # the time for all of the work
         self.restart()
 
     def restart(self) -> None:

@@ -43,42 +43,25 @@ NoneType = type(None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A partition or an operator to reproduce.
+    """A partition or an operator to reproduce."""
 
-    Attributes:
-        name: Its id in the records: `p0`, or the name of a node.
-        graph: Its graph.
-        part: Its nodes.
-        runner: Its runner, if it is a whole partition.
-        reason: Why PyTorch runs it, as code and text; None if ONNX Runtime does.
-    """
-
-    name: str
+    name: str  # its id in the records: `p0`, or the name of a node
     graph: CompiledGraph
     part: Partition
-    runner: PartitionRunner | None = None
-    reason: tuple[str, str] | None = None
+    runner: PartitionRunner | None = None  # its runner, if it is a whole partition
+    reason: tuple[str, str] | None = None  # why PyTorch runs it, as code and text; None if ONNX Runtime does
 
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """The files of a subject, as data.
-
-    Attributes:
-        subject: The subject.
-        program: Text of a module with a function `forward`.
-        model: The ONNX model; None where there is no ONNX function.
-        facts: The entry in `spec.json`.
-        values: Values of inputs to keep, by name.
-        ops: Operators with their counts, most frequent first.
-    """
+    """The files of a subject, as data."""
 
     subject: Subject
-    program: str
-    model: onnx.ModelProto | None
-    facts: dict[str, Any]
-    values: dict[str, torch.Tensor] = field(default_factory=dict)
-    ops: dict[str, int] = field(default_factory=dict)
+    program: str  # text of a module with a function `forward`
+    model: onnx.ModelProto | None  # the ONNX model; None where there is no ONNX function
+    facts: dict[str, Any]  # the entry in `spec.json`
+    values: dict[str, torch.Tensor] = field(default_factory=dict)  # values of inputs to keep, by name
+    ops: dict[str, int] = field(default_factory=dict)  # operators with their counts, most frequent first
 
 
 def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, weights: bool, source: bool) -> Case:

@@ -55,19 +55,12 @@ _LEVELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The cause of a wrong value.
+    """The cause of a wrong value."""
 
-    Attributes:
-        kind: `converter`, `check`, `memory`, `accuracy`, `ort`, `stale`, `transform`, `optimizer` or `unknown`.
-        node: FX node that is wrong.
-        optimizers: Names of ONNX Runtime's rewrites, for `ort`: one, or several that only together cause it.
-        text: The result, and how it was found.
-    """
-
-    kind: str
+    kind: str  # `converter`, `check`, `memory`, `accuracy`, `ort`, `stale`, `transform`, `optimizer` or `unknown`
     node: str
-    optimizers: tuple[str, ...] = ()
-    text: str
+    optimizers: tuple[str, ...] = ()  # names of ONNX Runtime's rewrites, for `ort`: one, or several that only together cause it
+    text: str  # the result, and how it was found
 
 
 class Bisection:

@@ -34,23 +34,14 @@ _OTHER_NUMBERS = "the generator is in another state after the call: other random
 
 @dataclass(slots=True, kw_only=True)
 class CallCheck:
-    """The comparison of one call.
-
-    Attributes:
-        eager: Calls the function itself.
-        state: What both calls start from.
-        tolerances: The tolerances.
-        place_in_code: File and first line of the function, for parts whose own line is unknown.
-        verdicts: One per part of the call, in order.
-        cause: Where the difference comes from: `inside`, `boundary`, `lowering`; empty if nothing differs.
-    """
+    """The comparison of one call."""
 
     eager: Callable[[], object]
-    state: CallState
+    state: CallState  # what both calls start from
     tolerances: Tolerances
-    place_in_code: tuple[str | None, int | None]
-    verdicts: list[Verdict] = field(default_factory=list)
-    cause: str = ""
+    place_in_code: tuple[str | None, int | None]  # file and first line of the function, for parts whose own line is unknown
+    verdicts: list[Verdict] = field(default_factory=list)  # one per part of the call, in order
+    cause: str = ""  # where the difference comes from: `inside`, `boundary`, `lowering`; empty if nothing differs
     _expected: Outcome = field(default_factory=Outcome)
     _accumulates: bool = False
 

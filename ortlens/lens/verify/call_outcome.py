@@ -20,40 +20,25 @@ RANDOM_STATE = "random state"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One thing that a call gave.
+    """One thing that a call gave."""
 
-    Attributes:
-        kind: `result`, `written`, `gradient` or `random`.
-        value: A tensor of its own, or a plain value.
-        live: The tensor itself, whose memory tells where it was made; None for plain values.
-        strides: Its strides.
-        requires_grad: Whether it takes part in automatic differentiation.
-        shares: Arguments, weights and earlier results that it has elements in common with.
-        span: All memory from its first to its last element, of a result with gaps between them in memory of its own.
-    """
-
-    kind: str
-    value: Any
-    live: torch.Tensor | None = None
+    kind: str  # `result`, `written`, `gradient` or `random`
+    value: Any  # a tensor of its own, or a plain value
+    live: torch.Tensor | None = None  # the tensor itself, whose memory tells where it was made; None for plain values
     strides: tuple[int, ...] = ()
-    requires_grad: bool = False
-    shares: frozenset[str] = frozenset()
+    requires_grad: bool = False  # whether it takes part in automatic differentiation
+    shares: frozenset[str] = frozenset()  # arguments, weights and earlier results that it has elements in common with
+    # all memory from its first to its last element, of a result with gaps between them in memory of its own
     span: torch.Tensor | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What one call gave.
+    """What one call gave."""
 
-    Attributes:
-        parts: Everything that it gave, by name; what it wrote also if it raised.
-        error: What it raised.
-        gradient_error: What its backward raised.
-    """
-
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)  # everything that it gave, by name; what it wrote also if it raised
     error: Exception | None = None
-    gradient_error: Exception | None = None
+    gradient_error: Exception | None = None  # what its backward raised
 
 
 def outcome_of(call: Callable[[], object], state: CallState, *, accumulates: bool = False) -> Outcome:

@@ -51,27 +51,21 @@ class _Generator(NamedTuple):
 
 
 class CallState:
-    """The state of a target and its arguments before a call.
-
-    Attributes:
-        tensors: The tensors, by name.
-        left_out: Bytes of weights that were not copied.
-        random_state: State of torch's generator on the CPU.
-    """
+    """The state of a target and its arguments before a call."""
 
     def __init__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Copy the state."""
         self._roots: list[Named] = [*argument_roots(target, args, kwargs), *_target_roots(target)]
         found = Reachable(self._roots)
         self.tensors = found.tensors
-        self.left_out = 0
+        self.left_out = 0  # bytes of weights that were not copied
         self._containers = [restorer for held in found.containers if (restorer := restorer_of(held)) is not None]
         self._globals = [(names, name, names[name]) for names, name in found.globals]
         self._tensors = [_noted(tensor) for tensor in self.tensors.values()]
         self._copies: dict[int, tuple[Any, Any]] = {}  # storages, whose methods have no annotations
         self._copy_storages()
         self._generators = [_Generator(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
-        self.random_state = torch.get_rng_state()
+        self.random_state = torch.get_rng_state()  # state of torch's generator on the CPU
 
     def _copy_storages(self) -> None:
         copied = 0

@@ -40,32 +40,16 @@ MAX_CALLS = 8
 
 @dataclass(slots=True)
 class Checked:
-    """Results for one partition; of several calls, the worst row of each value is kept.
+    """Results for one partition; of several calls, the worst row of each value is kept."""
 
-    Attributes:
-        calls: How often it was called.
-        verdicts: The rows.
-        compared: How many of the calls were compared from beginning to end.
-        is_cut_short: Whether the time was over before others were.
-    """
-
-    calls: int
+    calls: int  # how often it was called
     verdicts: dict[tuple[str, str, str | None], Verdict]
-    compared: int = 0
-    is_cut_short: bool = False
+    compared: int = 0  # how many of the calls were compared from beginning to end
+    is_cut_short: bool = False  # whether the time was over before others were
 
 
 class CheckedPartitions:
-    """The partitions that ran, and the verdicts on them.
-
-    Attributes:
-        checked: Results by partition, in the order in which they first ran.
-        findings: What was found out, by rule, partition and node.
-        ran: The partitions that ran since `begin`.
-        open_reason: Why a value that differs in them has no verdict; empty if there is none such.
-        in_other_threads: Whether partitions ran in other threads since then, where they are not checked.
-        cut_short: Whether the time was over since then before all was compared.
-    """
+    """The partitions that ran, and the verdicts on them."""
 
     def __init__(  # noqa: PLR0913 - each is a part of the question
         self,
@@ -91,10 +75,11 @@ class CheckedPartitions:
         self._per_op = per_op
         self._most = most
         self._thread = threading.get_ident()
-        self.checked: dict[PartitionRunner, Checked] = {}
-        self.findings: dict[tuple[str, str, str], r.Finding] = {}
-        self.ran: set[PartitionRunner] = set()
-        self.open_reason = ""
+        self.checked: dict[PartitionRunner, Checked] = {}  # results by partition, in the order in which they first ran
+        self.findings: dict[tuple[str, str, str], r.Finding] = {}  # what was found out, by rule, partition and node
+        self.ran: set[PartitionRunner] = set()  # the partitions that ran since `begin`
+        self.open_reason = ""  # why a value that differs in them has no verdict; empty if there is none such
+        # whether partitions ran in other threads, where they are not checked, and whether the time ended before all was compared
         self.in_other_threads = self.cut_short = False
         self._failed = False
         self._contexts: dict[PartitionRunner, CompileContext] = {}

@@ -47,17 +47,11 @@ _PARTS = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """The tolerance: `atol + rtol * max(|eager|, root mean square of eager)`, element by element.
-
-    Attributes:
-        atol: Absolute part.
-        rtol: Relative part.
-        given: Whether the user chose it; then a larger difference is never accepted as rounding.
-    """
+    """The tolerance: `atol + rtol * max(|eager|, root mean square of eager)`, element by element."""
 
     atol: float
     rtol: float
-    given: bool = False
+    given: bool = False  # whether the user chose it; then a larger difference is never accepted as rounding
 
 
 class Tolerances:
@@ -98,39 +92,23 @@ def _said_of(value: float | dict[torch.dtype, float] | None, dtype: torch.dtype)
 
 @dataclass(slots=True, kw_only=True)
 class Comparison:
-    """The comparison of two values of the same shape and dtype, without the elements that are NaN on both sides.
-
-    Attributes:
-        elements: How many elements each has.
-        max_abs: Largest absolute difference between finite elements.
-        max_rel: The same over `max(|eager|, root mean square of eager)`; None where eager is zero throughout and ORT is not.
-        within: Whether every difference is within the tolerance.
-        near: Whether every difference is within four times the tolerance.
-        both_nan: Elements that are NaN on both sides.
-        clashes: Elements that are NaN or infinite on one side, and something else on the other.
-        ort_bad: Elements of ONNX Runtime's value that are NaN or infinite.
-        eager_bad: The same of PyTorch's.
-        hidden: Whether integers differ that are the same number in double precision, which cannot judge them then.
-        ort_error: Root mean square of ONNX Runtime's distance to the run in double precision; None without one.
-        eager_error: The same of PyTorch's.
-        ort_peak: Largest distance of ONNX Runtime's value to that run.
-        eager_peak: The same of PyTorch's.
-    """
+    """The comparison of two values of the same shape and dtype, without the elements that are NaN on both sides."""
 
     elements: int
-    max_abs: float = 0.0
+    max_abs: float = 0.0  # largest absolute difference between finite elements
+    # the same over `max(|eager|, root mean square of eager)`; None where eager is zero throughout and ORT is not
     max_rel: float | None = 0.0
-    within: bool = True
-    near: bool = True
-    both_nan: int = 0
-    clashes: int = 0
-    ort_bad: int = 0
-    eager_bad: int = 0
-    hidden: bool = False
-    ort_error: float | None = None
-    eager_error: float | None = None
-    ort_peak: float = 0.0
-    eager_peak: float = 0.0
+    within: bool = True  # whether every difference is within the tolerance
+    near: bool = True  # whether every difference is within four times the tolerance
+    both_nan: int = 0  # elements that are NaN on both sides
+    clashes: int = 0  # elements that are NaN or infinite on one side, and something else on the other
+    ort_bad: int = 0  # elements of ONNX Runtime's value that are NaN or infinite
+    eager_bad: int = 0  # the same of PyTorch's
+    hidden: bool = False  # whether integers differ that are the same number in double precision, which cannot judge them then
+    ort_error: float | None = None  # root mean square of ONNX Runtime's distance to the run in double precision; None without one
+    eager_error: float | None = None  # the same of PyTorch's
+    ort_peak: float = 0.0  # largest distance of ONNX Runtime's value to that run
+    eager_peak: float = 0.0  # the same of PyTorch's
 
     def rounds_alike(self) -> bool:
         """Whether ONNX Runtime is about as close to the run in double precision as PyTorch is, in all elements."""

@@ -56,11 +56,7 @@ class _Doubles(NamedTuple):
 
 
 class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own has no annotations
-    """A context: what PyTorch computes inside it is also computed in double precision.
-
-    Attributes:
-        drawn: The first line that drew random numbers.
-    """
+    """A context: what PyTorch computes inside it is also computed in double precision."""
 
     def __init__(self) -> None:
         """Begin without values."""

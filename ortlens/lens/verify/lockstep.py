@@ -29,11 +29,7 @@ kernels do not always have the layout of the trace (batch normalisation of a tra
 
 
 class Missing(NamedTuple):
-    """Stands for a value that a run could not compute.
-
-    Attributes:
-        reason: Why, in words.
-    """
+    """Stands for a value that a run could not compute."""
 
     reason: str
 
@@ -42,12 +38,7 @@ _NOT_ASKED = Missing("not asked for")
 
 
 class NodeRaised(Exception):  # noqa: N818 - the error is what the node raised
-    """PyTorch raises at a node.
-
-    Attributes:
-        node: The node, of the partition's module.
-        error: What it raised.
-    """
+    """PyTorch raises at a node."""
 
     def __init__(self, node: torch.fx.Node, error: Exception) -> None:
         """Keep the node and the error."""
@@ -56,23 +47,14 @@ class NodeRaised(Exception):  # noqa: N818 - the error is what the node raised
 
 
 class Step(NamedTuple):
-    """One node and its values.
-
-    Attributes:
-        node: The node, of the partition's module.
-        eager: PyTorch's result for PyTorch's inputs.
-        double: The result in double precision, or why there is none.
-        ort: ONNX Runtime's value; if unknown, PyTorch's result for ONNX Runtime's inputs.
-        read: Returns PyTorch's value of a node that this one reads.
-        read_ort: Returns ONNX Runtime's value.
-    """
+    """One node and its values."""
 
     node: torch.fx.Node
-    eager: Any
-    double: Any
-    ort: Any
-    read: Callable[[torch.fx.Node], Any]
-    read_ort: Callable[[torch.fx.Node], Any]
+    eager: Any  # PyTorch's result for PyTorch's inputs
+    double: Any  # the result in double precision, or why there is none
+    ort: Any  # ONNX Runtime's value; if unknown, PyTorch's result for ONNX Runtime's inputs
+    read: Callable[[torch.fx.Node], Any]  # returns PyTorch's value of a node that this one reads
+    read_ort: Callable[[torch.fx.Node], Any]  # returns ONNX Runtime's value
 
 
 def steps(

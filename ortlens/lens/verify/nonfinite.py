@@ -21,20 +21,12 @@ _NEAR = 0.05  # relative distance to double precision of what narrower dtypes co
 
 
 class Origin(NamedTuple):
-    """A node that produces NaN or infinities from inputs without them.
-
-    Attributes:
-        node: The node, an operator's.
-        sides: `ort`, `eager` or `both`.
-        kind: `NaN` or `Inf`.
-        overflow: Whether the run in double precision stays finite.
-        note: A description.
-    """
+    """A node that produces NaN or infinities from inputs without them."""
 
     node: torch.fx.Node
-    sides: str
-    kind: str
-    overflow: bool
+    sides: str  # `ort`, `eager` or `both`
+    kind: str  # `NaN` or `Inf`
+    overflow: bool  # whether the run in double precision stays finite
     note: str
 
 

@@ -42,29 +42,18 @@ class Reference(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionCheck:
-    """The check of one call of a partition.
-
-    Attributes:
-        runner: The partition's.
-        args: Its inputs; they may change after the call.
-        tolerances: The tolerances.
-        whole: Makes a runner of the model as converted, for values that the model that runs does not hold; returns None if it cannot.
-        budget: When it is over, the rest is left out, which its verdicts say.
-        verdicts: One per value and per output, in the order of the graph.
-        origins: Where NaN or infinities come from.
-        is_whole: Whether the time was enough for all of it.
-        suspects: The first value that is wrong by itself, and outputs that are wrong although the values inside are right,
-            each with its reference.
-    """
+    """The check of one call of a partition."""
 
     runner: PartitionRunner
-    args: Sequence[Any]
+    args: Sequence[Any]  # its inputs; they may change after the call
     tolerances: Tolerances
+    # makes a runner of the model as converted, for values that the model that runs does not hold; returns None if it cannot
     whole: Callable[[], PartitionRunner | None]
-    budget: TimeBudget
-    verdicts: list[Verdict] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
-    is_whole: bool = True
+    budget: TimeBudget  # when it is over, the rest is left out, which its verdicts say
+    verdicts: list[Verdict] = field(default_factory=list)  # one per value and per output, in the order of the graph
+    origins: list[Origin] = field(default_factory=list)  # where NaN or infinities come from
+    is_whole: bool = True  # whether the time was enough for all of it
+    # the first value that is wrong by itself, and outputs that are wrong although the values inside are right, each with its reference
     suspects: list[tuple[Verdict, Reference]] = field(default_factory=list)
     _open: str = ""
     _unwritten: set[torch.fx.Node] = field(default_factory=set)

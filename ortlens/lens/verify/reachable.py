@@ -32,23 +32,18 @@ _OWN_OF_MODULES = frozenset(vars(torch.nn.Module()))
 
 
 class Reachable:
-    """What is reachable from some roots.
-
-    Attributes:
-        tensors: Every tensor with data of its own, by the first name it was found under; gradients among them.
-        plain: Numbers, strings and None, likewise; only if they were asked for, and then tensors are listed under all their names.
-        generators: Random generators of torch, Python and NumPy.
-        containers: Dictionaries, lists, sets, cells, NumPy's arrays and the like that hold any of these, and may be changed.
-        globals: Functions' namespaces, with the global names that each function uses.
-    """
+    """What is reachable from some roots."""
 
     def __init__(self, roots: Iterable[Named], *, with_plain: bool = False) -> None:
         """Look around from named objects; `with_plain` collects numbers, strings and None as well."""
+        # every tensor with data of its own, by the first name it was found under; gradients among them
         self.tensors: dict[str, torch.Tensor] = {}
+        # numbers, strings and None, likewise; only if they were asked for, and then tensors are listed under all their names
         self.plain: dict[str, Any] = {}
-        self.generators: list[Any] = []
+        self.generators: list[Any] = []  # random generators of torch, Python and NumPy
+        # dictionaries, lists, sets, cells, NumPy's arrays and the like that hold any of these, and may be changed
         self.containers: list[Any] = []
-        self.globals: list[tuple[dict[str, Any], str]] = []
+        self.globals: list[tuple[dict[str, Any], str]] = []  # functions' namespaces, with the global names that each function uses
         self._with_plain = with_plain
         self._seen: dict[int, object] = {}  # holds on to what was seen, so that no id is used twice
         waiting = collections.deque(roots)

@@ -24,33 +24,19 @@ _LIMIT = 0.99  # share of the largest number of a dtype, which masks are filled 
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """The verdict on one value; becomes a row of the frame `numerics`.
+    """The verdict on one value; becomes a row of the frame `numerics`."""
 
-    Attributes:
-        node: FX node that computes it.
-        scope: What was compared.
-        place: Its place in the graph, to find the first divergence.
-        onnx_value: Its name in the model.
-        ok: Whether it is right; None if it was not checked.
-        tolerance: The tolerance; None if nothing was compared.
-        comparison: How far apart the values are; None likewise.
-        nonfinite: As in the column.
-        note: Why it was not checked, or what was found.
-        line_of: The node whose user line is shown; None for a part of the whole call.
-        place_in_code: File and line of the user, where no node tells them.
-    """
-
-    node: str
-    scope: r.NumericScope
-    place: int
+    node: str  # FX node that computes it
+    scope: r.NumericScope  # what was compared
+    place: int  # its place in the graph, to find the first divergence
     onnx_value: str | None = None
-    ok: bool | None = None
-    tolerance: Tolerance | None = None
-    comparison: Comparison | None = None
-    nonfinite: str | None = None
-    note: str = ""
-    line_of: torch.fx.Node | None
-    place_in_code: tuple[str | None, int | None] = (None, None)
+    ok: bool | None = None  # whether it is right; None if it was not checked
+    tolerance: Tolerance | None = None  # the tolerance; None if nothing was compared
+    comparison: Comparison | None = None  # how far apart the values are; None likewise
+    nonfinite: str | None = None  # as in the column
+    note: str = ""  # why it was not checked, or what was found
+    line_of: torch.fx.Node | None  # the node whose user line is shown; None for a part of the whole call
+    place_in_code: tuple[str | None, int | None] = (None, None)  # file and line of the user, where no node tells them
 
     def add(self, note: str) -> None:
         """Add to the note."""
