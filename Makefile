@@ -30,7 +30,7 @@ SWEEP_opinfo := -m tests.opinfo
 SWEEP_seams := -m tests.seams
 SWEEP_soak := -m pytest -m soak -p no:logging --durations=15
 SWEEP_versions := -m tests.versions
-SWEEP_workloads := benchmarks/bench_workloads.py --page docs/workloads.md
+SWEEP_workloads := benchmarks/bench_workloads.py --keep
 SWEEP_zoo := -m tests.zoo
 
 .PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench sweep $(SWEEPS:%=sweep-%) clean

@@ -1,19 +1,15 @@
 """Everyday programs per step: ortlens against eager and Inductor, how much is in ONNX Runtime, and what the lens says first.
 
-Usage: python benchmarks/bench_workloads.py [--threads 1] [--quick] [--json FILE] [--no-inductor] [--only PATTERN] [--page FILE]
+Usage: python benchmarks/bench_workloads.py [--threads 1] [--quick] [--json FILE] [--no-inductor] [--only PATTERN] [--keep]
 
-Lines of the page are kept in build/workloads, so that it can be measured in parts: with `--only PATTERN --page FILE`, what does not match
-is taken from there.
+With `--keep`, the figures go to docs/data/workloads.json; `--only PATTERN` leaves there what does not match.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import pathlib
 import re
 import sys
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,34 +17,19 @@ from measure import Row, Table, Turns, parser_for, report, start, take_turns, wh
 from workloads import WORKLOADS, Workload
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from generations import CASES, GOAL, Generated, generation_section, measured_generation
+from generations import CASES, GOAL, measured_generation
 
 import ortlens
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.views.sentences import look_sentence
+from tests.figures import measured_with, read, write
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
 _SLOWER = 1.1
-_PAGE = """# Workloads
-
-Programs that people run every day, with random weights: `make sweep-workloads` runs them and writes this page. A figure is a ratio of times
-of one step, ways taking turns in one process (see [Benchmarks](benchmarks.md)), below 1 where ortlens is faster. Results are compared with
-eager's first. "Dynamo alone" is `torch.compile(backend="eager")` to eager: its guards, and entering compiled code, are part of every call
-with any backend. "In ONNX Runtime" counts compute nodes of the compiled graphs. Where ortlens takes {slower} times as long as eager or
-longer, the last column is what `ortlens.explain` says first.
-
-| workload | to eager | Dynamo alone | to Inductor | goal | | in ONNX Runtime | graphs, partitions | first finding |
-|---|---|---|---|---|---|---|---|---|
-{rows}
-
-{generation}
-{head}
-"""
-_KEPT = pathlib.Path(__file__).resolve().parents[1] / "build" / "workloads"
 
 
 def frozen(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,103 +82,66 @@ def measured(workload: Workload, options: argparse.Namespace, *, inductor: bool)
     return turns, facts, look_sentence(looks[0]) if looks else "nothing stands out"
 
 
-def page_row(workload: Workload, turns: Turns, facts: dict[str, float], said: str, row: Row, way: str = "ortlens") -> str:  # noqa: PLR0913, PLR0917
-    """A line of the page."""
-    to_eager = turns.ratio(way, "eager")
-    to_inductor = f"{turns.ratio(way, 'inductor'):.2f}" if "inductor" in turns.us else ""
-    alone = f"{turns.ratio('dynamo', 'eager'):.2f}"
-    told = said.replace("|", "\\|") if to_eager >= _SLOWER else ""
-    goal = "" if row.goal is None else f"{row.goal:.2f} to {workload.to}"
-    return (
-        f"| {row.name} | {to_eager:.2f} | {alone} | {to_inductor} | {goal} | {row.verdict} | {facts['in ORT']:.0%} "
-        f"| {facts['graphs']:.0f}, {facts['partitions']:.0f} | {told} |"
-    )
+def figures_of(workload: Workload, turns: Turns, facts: dict[str, float], finding: str, way: str) -> dict[str, Any]:
+    """One line of the page of workloads."""
+    others = {"to_inductor": turns.ratio(way, "inductor")} if "inductor" in turns.us else {}
+    return {
+        "to_eager": turns.ratio(way, "eager"),
+        "dynamo_to_eager": turns.ratio("dynamo", "eager"),
+        **others,
+        "goal": workload.goal if way == "ortlens" else workload.frozen,
+        "goal_to": workload.to,
+        "coverage": facts["in ORT"],
+        "graphs": round(facts["graphs"]),
+        "partitions": round(facts["partitions"]),
+        "finding": finding if way == "ortlens" else "",
+    }
 
 
-def _workload_rows(options: argparse.Namespace, why_not: str) -> Table:
+def _workload_rows(options: argparse.Namespace, why_not: str, kept: dict[str, Any]) -> Table:
     """Measure those that are chosen."""
     rows, remarks = [], [why_not] if why_not else []
     for workload in WORKLOADS:
         if not re.search(options.only, workload.name):
             continue
-        turns, facts, said = measured(workload, options, inductor=not why_not)
+        turns, facts, finding = measured(workload, options, inductor=not why_not)
         has_goal = workload.to in turns.us
         to = workload.to if has_goal else "eager"
-        for way, goal in _goals(workload).items():
-            name = _name(workload, way)
+        goals = {"ortlens": workload.goal, **({} if workload.frozen is None else {"frozen": workload.frozen})}
+        for way, goal in goals.items():
+            name = workload.name if way == "ortlens" else f"{workload.name}, {way}"
             row = turns.compared(name, way, to, goal=goal if has_goal else None)
             rows.append(Row(name=f"{name}, to {to}", value=row.value, goal=row.goal, detail={**row.detail, **facts}))
-            _keep(options, name, page_row(workload, turns, facts, said if way == "ortlens" else "", row, way))
+            kept[name] = figures_of(workload, turns, facts, finding, way)
         if turns.ratio("ortlens", "eager") >= _SLOWER:
-            remarks.append(f"{workload.name}: {said}")
+            remarks.append(f"{workload.name}: {finding}")
     return Table(title="ortlens per step", rows=rows, remarks=remarks)
 
 
-def _goals(workload: Workload) -> dict[str, float]:
-    """The ways of ours that a workload is measured in, with the goal of each."""
-    return {"ortlens": workload.goal, **({} if workload.frozen is None else {"frozen": workload.frozen})}
-
-
-def _name(workload: Workload, way: str) -> str:
-    return workload.name if way == "ortlens" else f"{workload.name}, {way}"
-
-
-def _generation_rows(options: argparse.Namespace) -> Table:
+def _generation_rows(options: argparse.Namespace, kept: dict[str, Any]) -> Table:
     """Measure those that are chosen; of each kind of cache one for show."""
     rows = []
     for case in CASES[:2] if options.quick else CASES:
         if not re.search(options.only, f"generate, {case}"):
             continue
-        found = measured_generation(case, quick=options.quick)
-        detail = {"us of eager": found.eager_us, "decode in ORT": found.coverage, "partitions": float(found.partitions)}
-        rows.append(Row(name=f"generate, {case}", value=found.ratio, goal=GOAL, detail=detail))
-        _keep(options, case, dataclasses.asdict(found))
+        kept[case] = found = measured_generation(case, quick=options.quick)
+        detail = {"eager ns per token": found["eager_ns_per_token"], "decode in ORT": found["coverage"], "partitions": found["partitions"]}
+        rows.append(Row(name=f"generate, {case}", value=found["to_eager"], goal=GOAL, detail=detail))
     return Table(title="generate, to eager", rows=rows)
-
-
-def _keep(options: argparse.Namespace, name: str, what: object) -> None:
-    if not options.quick:
-        _KEPT.mkdir(parents=True, exist_ok=True)
-        _file(name).write_text(json.dumps({"head": _head(options), "what": what}), encoding="utf-8")
-
-
-def _kept(options: argparse.Namespace, name: str) -> Any:  # noqa: ANN401 - as it was kept
-    """What was measured with these versions; None where it was not."""
-    found = json.loads(_file(name).read_text(encoding="utf-8")) if _file(name).is_file() else {}
-    return found.get("what") if found.get("head") == _head(options) else None
-
-
-def _file(name: str) -> pathlib.Path:
-    return _KEPT / f"{name.replace(': ', '-').replace(', ', '-').replace(' ', '_')}.json"
-
-
-def _head(options: argparse.Namespace) -> str:
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "onnxruntime", "transformers"))
-    return f"{versions}, {options.threads} thread{'s' if options.threads > 1 else ''}."
-
-
-def _write_page(options: argparse.Namespace) -> None:
-    names = [_name(workload, way) for workload in WORKLOADS for way in _goals(workload)]
-    lines = {name: _kept(options, name) for name in names}
-    missing = [name for name, line in lines.items() if line is None]
-    if missing:
-        sys.exit(f"{options.page} is not written; not measured yet: {', '.join(missing)}")
-    cases = {case: Generated(**what) for case in CASES if (what := _kept(options, case)) is not None}
-    section = generation_section(cases)
-    text = _PAGE.format(slower=_SLOWER, rows="\n".join(lines.values()), generation=section, head=f"Measured with {_head(options)}")
-    options.page.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     """Run and print."""
     parser = parser_for(__doc__)
     parser.add_argument("--only", default="", help="only what this regular expression is found in")
-    parser.add_argument("--page", type=pathlib.Path, metavar="FILE", help="write the page of the docs there")
+    parser.add_argument("--keep", action="store_true", help="write the figures of the docs, measured with one thread and Inductor")
     options = parser.parse_args()
     start(options)
-    report("Workloads", [_workload_rows(options, why_no_inductor(options)), _generation_rows(options)], options)
-    if options.page:
-        _write_page(options)
+    figures = read("workloads")
+    tables = [_workload_rows(options, why_no_inductor(options), figures["steps"]), _generation_rows(options, figures["generate"])]
+    report("Workloads", tables, options)
+    if options.keep:
+        write("workloads", {**figures, "measured": measured_with("torch", "onnxruntime", "transformers")})
 
 
 if __name__ == "__main__":

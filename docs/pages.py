@@ -1,4 +1,4 @@
-"""Pages that are made when the documentation is built: two from the code, four from the figures in docs/data."""
+"""Pages that are made when the documentation is built, from the code or from the figures in docs/data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ortlens.analysis.actions import ActionRow
 from ortlens.analysis.findings.registry import RECORDED, RULES
 from ortlens.trace.schema import TABLES, table_from_record
 from tests.conformance.lines import LINES
+from tests.faults.page import faults
 from tests.figures import read
 from tests.versions import PART, PART_OF_PYTHON, PART_OF_TORCH, REQUIREMENTS
 
@@ -29,6 +30,10 @@ def _text(text: str) -> str:
     for letter in "|*_[":
         text = text.replace(letter, f"\\{letter}")
     return text.replace("<", "&lt;").replace("\n", " ")
+
+
+def _cell(markdown: str) -> str:
+    return markdown.replace("|", "\\|").replace("\n", " ")
 
 
 def _measured(figures: Mapping[str, Any]) -> str:
@@ -56,7 +61,7 @@ def _column(column: Column) -> tuple[str, ...]:
     meaning = column.meaning
     if not all(f"`{choice}`" in meaning for choice in column.choices):
         meaning += f" One of {', '.join(f'`{choice}`' for choice in column.choices)}."
-    return f"`{column.name}`", column.dtype, column.unit, "may be empty" if column.nullable else "", meaning.replace("|", "\\|")
+    return f"`{column.name}`", column.dtype, column.unit, "may be empty" if column.nullable else "", _cell(meaning)
 
 
 # ------------------------------------------------------------------------------------------------ findings
@@ -287,6 +292,133 @@ def _version(requirement: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     return requirement, ", ".join([*counts, *([_text(row["note"])] if "note" in row else [])]), ", ".join(tests)
 
 
+# ------------------------------------------------------------------------------------------------ workloads
+
+_WORKLOADS = """# Workloads
+
+Programs that people run every day, with random weights: `make sweep-workloads` measures them. A figure is a ratio of times of one step,
+ways taking turns in one process (see [Benchmarks](benchmarks.md)), below 1 where ortlens is faster. Results are compared with eager's
+first. "Dynamo alone" is `torch.compile(backend="eager")` to eager: its guards, and entering compiled code, are part of every call with any
+backend. "In ONNX Runtime" counts compute nodes of the compiled graphs. Where ortlens takes {slower} times as long as eager or longer, the
+last column is what `ortlens.explain` says first.
+
+{steps}
+
+## Generation
+
+`generate` of models of transformers, two layers of width 512, in float32: two prompts of 16 tokens, and 16 new tokens each, with a dynamic
+cache, with static caches for 64 and 2048 positions, sampling after a padded prompt, and with 3 beams; Mamba ignores static caches. Mistral
+and every other layer of Gemma2 see 24 positions, less than there are in the end. The tokens are eager's in every case, else the command
+fails. A figure is the time of a whole call to eager's; the goal is {goal:.2f}. In brackets, where decode is not one session without a graph
+break: the share of its compute nodes in ONNX Runtime, and its partitions. The last column is eager with a dynamic cache.
+
+{generation}
+
+{met} of {count} meet the goal; in {whole}, decode is one session.
+
+{remarks}
+
+{measured} One thread.
+"""
+_SLOWER = 1.1
+_GENERATE_GOAL = 0.8
+
+
+def workloads() -> str:
+    figures = read("workloads")
+    cases = figures["generate"]
+    models, ways = (list(dict.fromkeys(case.split(": ")[at] for case in cases)) for at in (0, 1))
+    whole = {case for case, row in cases.items() if (row["coverage"], row["partitions"], row["breaks"]) == (1.0, 1, 0)}
+    remarkable = [case for case, row in cases.items() if row["to_eager"] > _GENERATE_GOAL or case not in whole]
+    head = ("workload", "to eager", "Dynamo alone", "to Inductor", "goal", "", "in ONNX Runtime", "graphs, partitions", "first finding")
+    return _WORKLOADS.format(
+        slower=_SLOWER,
+        steps=_table(head, (_step(name, row) for name, row in figures["steps"].items())),
+        goal=_GENERATE_GOAL,
+        generation=_table(("model", *ways, "eager, per token"), (_generation(name, ways, cases, whole) for name in models)),
+        met=sum(row["to_eager"] <= _GENERATE_GOAL for row in cases.values()),
+        count=len(cases),
+        whole=len(whole),
+        remarks="\n".join(f"- {case}, {cases[case]['to_eager']:.2f}: {cases[case]['finding']}" for case in remarkable),
+        measured=_measured(figures["measured"]),
+    )
+
+
+def _step(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
+    ratios = [f"{row[key]:.2f}" if key in row else "" for key in ("to_eager", "dynamo_to_eager", "to_inductor")]
+    verdict = "met" if row[f"to_{row['goal_to']}"] <= row["goal"] else "missed"
+    place = f"{row['coverage']:.0%}", f"{row['graphs']}, {row['partitions']}"
+    finding = _cell(row["finding"]) if row["to_eager"] >= _SLOWER else ""
+    return (name, *ratios, f"{row['goal']:.2f} to {row['goal_to']}", verdict, *place, finding)
+
+
+def _generation(model: str, ways: Sequence[str], cases: Mapping[str, Mapping[str, Any]], whole: set[str]) -> list[str]:
+    cells = [model]
+    for case in (f"{model}: {way}" for way in ways):
+        row = cases.get(case)
+        apart = "" if row is None or case in whole else f" ({row['coverage']:.1%}, {row['partitions']})"
+        cells.append("" if row is None else f"{row['to_eager']:.2f}{apart}")
+    return [*cells, f"{cases[f'{model}: {ways[0]}']['eager_ns_per_token'] / 1e6:.2f} ms"]
+
+
+# ------------------------------------------------------------------------------------------------ models of other libraries
+
+_LIBRARIES = """
+## Measured models
+
+`make sweep-integrations` measures these models, small and with random weights. Each runs in its own process on one thread of the CPU, in
+float32 and eval mode, without gradients; the last two train on two processes of gloo. Results are compared as in the
+[model zoo](zoo.md); the difference is relative to the largest value of an output. Compute nodes are counted after decomposition.
+Times are medians of calls in turns, ortlens to eager, below 1 where ortlens is faster. The load average was {load:.1f}: {noise}.
+
+**{right} of {count} are right**; {whole} run in ONNX Runtime without a graph break, {faster} are faster than eager.
+
+{table}
+
+{measured}
+"""
+_BUSY = 1.5
+"""Load average, with one thread of our own."""
+
+
+def libraries() -> str:
+    """Write the last section of the page about other libraries."""
+    figures = read("libraries")
+    rows = figures["models"]
+    load = sorted(row["load"] for row in rows.values())[len(rows) // 2]
+    busy = "the machine was busy, so ratios within a factor of two of each other are noise"
+    head = (
+        "library",
+        "model",
+        "difference",
+        "nodes",
+        "in ONNX Runtime",
+        "graphs, breaks, partitions",
+        "eager",
+        "to eager",
+        "first finding",
+    )
+    return _LIBRARIES.format(
+        load=load,
+        noise=busy if load > _BUSY else "the machine was quiet",
+        right=sum(not row["wrong"] for row in rows.values()),
+        count=len(rows),
+        whole=sum((row["breaks"], row["coverage"]) == (0, 1.0) for row in rows.values()),
+        faster=sum(0 < row["ortlens_ns"] < row["eager_ns"] for row in rows.values()),
+        table=_table(head, (_library_model(name, row) for name, row in rows.items())),
+        measured=_measured(figures["measured"]),
+    )
+
+
+def _library_model(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
+    library, _, model = name.partition(": ")
+    difference = f"**{_text(row['wrong'])}**" if row["wrong"] else f"{row['difference']:.0e}"
+    coverage = f"{row['coverage']:.0%}" if row["coverage"] in {0, 1} else f"{row['coverage']:.1%}"
+    counts = f"{row['graphs']}, {row['breaks']}, {row['partitions']}"
+    times = f"{row['eager_ns'] / 1e6:.1f} ms", f"{row['ortlens_ns'] / (row['eager_ns'] or 1):.2f}"
+    return library, f"`{model}`", difference, row["nodes"], coverage, counts, *times, _cell(row["finding"])
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "findings.md": findings,
     "reference/columns.md": columns,
@@ -294,4 +426,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "zoo.md": zoo,
     "conformance.md": conformance,
     "versions.md": versions,
+    "faults.md": faults,
+    "workloads.md": workloads,
 }

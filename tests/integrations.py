@@ -1,7 +1,7 @@
 """Runs the blocks of docs/integrations.md that need other libraries, each in a fresh process: `python -m tests.integrations [NAME...]`.
 
 The libraries are installed in build/integrations, on top of the environment that runs this. `models` among the names, or no name, also
-measures models of these libraries and writes the last section of the page, see `tests.libraries`.
+measures models of these libraries for the last section of the page, see `tests.libraries`.
 """
 
 from __future__ import annotations

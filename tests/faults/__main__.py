@@ -1,7 +1,7 @@
 """Hold the register of faults against onnxruntime: `python -m tests.faults`, with numpy, onnx and onnxruntime alone.
 
 `--versions [VERSION ...]` installs other versions below `build/versions` and measures them; by default all that gave the ranges.
-`--page` writes docs/faults.md, and `--issue NAME` prints an issue about one fault.
+`--issue NAME` prints an issue about one fault.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ortlens.backend.faults.register import FAULTS, MEASURED
-from tests.faults.page import issue, page
+from tests.faults.page import issue
 from tests.versions import environment_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,13 +55,9 @@ def main() -> int:
     """Do what the arguments say; 1 when the register and a version differ."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.faults")
     parser.add_argument("--versions", nargs="*")
-    parser.add_argument("--page", action="store_true")
     parser.add_argument("--issue", choices=[fault.name for fault in FAULTS])
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if given.page:
-        (ROOT / "docs" / "faults.md").write_text(page(pinned_version()), encoding="utf-8")
-        return 0
     if given.issue:
         from ortlens.lens.repro.issue import versions
 
@@ -72,12 +68,6 @@ def main() -> int:
         sys.stdout.write(json.dumps(measured()) + "\n")
         return 0
     return _report([measured()] if given.versions is None else [measured_in(version) for version in given.versions or MEASURED])
-
-
-def pinned_version() -> str:
-    """The version of onnxruntime that `constraints.txt` pins."""
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return next(pin.split("==")[1].split(" ")[0] for pin in pins if pin.startswith("onnxruntime=="))
 
 
 def _report(results: list[tuple[str, dict[str, str]]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,13 +26,15 @@ and "to" the newest of these versions that has the fault; without a "to", the ne
 results count as right. The version that ortlens is tested with, {tested}, has {count} of the {all}.
 
 `python -m tests.faults` checks the list against the installed version, `make sweep-faults` against all versions.
-`python -m tests.faults --issue NAME` writes an issue with a script that shows a fault. `python -m tests.faults --page` writes this page.
+`python -m tests.faults --issue NAME` writes an issue with a script that shows a fault.
 
 """
 
 
-def page(tested: str) -> str:
-    """The page."""
+def faults() -> str:
+    """Write the page, for the version of onnxruntime that `constraints.txt` pins."""
+    pins = (Path(__file__).resolve().parents[2] / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    (tested,) = (pin.removeprefix("onnxruntime==") for pin in pins if pin.startswith("onnxruntime=="))
     versions = f"{', '.join(MEASURED[:-1])}\nand {MEASURED[-1]}"
     text = _HEAD.format(versions=versions, tested=tested, count=len(faults_of(tested)), all=len(FAULTS))
     for kind, title in (("rewrite", "Rewrites"), ("kernel", "Kernels")):
