@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.left_to_torch import SpeedTrials, Verdict
     from ortlens.backend.runtime.session import SessionInfo
-    from ortlens.backend.runtime.turns import Comparison
     from ortlens.trace.records import SessionCause, WeightsChange
     from ortlens.trace.runlog import RunLog
 
@@ -52,7 +52,7 @@ class RunnerCallbacks:
     session_made: Callable[[PartitionRunner, SessionInfo], RunLog | None] = _nothing  # returns the log for the calls of the session
     run_failed: Callable[[PartitionRunner, Exception, Verdict], None] = _nothing  # by ONNX Runtime; PyTorch could compute it
     session_dropped: Callable[[PartitionRunner], None] = _nothing  # because `MAX_SIZE_SESSIONS` others were used since
-    left_to_torch: Callable[[PartitionRunner, Comparison], None] = _nothing  # from now on, because that is faster
+    left_to_torch: Callable[[PartitionRunner, AbTiming], None] = _nothing  # from now on, because that is faster
     stale_weights_detected: Callable[[PartitionRunner, Sequence[str], int], None] = _nothing  # with names, and calls until all is noticed
 
 
