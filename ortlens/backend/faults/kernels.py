@@ -85,7 +85,7 @@ FAULTS = (
         culprit="ReduceProd",
         form="multiplies 64-bit integers as floats",
         first="1.27.0",
-        room="partitioning/wrong_values.py",
+        room="partitioning/wrong_functions.py",
         avoided="stays in PyTorch",
         graph="g (int64[2] x) => (int64[1] y) { y = ReduceProd(x) }",
         inputs={"x": np.array([94906267, 94906269], np.int64)},
@@ -95,7 +95,7 @@ FAULTS = (
         name="power_of_int64",
         culprit="Pow",
         form="computes powers of integers as floats",
-        room="partitioning/wrong_values.py",
+        room="partitioning/wrong_functions.py",
         avoided="small constant exponents become products, others stay in PyTorch",
         graph="g (int64[2] x, int64[2] e) => (int64[2] y) { y = Pow(x, e) }",
         inputs={"x": np.array([3, -3], np.int64), "e": np.array([39, 39], np.int64)},
@@ -240,7 +240,7 @@ FAULTS = (
         name="instance_norm_of_nothing",
         culprit="InstanceNormalization",
         form="reads the first number of a channel without elements: if another operator computed it, the process ends",
-        room="partitioning/wrong_structures.py",
+        room="partitioning/wrong_functions.py",
         avoided="stays in PyTorch",
         graph="""g (float[1,2,n] x, float[2] w, float[2] b) => (float[1,2,n] y) {
   twice = Add(x, x)

@@ -21,8 +21,8 @@ from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.returned_views import base_of, owner_of
 from ortlens.backend.lowering.storage_windows import keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
-from ortlens.backend.partitioning import wrong_functions
 from ortlens.backend.partitioning.slow_functions import slow_in_ort
+from ortlens.backend.partitioning.wrong_functions import wrong_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -141,7 +141,9 @@ class Support:
 
     def _slow(self, node: torch.fx.Node) -> Verdict | None:
         slow = slow_in_ort(node, deployed=self._deployed)
-        return None if slow is None or self._is_users(node.target) else Verdict(supported=False, code=slow[0], reason=slow[1])
+        if slow is None or self._is_users(node.target):
+            return None
+        return Verdict(supported=False, code="policy", reason=f"{provenance.target_name(node)} {slow}")
 
     def _number(self, node: torch.fx.Node) -> Verdict | None:
         """Leave to Python what it computes otherwise, and at once. A model to deploy checks at run time that an int has 64 bits."""
@@ -224,16 +226,10 @@ class Support:
     def _wrong_function(self, node: torch.fx.Node) -> Verdict | None:
         if self._is_users(node.target):
             return None
-        wrong = wrong_functions.wrong_for(node)
-        if wrong is not None:
-            reason = f"the ONNX function of {provenance.target_name(node)} {wrong}"
-            return Verdict(supported=False, code="no_converter", reason=reason)
-        invented = wrong_functions.invented_outputs().get(node.target, frozenset())
-        read = sorted(invented & {user.args[1] for user in node.users if user.target is operator.getitem})
-        if not read:
+        wrong = wrong_for(node)
+        if wrong is None:
             return None
-        reason = f"the ONNX function of {provenance.target_name(node)} does not compute output {read[0]}, which this graph reads"
-        return Verdict(supported=False, code="no_converter", reason=reason)
+        return Verdict(supported=False, code="no_converter", reason=f"the ONNX function of {provenance.target_name(node)} {wrong}")
 
     def _is_users(self, target: Any) -> bool:
         """Tell whether an operator has a function of the user's, who answers for it; our own are judged like those of torch."""

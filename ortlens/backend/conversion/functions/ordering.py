@@ -4,7 +4,7 @@ ONNX Runtime compares NaN as processors do, so that no order comes out. Floats o
 which infinity and NaN are large numbers. Of equal elements, TopK takes the first one first, also from the largest down.
 
 A median is the largest of the k smallest elements, which TopK finds without sorting them. Of equal elements, PyTorch returns the index of
-any. So a graph that reads an index keeps these operators in PyTorch, see `partitioning/wrong_values.py`.
+any. So a graph that reads an index keeps these operators in PyTorch, see `partitioning/wrong_functions.py`.
 """
 
 from __future__ import annotations

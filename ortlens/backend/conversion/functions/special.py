@@ -2,7 +2,7 @@
 
 Written as they are read, `log(1 + x)` and `exp(x) - 1` lose all digits of a small `x`, and `log(exp(x) + exp(y))` overflows where the
 result does not. The gamma functions are computed in float64 and rounded once, so that the zeros of the logarithm keep their digits in
-float32. For float64 the series are too short, and these operators stay in PyTorch, see `partitioning/wrong_values.py`.
+float32. For float64 the series are too short, and these operators stay in PyTorch, see `partitioning/wrong_functions.py`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,10 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion.upcasting import narrow_dtypes
+from ortlens.backend.faults.register import FAULTS
+from ortlens.backend.partitioning.slow_functions import SLOW
 from ortlens.backend.partitioning.support import NodeKind, Support, Verdict, kind_of
+from ortlens.backend.partitioning.wrong_functions import WRONG
 from tests.unit.backend.graphs import aten, node_named, traced
 
 if TYPE_CHECKING:
@@ -142,3 +145,7 @@ def test_a_check_is_an_effect() -> None:
     check.meta["val"] = None
     assert kind_of(check) is NodeKind.EFFECT
     assert support().verdict(check).code == "side_effect"
+
+
+def test_the_faults_that_keep_operators_in_pytorch_are_in_the_register() -> None:
+    assert {rule.fault for rule in (*SLOW, *WRONG)} - {""} <= {fault.name for fault in FAULTS}
