@@ -83,14 +83,7 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
-from ortlens._torch.given_up import (
-    trace_again,
-)
-from ortlens._torch.process import (
-    computes_bfloat16,
-    openmp_pause,
-    torch_folder,
-)
+from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again
 from ortlens._torch.programs import (
     composite_decompositions,
     copies_kept,
@@ -103,9 +96,7 @@ from ortlens._torch.programs import (
     with_renamed_guards,
     without_tokens,
 )
-from ortlens._torch.quiet import (
-    quiet,
-)
+from ortlens._torch.quiet import quiet
 from ortlens._torch.tensors import (
     depends_on_data,
     expression_of,

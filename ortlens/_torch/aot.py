@@ -94,13 +94,16 @@ def varies_from_the_start() -> bool:
     return not torch._dynamo.config.assume_static_by_default
 
 
-def static_input_indices() -> frozenset[int]:
-    """Find the parameters and buffers among the inputs of the AOT graph being compiled; none outside a compilation."""
+def _metadata() -> Any:
+    """Return what AOTAutograd knows about the graph that it compiles; None outside a compilation."""
     from torch._guards import TracingContext
 
-    context = TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
-    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+    return getattr(TracingContext.try_get(), "fw_metadata", None)
+
+
+def static_input_indices() -> frozenset[int]:
+    """Find the parameters and buffers among the inputs of the AOT graph being compiled; none outside a compilation."""
+    return frozenset(getattr(_metadata(), "static_input_indices", None) or ())
 
 
 def mutated_input_indices() -> tuple[int, ...]:
@@ -109,9 +112,7 @@ def mutated_input_indices() -> tuple[int, ...]:
     They are in the order of those outputs; there are none outside a compilation. The tokens that order effects are such inputs, too, but
     AOTAutograd puts them before the others and does not count them.
     """
-    from torch._guards import TracingContext
-
-    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    metadata = _metadata()
     tokens = len(getattr(metadata, "tokens", None) or ())
     return (*range(tokens), *(tokens + place for place in getattr(metadata, "mutated_inp_runtime_indices", None) or ()))
 
@@ -157,9 +158,8 @@ def returns_outputs_unchanged() -> bool:
     (`torch/_functorch/_aot_autograd/runtime_wrappers.py`).
     """
     from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
-    from torch._guards import TracingContext
 
-    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    metadata = _metadata()
     if metadata is None or metadata.tokens or metadata.traced_tangents or metadata.num_intermediate_bases:
         return False
     touched = any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
@@ -175,9 +175,8 @@ def user_outputs() -> dict[int, bool]:
     outside a compilation.
     """
     from torch._functorch._aot_autograd.schemas import OutputType
-    from torch._guards import TracingContext
 
-    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    metadata = _metadata()
     if metadata is None:
         return {}
     kept = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view, OutputType.is_input)
@@ -191,9 +190,8 @@ def differentiable_results() -> frozenset[int]:
     The graph itself may compute them as views. There are none outside a compilation.
     """
     from torch._functorch._aot_autograd.schemas import OutputType
-    from torch._guards import TracingContext
 
-    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    metadata = _metadata()
     infos = [] if metadata is None else metadata.output_info
     results = {place for place, info in enumerate(infos) if info.output_type is OutputType.non_alias and info.requires_grad}
     return frozenset(place for place, number in zip(user_outputs(), range(len(infos)), strict=True) if number in results)
@@ -205,9 +203,7 @@ def relaid_inputs() -> frozenset[int]:
     The caller's tensor gets the sizes, strides and storage offset of such an output (`as_strided_` in
     `torch/_functorch/_aot_autograd/runtime_wrappers.py`), so it has to be a view of the input. There are none outside a compilation.
     """
-    from torch._guards import TracingContext
-
-    metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
+    metadata = _metadata()
     if metadata is None:
         return frozenset()
     infos = [metadata.input_info[place] for place in metadata.mutated_inp_runtime_indices]

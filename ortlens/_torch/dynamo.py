@@ -91,19 +91,19 @@ def dynamo_backend() -> object | None:
     Dynamo's trace names neither the backend nor the compiled callable, but its frames are on the stack: `ConvertFrame.__call__` in
     `torch/_dynamo/convert_frame.py` holds the backend, in a wrapper of `torch.compile`.
     """
-    for owner in _callers_on_stack():
-        backend = getattr(owner, "_torchdynamo_orig_backend", None)
+    for frame in _frames("__call__"):
+        backend = getattr(frame.f_locals.get("self"), "_torchdynamo_orig_backend", None)
         if backend is not None:
             return innermost_backend(backend)
     return None
 
 
-def _callers_on_stack() -> Iterator[object]:
-    """Yield the `self` of every `__call__` on the stack, innermost first."""
+def _frames(name: str) -> Iterator[FrameType]:
+    """Yield the frames on the stack of functions of a name, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "__call__":
-            yield frame.f_locals.get("self")
+        if frame.f_code.co_name == name:
+            yield frame
         frame = frame.f_back
 
 
@@ -120,23 +120,17 @@ def innermost_backend(backend: object) -> object:
 
 def dynamo_entry() -> object | None:
     """Identify the `torch.compile` call whose compilation runs, by an object to compare by identity; None outside a compilation."""
-    return next((owner for owner in _callers_on_stack() if type(owner).__name__ == "CatchErrorsWrapper"), None)
+    owners = (frame.f_locals.get("self") for frame in _frames("__call__"))
+    return next((owner for owner in owners if type(owner).__name__ == "CatchErrorsWrapper"), None)
 
 
 class CompiledCallable(NamedTuple):
-    """A callable that is being compiled.
+    """A callable that is being compiled."""
 
-    Attributes:
-        function: The user's function; a bound method for a module.
-        compiled: Calls it compiled, as the function of `torch.compile` does.
-        args: Positional arguments of the call that compiles it.
-        kwargs: Keyword arguments of this call.
-    """
-
-    function: object
-    compiled: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    function: object  # the user's function; a bound method for a module
+    compiled: Callable[..., Any]  # calls it compiled, as the function of `torch.compile` does
+    args: tuple[Any, ...]  # positional arguments of the call that compiles it
+    kwargs: dict[str, Any]  # keyword arguments of this call
 
 
 def compiled_callable() -> CompiledCallable | None:
@@ -146,12 +140,10 @@ def compiled_callable() -> CompiledCallable | None:
     context that compiles it as `self`.
     """
     found: CompiledCallable | None = None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:  # the outermost is the user's own
-        if frame.f_code.co_name == "compile_wrapper" and all(name in frame.f_locals for name in ("fn", "self", "args", "kwargs")):
+    for frame in _frames("compile_wrapper"):  # the outermost is the user's own
+        if all(name in frame.f_locals for name in ("fn", "self", "args", "kwargs")):
             function, context, args, kwargs = (frame.f_locals[name] for name in ("fn", "self", "args", "kwargs"))
             found = CompiledCallable(function, context(function), args, kwargs)
-        frame = frame.f_back
     return found
 
 
@@ -216,15 +208,13 @@ def line_being_traced(code: CodeType) -> int | None:
     PyTorch leaves the compiled frame out of the stack where its line calls a function of a frozen module such as `os.path`.
     `log_graph_break` in `torch/_dynamo/symbolic_convert.py` is a method of the translator of a frame, whose `parent` inlines it.
     """
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None:
-        translator = caller.f_locals.get("self") if caller.f_code.co_name == "log_graph_break" else None
+    for caller in _frames("log_graph_break"):
+        translator = caller.f_locals.get("self")
         while translator is not None:
             if getattr(translator, "f_code", None) is code:
                 line = getattr(translator, "lineno", None)
                 return line if isinstance(line, int) and line > 0 else None
             translator = getattr(translator, "parent", None)
-        caller = caller.f_back
     return None
 
 
@@ -251,12 +241,7 @@ def _compilation() -> tuple[CodeType | None, tuple[types.CellType, ...]]:
 
 def _frame_of_compile() -> FrameType | None:
     """Find the innermost frame of `_compile` in `torch/_dynamo/convert_frame.py`, which has the code and its closure as arguments."""
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None:
-        if caller.f_code.co_name == "_compile" and isinstance(caller.f_locals.get("code"), types.CodeType):
-            return caller
-        caller = caller.f_back
-    return None
+    return next((frame for frame in _frames("_compile") if isinstance(frame.f_locals.get("code"), types.CodeType)), None)
 
 
 def recompiled_scope() -> Mapping[str, Any]:
@@ -265,12 +250,9 @@ def recompiled_scope() -> Mapping[str, Any]:
     `get_and_maybe_log_recompilation_reasons` in `torch/_dynamo/guards.py` holds the user's frame as `frame`. The globals are under `G`;
     empty at any other time.
     """
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None:
-        if caller.f_code.co_name == "get_and_maybe_log_recompilation_reasons":
-            frame = caller.f_locals.get("frame")
-            return {**getattr(frame, "f_locals", {}), "G": getattr(frame, "f_globals", {})}
-        caller = caller.f_back
+    for caller in _frames("get_and_maybe_log_recompilation_reasons"):
+        frame = caller.f_locals.get("frame")
+        return {**getattr(frame, "f_locals", {}), "G": getattr(frame, "f_globals", {})}
     return {}
 
 
@@ -379,8 +361,6 @@ def isolated_compilations() -> Iterator[dict[str, Any]]:
     Dynamo compiles a code object only a limited number of times, counted over all backends, and then silently runs it uncompiled. torch
     2.13 can isolate the compilations of one `torch.compile`; for earlier versions the limit is raised inside the context.
     """
-    import inspect
-
     import torch
 
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:

@@ -1,4 +1,4 @@
-"""Exported programs: what their `__call__` does before the graph runs."""
+"""Exported programs: how they are traced, and what their `__call__` does before the graph runs."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class OrtBackend:
         said = f"{type(error).__name__}: {error}"
         if recorder is not None:
             with lens_guard(recorder, "recording a failure"):
-                from ortlens.backend.recording.survived import failure_finding
+                from ortlens.backend.recording.records import failure_finding
 
                 for graph_id in _graph_ids(recorder) - before:  # the compilation came to nothing
                     recorder.forget_graph(graph_id)

@@ -33,17 +33,12 @@ if TYPE_CHECKING:
 
 
 class GraphCompiler:
-    """Compiles graphs with one set of options.
-
-    Attributes:
-        options: The user's options.
-        graphs: The graphs that were compiled and are still in use.
-    """
+    """Compiles graphs with one set of options."""
 
     def __init__(self, options: OrtBackendOptions) -> None:
         """Compile with these options."""
         self.options = options
-        self.graphs: weakref.WeakSet[CompiledGraph | CachedGraph] = weakref.WeakSet()
+        self.graphs: weakref.WeakSet[CompiledGraph | CachedGraph] = weakref.WeakSet()  # the graphs that were compiled and are still in use
         self._trials = SpeedTrials() if options.on_slow == "fallback" else None
         self._counts = RunCounts()
         self._custom: dict[Any, Callable[..., Any]] = {}
@@ -121,10 +116,10 @@ class GraphCompiler:
 
         def report(rule: str, title: str, error: Exception) -> None:
             if recorder is not None:
-                from ortlens.backend.recording import survived
+                from ortlens.backend.recording.records import failure_finding
 
                 with lens_guard(recorder, "recording a failure"):
-                    recorder.add(survived.failure_finding(rule, title, error))
+                    recorder.add(failure_finding(rule, title, error))
             warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
 
         return report

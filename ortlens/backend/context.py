@@ -68,29 +68,17 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileContext:
-    """How one graph is compiled.
-
-    Attributes:
-        options: The user's options.
-        registry: The functions that convert ATen operators to ONNX; None for a graph that is already converted.
-        cache: Models of earlier processes; None: every partition is converted.
-        whole_graph_key: The key under which the whole graph is cached once it is prepared, if at all.
-        reporter: Reports the graph to a lens; None when there is none.
-        dry_run: Partition and convert only; a call returns fake tensors for fake tensors.
-        deployed: Convert for a model that runs without PyTorch, with what is left to PyTorch for its speed alone.
-        counts: Counts the runs for the backend; None: they are not counted there.
-        trials: Where partitions are timed against PyTorch; None: they are not.
-    """
+    """How one graph is compiled."""
 
     options: OrtBackendOptions
-    registry: Any = None
-    cache: ModelCache | None = None
-    whole_graph_key: str | None = None
-    reporter: GraphReporter | None = None
-    dry_run: bool = False
-    deployed: bool = False
-    counts: RunCounts | None = None
-    trials: SpeedTrials | None = None
+    registry: Any = None  # the functions that convert ATen operators to ONNX; None for a graph that is already converted
+    cache: ModelCache | None = None  # models of earlier processes; None: every partition is converted
+    whole_graph_key: str | None = None  # the key under which the whole graph is cached once it is prepared, if at all
+    reporter: GraphReporter | None = None  # reports the graph to a lens; None when there is none
+    dry_run: bool = False  # partition and convert only; a call returns fake tensors for fake tensors
+    deployed: bool = False  # convert for a model that runs without PyTorch, with what is left to PyTorch for its speed alone
+    counts: RunCounts | None = None  # counts the runs for the backend; None: they are not counted there
+    trials: SpeedTrials | None = None  # where partitions are timed against PyTorch; None: they are not
 
     def transformed(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Apply the user's `pre_ort_model_transforms`, which may change the model in place."""

@@ -26,25 +26,16 @@ def gc_paused() -> Iterator[None]:
 
     The collector belongs to the whole process: it resumes when the last of several threads is done, unless it was disabled before.
     """
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
-
-
-def _enter() -> None:
     global _active, _was_enabled  # noqa: PLW0603 - the collector belongs to the whole process
     with _lock:
         if not _active:
             _was_enabled = gc.isenabled()
             gc.disable()
         _active += 1
-
-
-def _leave() -> None:
-    global _active  # noqa: PLW0603 - as above
-    with _lock:
-        _active -= 1
-        if not _active and _was_enabled:
-            gc.enable()
+    try:
+        yield
+    finally:
+        with _lock:
+            _active -= 1
+            if not _active and _was_enabled:
+                gc.enable()

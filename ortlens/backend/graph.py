@@ -42,28 +42,15 @@ _HEAVY_BYTES = 1 << 28
 
 
 class CompiledGraph:
-    """A graph that can be called.
-
-    Attributes:
-        lowered: The ATen graph.
-        context: How it is compiled.
-        run: The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the
-            first call.
-        runners: One per partition, in the order of execution; none when PyTorch runs the whole graph.
-        phases: Time spent in each phase of compilation.
-    """
+    """A graph that can be called."""
 
     def __init__(self, lowered: LoweredGraph, context: CompileContext) -> None:
-        """Plan and convert the graph.
-
-        Args:
-            lowered: The ATen graph.
-            context: How it is compiled.
-        """
-        self.lowered = lowered
-        self.context = context
-        self.runners: list[PartitionRunner] = []
-        self.phases = Phases()
+        """Plan and convert the graph."""
+        self.lowered = lowered  # the ATen graph
+        self.context = context  # how it is compiled
+        self.runners: list[PartitionRunner] = []  # one per partition, in the order of execution; none when PyTorch runs the whole graph
+        self.phases = Phases()  # time spent in each phase of compilation
+        # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
         self._weights: dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -91,31 +78,27 @@ class CompiledGraph:
         return self.run != self._first_run
 
     def session_calls(self) -> int:
-        """How many times sessions of this graph have run."""
+        """Count the runs of the sessions of this graph."""
         return sum(runner.calls() for runner in self.runners)
 
     def placeholders(self) -> list[torch.fx.Node]:
-        """The inputs of the graph, in order."""
+        """List the inputs of the graph, in order."""
         return list(self.promoted.graph.find_nodes(op="placeholder"))
 
     def output_nodes(self) -> list[Any]:
-        """The outputs of the graph: nodes, and constants as they are."""
+        """List the outputs of the graph: nodes, and constants as they are."""
         output = next(node for node in self.promoted.graph.nodes if node.op == "output")
         returned: Any = output.args[0]
         return list(returned) if isinstance(returned, (list, tuple)) else [returned]
 
     def outer_input_names(self) -> list[str]:
-        """Names of the inputs in a deployed model: the user's if they are known and distinct, else those of the nodes."""
+        """Name the inputs of a deployed model: as the user does if that is known and distinct, else as the nodes."""
         own = [node.name for node in self.placeholders()]
         given = list(self.lowered.input_names)
         return given if len(given) == len(own) == len(set(given)) else own
 
     def weight_inputs(self) -> dict[str, tuple[str, Any]]:
-        """The inputs that are parameters or buffers.
-
-        Returns:
-            FX name -> the name in a deployed model, and the tensor of the first call (a fake one before it).
-        """
+        """Map FX names of parameters and buffers to their names in a deployed model and the tensors of the first call (fake before it)."""
         names = self.outer_input_names()
         return {
             node.name: (names[place], self._weights.get(node.name, node.meta.get("val")))
@@ -124,27 +107,18 @@ class CompiledGraph:
         }
 
     def left_in_torch(self) -> dict[str, str]:
-        """The nodes that PyTorch runs.
-
-        Returns:
-            FX name -> the reason.
-        """
+        """Map FX names of the nodes that PyTorch runs to the reasons."""
         return {node.name: self.plan.verdicts[node].reason or "" for node in program.eager_nodes(self.plan)}
 
     def numbers_from_torch(self) -> dict[str, str]:
-        """The numbers that partitions take and PyTorch computes.
-
-        Returns:
-            FX name -> the reason.
-        """
+        """Map FX names of the numbers that partitions take and PyTorch computes to the reasons."""
         taken = {node for runner in self.runners for node in runner.partition.inputs if kind_of(node) is NodeKind.SIZE}
         return {node.name: self.plan.verdicts[node].reason or "" for node in taken}
 
     def for_deployment(self) -> CompiledGraph:
-        """The graph for a model that runs without PyTorch, with the views and the fast operators that PyTorch makes here.
+        """Return the graph for a model that runs without PyTorch, with the views and the fast operators that PyTorch makes here.
 
-        Returns:
-            This graph when there are none; else another one, converted but without sessions.
+        It is this graph when there are none; else another one, converted but without sessions.
         """
         if self.lowered.views is None and not any(verdict.code in ("policy", "dtype") for verdict in self.plan.verdicts.values()):
             return self
@@ -166,8 +140,7 @@ class CompiledGraph:
     def prepare(self, args: list[Any]) -> None:
         """Create the sessions, if there are none yet; when that fails, PyTorch runs the whole graph.
 
-        Args:
-            args: The inputs of the graph; where one session serves all sizes, only the weights are read.
+        Where one session serves all sizes, only the weights among `args` are read.
         """
         with self._lock:
             if self.run == self._first_run:

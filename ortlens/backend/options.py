@@ -1,4 +1,4 @@
-"""The options of the backend."""
+"""The options of the backend, and conversion functions of the user's."""
 
 from __future__ import annotations
 
@@ -45,14 +45,7 @@ class ExportOptions:
         Raises:
             UsageError: `dynamic_shapes` is not a boolean or None, or `opset_version` is not an integer of at least 18.
         """
-        _require(self.dynamic_shapes in (None, True, False), "dynamic_shapes", self.dynamic_shapes, "True, False or None")
-        whole = isinstance(self.opset_version, int) and not isinstance(self.opset_version, bool)
-        _require(
-            self.opset_version is None or (whole and self.opset_version >= _LOWEST_OPSET),
-            "opset_version",
-            self.opset_version,
-            f"an integer of at least {_LOWEST_OPSET}, or None",
-        )
+        _check(self)
 
 
 @dataclass(frozen=True)
@@ -131,32 +124,10 @@ class OrtBackendOptions:
         Raises:
             UsageError: A field has an invalid value.
         """
-        for name in ("infer_execution_providers", "use_aot_autograd", "preallocate_output", "prepack_weights"):
-            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
-        _require(self.freeze_weights in ("auto", True, False), "freeze_weights", self.freeze_weights, '"auto", True or False')
-        _require(self.on_error in ("fallback", "raise"), "on_error", self.on_error, '"fallback" or "raise"')
-        _require(self.on_slow in ("keep", "fallback"), "on_slow", self.on_slow, '"keep" or "fallback"')
-        whole = isinstance(self.min_partition_nodes, int) and not isinstance(self.min_partition_nodes, bool)
-        _require(whole and self.min_partition_nodes >= 1, "min_partition_nodes", self.min_partition_nodes, "an integer of at least 1")
-        for name in ("cache_dir", "dump_path"):
-            _require(isinstance(getattr(self, name), str | os.PathLike | None), name, getattr(self, name), "a string or path, or None")
-        self._check_objects()
-        self._keep_copies()
-
-    def _check_objects(self) -> None:
-        for name in ("preferred_execution_providers", "default_execution_providers"):
-            _check_providers(name, getattr(self, name))
-        transforms = self.pre_ort_model_transforms
-        sound = transforms is None or (isinstance(transforms, Sequence) and all(callable(transform) for transform in transforms))
-        _require(sound, "pre_ort_model_transforms", transforms, "a sequence of callables, or None")
-        listed = isinstance(self.upcast, Sequence) and not isinstance(self.upcast, str)
-        sound = listed and all(name in UPCAST for name in self.upcast)
-        _require(sound, "upcast", self.upcast, f"a sequence of names from {', '.join(map(repr, UPCAST))}")
-        session_options = self.ort_session_options
-        sound = session_options is None or hasattr(session_options, "add_session_config_entry")
-        _require(sound, "ort_session_options", session_options, "an onnxruntime.SessionOptions, or None")
+        _check(self)
         if self.custom_translation_table is not None:
             check_table(self.custom_translation_table)
+        self._keep_copies()
 
     def _keep_copies(self) -> None:
         """Backends are cached by their options, so a list that the caller changes later must not change them."""
@@ -203,25 +174,60 @@ def _from_mapping(kind: type[_T], given: object, what: str) -> _T:
     return kind(**given)
 
 
-_PAIR = 2
-
-
-def _check_providers(name: str, given: object) -> None:
-    if given is None:
-        return
-    sound = isinstance(given, Sequence) and not isinstance(given, str) and all(_is_provider(entry) for entry in given)
-    _require(sound, name, given, "a sequence of names or (name, options) pairs, or None")
-
-
 def _is_provider(entry: object) -> bool:
-    if isinstance(entry, (tuple, list)) and len(entry) == _PAIR:
+    if isinstance(entry, (tuple, list)) and len(entry) == 2:  # noqa: PLR2004 - a pair of a name and options
         return isinstance(entry[0], str) and isinstance(entry[1], Mapping)
     return isinstance(entry, str)
 
 
-def _require(claim: bool, name: str, value: object, wanted: str) -> None:  # noqa: FBT001 - reads as a sentence at the call
-    if not claim:
-        raise UsageError(f"option {name!r} is {value!r}; it must be {wanted}")
+def _is_list_of(value: object, belongs: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(belongs, value))
+
+
+def _is_at_least(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+_Check: TypeAlias = "tuple[Callable[[Any], bool], str]"
+_SWITCH: _Check = (lambda value: isinstance(value, bool), "True or False")
+_PATH: _Check = (lambda value: isinstance(value, str | os.PathLike | None), "a string or path, or None")
+_PROVIDERS: _Check = (
+    lambda value: value is None or _is_list_of(value, _is_provider),
+    "a sequence of names or (name, options) pairs, or None",
+)
+_CHECKS: Mapping[str, _Check] = {
+    "preferred_execution_providers": _PROVIDERS,
+    "infer_execution_providers": _SWITCH,
+    "default_execution_providers": _PROVIDERS,
+    "use_aot_autograd": _SWITCH,
+    "preallocate_output": _SWITCH,
+    "ort_session_options": (
+        lambda value: value is None or hasattr(value, "add_session_config_entry"),
+        "an onnxruntime.SessionOptions, or None",
+    ),
+    "pre_ort_model_transforms": (lambda value: value is None or _is_list_of(value, callable), "a sequence of callables, or None"),
+    "freeze_weights": (lambda value: value in ("auto", True, False), '"auto", True or False'),
+    "prepack_weights": _SWITCH,
+    "min_partition_nodes": (lambda value: _is_at_least(value, 1), "an integer of at least 1"),
+    "on_error": (lambda value: value in ("fallback", "raise"), '"fallback" or "raise"'),
+    "on_slow": (lambda value: value in ("keep", "fallback"), '"keep" or "fallback"'),
+    "upcast": (lambda value: _is_list_of(value, UPCAST.__contains__), f"a sequence of names from {', '.join(map(repr, UPCAST))}"),
+    "cache_dir": _PATH,
+    "dump_path": _PATH,
+    "dynamic_shapes": (lambda value: value in (None, True, False), "True, False or None"),
+    "opset_version": (
+        lambda value: value is None or _is_at_least(value, _LOWEST_OPSET),
+        f"an integer of at least {_LOWEST_OPSET}, or None",
+    ),
+}
+"""Option -> whether a value is valid, and what it must be."""
+
+
+def _check(options: ExportOptions | OrtBackendOptions) -> None:
+    for name, (is_valid, wanted) in _CHECKS.items():
+        value = getattr(options, name, None)
+        if hasattr(options, name) and not is_valid(value):
+            raise UsageError(f"option {name!r} is {value!r}; it must be {wanted}")
 
 
 def _unknown_message(unknown: Sequence[object], valid: Sequence[str]) -> str:

@@ -45,15 +45,9 @@ MAX_PLANS = 12
 
 
 class Planner:
-    """Plans one graph, as often as nodes have to be excluded.
+    """Plans one graph, as often as nodes have to be excluded."""
 
-    Attributes:
-        promoted: The graph with explicit type promotion, which is what gets partitioned.
-        exclusions: The nodes that failed so far.
-        plan: The latest plan: where each node runs.
-    """
-
-    plan: Plan
+    plan: Plan  # the latest plan: where each node runs
 
     def __init__(self, lowered: LoweredGraph, context: CompileContext, phases: Phases) -> None:
         """Make type promotion explicit on a copy of the graph, so that PyTorch can still run the original; updates `phases`."""
@@ -61,9 +55,10 @@ class Planner:
         self._context = context
         self._phases = phases
         started = time.perf_counter_ns()
+        # The graph with explicit type promotion, which is what gets partitioned.
         self.promoted, failures = passes.prepared(lowered.partitioned, lambda target: bool(context.registry.get_decomps(target)))
         self._left_to_sessions = self._session_writes()
-        self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})
+        self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})  # the nodes that failed so far
         self.exclusions.promotion_failed(failures)
         phases.partition_ns += time.perf_counter_ns() - started
 

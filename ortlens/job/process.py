@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ortlens._torch.interception import replace_backends, when_imported
+from ortlens._torch.process import replace_backends, when_imported
 from ortlens.errors import OrtLensError
 from ortlens.job.request import Request
 from ortlens.job.work import write_outputs

@@ -24,7 +24,7 @@ NAMED = [
 ]
 MORE = [
     ("Lens", "ortlens.trace.runlog.RunLog.record"),
-    ("explain", "ortlens._torch.given_up.trace_again"),
+    ("explain", "ortlens._torch.process.trace_again"),
     ("explain", "ortlens.trace.runlog._Shard.make_room"),  # in the log of a measurement, which belongs to no capture
     ("capture", "ortlens.lens.environment.chosen_options"),
     ("Lens", "ortlens.lens.dynamo.listener._TraceListener._owner"),

@@ -28,15 +28,10 @@ _LENGTH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedModel:
-    """What is kept of one conversion.
+    """What is kept of one conversion."""
 
-    Attributes:
-        model: The ONNX model, before the user's transforms.
-        facts: Everything else that is needed to run it, as JSON.
-    """
-
-    model: onnx.ModelProto
-    facts: dict[str, Any]
+    model: onnx.ModelProto  # the ONNX model, before the user's transforms
+    facts: dict[str, Any]  # everything else that is needed to run it, as JSON
 
 
 class ModelCache:

@@ -92,15 +92,11 @@ def _described(value: Any) -> list[Any] | None:
 
 
 class CachedGraph:
-    """A graph that an earlier process compiled, with a session of this process.
-
-    Attributes:
-        runners: The runner of the only partition.
-    """
+    """A graph that an earlier process compiled, with a session of this process."""
 
     def __init__(self, runner: PartitionRunner, outputs: list[int], windows: list[list[Any] | None]) -> None:
         """Use the runner of the only partition; a window is the shape, strides and offset of an output that is a view."""
-        self.runners = [runner]
+        self.runners = [runner]  # the runner of the only partition
         self._outputs = outputs
         self._views = [(place, window) for place, window in enumerate(windows) if window is not None]
         self._lock = threading.Lock()

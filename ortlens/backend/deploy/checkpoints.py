@@ -32,19 +32,12 @@ _SAFETENSORS_DTYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWeight:
-    """A weight that is loaded on demand.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its element type; None if torch has no counterpart to the file's.
-        load: Returns the tensor.
-        origin: Where it comes from, for messages.
-    """
+    """A weight that is loaded on demand."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype | None
-    load: Callable[[], torch.Tensor]
-    origin: str
+    dtype: torch.dtype | None  # its element type; None if torch has no counterpart to the file's
+    load: Callable[[], torch.Tensor]  # returns the tensor
+    origin: str  # where it comes from, for messages
 
 
 def open_weights(source: object) -> dict[str, StoredWeight]:

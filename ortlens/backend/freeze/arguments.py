@@ -28,21 +28,15 @@ _MOST_SIZES = 4096
 
 
 class Arguments:
-    """The arguments that a program was traced with.
-
-    Attributes:
-        signature: The leaves.
-        spec: The pytree spec of `(args, kwargs)`.
-        guard_texts: What tracing found about sizes, as Python expressions over `L['name'].size()[0]`.
-    """
+    """The arguments that a program was traced with."""
 
     def __init__(self, program: ExportedProgram, traced: Callable[..., Any] | None) -> None:
         """Read the arguments from a program, decomposed or not; the parameters of `traced`, if it is known, name them."""
-        self.spec: Any = program.call_spec.in_spec
+        self.spec: Any = program.call_spec.in_spec  # the pytree spec of `(args, kwargs)`
         self._guards = _torch.exported_guards(program)
-        self.guard_texts = _torch.guard_texts(program)
+        self.guard_texts = _torch.guard_texts(program)  # what tracing found about sizes, as Python expressions over `L['name'].size()[0]`
         self._parameters = _parameters_of(traced)
-        self.signature = Signature(self._leaves(program), _ranges(program))
+        self.signature = Signature(self._leaves(program), _ranges(program))  # the leaves
 
     def positional(self) -> tuple[str, ...]:
         """Return the names of the positional arguments, as far as they have names."""

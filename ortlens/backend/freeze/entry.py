@@ -24,22 +24,17 @@ _SLOW = "return slow(args, kwargs)"
 
 
 class EntryWriter:
-    """Writes one function. All names in it are made here; the user's texts are constants only.
-
-    Attributes:
-        scope: The globals of the function, but for `slow` and `admits`.
-        slow_if: Further conditions under which a call is not as traced.
-        refuses_signs: Whether a negative or conjugate view is not as traced.
-    """
+    """Writes one function. All names in it are made here; the user's texts are constants only."""
 
     def __init__(self, in_spec: Any, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
         """Prepare to write, with a local name for each leaf of the `(args, kwargs)` that `in_spec` describes."""
         self._spec = in_spec
         self._leaves = leaves
         self._names = names
-        self.slow_if: list[str] = []
-        self.refuses_signs = True
+        self.slow_if: list[str] = []  # further conditions under which a call is not as traced
+        self.refuses_signs = True  # whether a negative or conjugate view is not as traced
         self._next = iter(names)
+        # The globals of the function, but for `slow` and `admits`.
         self.scope: dict[str, Any] = {
             "tensors": PLAIN,
             "strided": torch.strided,

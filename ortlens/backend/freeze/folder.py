@@ -168,24 +168,6 @@ def _tree(spec: Any) -> Any:
     return ["dict", pairs] if spec.type in (dict, OrderedDict) else ["object", spec.type.__name__, pairs]
 
 
-_OPERATORS: Mapping[type, str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
 _FUNCTIONS = {
     "Mod": "%",
     "PythonMod": "%",
@@ -217,6 +199,9 @@ def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
     return [[f"Guard failed: {text}", _Guard(text, places).json()] for text in texts]
 
 
+_X = ast.Name("x")
+
+
 class _Guard:
     def __init__(self, text: str, places: Mapping[str, int]) -> None:
         self._text = text
@@ -237,8 +222,8 @@ class _Guard:
         return self._operation(node)
 
     def _operation(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return [_OPERATORS[type(node.op)], self._of(node.left), self._of(node.right)]
+        if isinstance(node, ast.BinOp):
+            return [self._symbol(ast.unparse(ast.BinOp(_X, node.op, _X))), self._of(node.left), self._of(node.right)]
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
             return [_FUNCTIONS[ast.unparse(node.func)], *map(self._of, node.args)]
         if isinstance(node, ast.IfExp):
@@ -251,9 +236,13 @@ class _Guard:
 
     def _compared(self, node: ast.Compare) -> Any:
         values = [self._of(value) for value in (node.left, *node.comparators)]
-        if any(type(op) not in _OPERATORS for op in node.ops):
-            return self._refuse()
-        return ["and", *([_OPERATORS[type(op)], values[place], values[place + 1]] for place, op in enumerate(node.ops))]
+        symbols = [self._symbol(ast.unparse(ast.Compare(_X, [op], [_X]))) for op in node.ops]
+        return ["and", *([symbol, values[place], values[place + 1]] for place, symbol in enumerate(symbols))]
+
+    def _symbol(self, text: str) -> Any:
+        """Return the operator of an operation such as `x + x`, if a loaded callable evaluates it."""
+        symbol = text[1:-1].strip()
+        return symbol if symbol in signature.OPERATIONS else self._refuse()
 
     def _size(self, node: ast.expr) -> Any:
         """Read `L['x'].size()[0]`, or `L['n']` of a number."""

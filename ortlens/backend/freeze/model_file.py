@@ -41,17 +41,12 @@ _MEMORY = "*/_ORT_MEM"  # how ONNX Runtime marks the address of a tensor in its 
 
 @dataclass(slots=True)
 class ModelFile:
-    """What a model reads and calls.
+    """What a model reads and calls."""
 
-    Attributes:
-        external: The entries of each tensor with external data, such as `location` and `offset`, wherever it is in the model.
-        calls: The operators of the nodes of its graphs, inner graphs included.
-        functions: Those of the nodes of each of its functions.
-    """
-
+    # The entries of each tensor with external data, such as `location` and `offset`, wherever it is in the model.
     external: list[dict[str, str]] = field(default_factory=list)
-    calls: list[Function] = field(default_factory=list)
-    functions: dict[Function, list[Function]] = field(default_factory=dict)
+    calls: list[Function] = field(default_factory=list)  # the operators of the nodes of its graphs, inner graphs included
+    functions: dict[Function, list[Function]] = field(default_factory=dict)  # those of the nodes of each of its functions
 
     @property
     def locations(self) -> set[str]:

@@ -86,15 +86,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The leaves of the arguments, in order.
+    """The leaves of the arguments, in order."""
 
-    Attributes:
-        leaves: One per leaf.
-        ranges: Name of a size -> least and largest value; None for no limit.
-    """
-
-    leaves: tuple[Leaf, ...]
-    ranges: Mapping[str, tuple[int | None, int | None]]
+    leaves: tuple[Leaf, ...]  # one per leaf
+    ranges: Mapping[str, tuple[int | None, int | None]]  # name of a size -> least and largest value; None for no limit
 
     @property
     def varies(self) -> bool:
@@ -304,7 +299,7 @@ def _power(base: Any, exponent: Any) -> Any:
     return base**exponent
 
 
-_OPERATIONS: dict[str, Callable[..., Any]] = {
+OPERATIONS: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -359,4 +354,4 @@ def _evaluated(guard: Any, values: Sequence[Any]) -> Any:
     if kind == "if":
         condition, *branches = operands
         return _evaluated(branches[not _evaluated(condition, values)], values)
-    return _OPERATIONS[kind](*(_evaluated(operand, values) for operand in operands))
+    return OPERATIONS[kind](*(_evaluated(operand, values) for operand in operands))

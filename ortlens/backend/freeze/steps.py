@@ -35,14 +35,7 @@ if TYPE_CHECKING:
 
 
 class FrozenSteps:
-    """The steps of a frozen program.
-
-    Attributes:
-        graph: The compiled graph, with sessions.
-        program: The decomposed program.
-        memory: What calls assume about the memory of their arguments.
-        state: The buffers that calls change, by name.
-    """
+    """The steps of a frozen program."""
 
     def __init__(  # noqa: PLR0913 - each is a part of what was compiled
         self,
@@ -61,13 +54,14 @@ class FrozenSteps:
         """
         self._watched = recorder is not None
         self._results = results
-        self.memory = memory
-        self.graph = graph
-        self.program = program
+        self.memory = memory  # what calls assume about the memory of their arguments
+        self.graph = graph  # the compiled graph, with sessions
+        self.program = program  # the decomposed program
         self._values = list(values)
         specs = program.graph_signature.input_specs
         written = mutated_inputs(program)
         self._user = [place for place, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT]
+        # The buffers that calls change, by name.
         self.state = {
             str(spec.target): value for spec, value in zip(specs, values, strict=True) if value is not None and spec.arg.name in written
         }

@@ -1,4 +1,4 @@
-"""Reports one graph to the recorder: its nodes, partitions, models and sessions."""
+"""Reports one graph to the recorder, and to torch's structured trace (`TORCH_TRACE`), from which tlparse makes its pages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
-from ortlens.backend.recording import survived
 from ortlens.backend.recording.records import (
     Origins,
+    dropped_finding,
     embedded_bytes,
+    failure_finding,
     fallback_record,
     frozen_bytes,
     is_dynamic,
@@ -22,7 +23,9 @@ from ortlens.backend.recording.records import (
     node_record,
     onnx_origins,
     partition_record,
+    provider_finding,
     session_record,
+    unseen_finding,
 )
 from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
@@ -57,19 +60,12 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The ids of a partition in the records.
-
-    Attributes:
-        graph_id: The id of its graph.
-        partition_id: Its own id.
-        model_id: The id of its ONNX model.
-        session_id: The id of its latest session; None before the first call.
-    """
+    """The ids of a partition in the records."""
 
     graph_id: str
-    partition_id: str
-    model_id: str
-    session_id: str | None
+    partition_id: str  # its own id
+    model_id: str  # the id of its ONNX model
+    session_id: str | None  # the id of its latest session; None before the first call
 
 
 class GraphReporter:
@@ -174,24 +170,24 @@ class GraphReporter:
     @reported("recording a graph")
     def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
         """Record that a session runs without the providers `requested`, which ONNX Runtime did not register."""
-        self.recorder.add(survived.provider_finding(requested, used))
+        self.recorder.add(provider_finding(requested, used))
 
     @reported("recording a graph")
     def session_dropped(self, runner: PartitionRunner, kept: int) -> None:
         """Record, once per partition, that a session was dropped for another one."""
-        finding = survived.dropped_finding(self._ids[runner][0], kept)
+        finding = dropped_finding(self._ids[runner][0], kept)
         if finding not in self.recorder.records(r.Finding):
             self.recorder.add(finding)
 
     @reported("recording a graph")
     def stale_weights_detected(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
         """Record that weights changed in a way that torch does not count."""
-        self.recorder.add(survived.unseen_finding(self._ids[runner][0], title, names))
+        self.recorder.add(unseen_finding(self._ids[runner][0], title, names))
 
     @reported("recording a graph")
     def failure(self, rule: str, title: str, error: Exception) -> None:
         """Record a failure after which the results are still correct."""
-        self.recorder.add(survived.failure_finding(rule, title, error))
+        self.recorder.add(failure_finding(rule, title, error))
 
     def _partition(self, runner: PartitionRunner) -> None:
         partition_id, model_id = self._ids[runner]

@@ -21,53 +21,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One input of a partition.
+    """One input of a partition."""
 
-    Attributes:
-        name: Name in the ONNX model.
-        meta: A fake tensor or a number: dtype, device and (symbolic) shape.
-        frozen: The weight that the session holds as a constant in its place; then it is checked and not bound.
-        bound: False when the session does not take it: the optimiser may remove an input.
-        permutation: Memory order in which the session takes it; see `layout.with_permuted_inputs`.
-        guarded: Whether Dynamo's guards make sure of its sizes. What PyTorch's operators return has none.
-    """
-
-    name: str
-    meta: Any
-    frozen: FrozenWeight | None = None
-    bound: bool = True
-    permutation: tuple[int, ...] | None = None
-    guarded: bool = False
+    name: str  # name in the ONNX model
+    meta: Any  # a fake tensor or a number: dtype, device and (symbolic) shape
+    frozen: FrozenWeight | None = None  # the weight that the session holds as a constant in its place; then it is checked and not bound
+    bound: bool = True  # false when the session does not take it: the optimiser may remove an input
+    permutation: tuple[int, ...] | None = None  # memory order in which the session takes it; see `layout.with_permuted_inputs`
+    guarded: bool = False  # whether Dynamo's guards make sure of its sizes. What PyTorch's operators return has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One output of a partition.
+    """One output of a partition."""
 
-    Attributes:
-        name: Name in the ONNX model.
-        meta: A fake tensor or a number: what PyTorch expects.
-        permutation: Memory order in which the session writes it; see `backend.memory_order`.
-        shape: Shape in which the session writes it, if that differs; see `layout.without_last_reshapes`.
-        in_place: Position of the input whose memory it takes, where no inputs overlap; see `runtime.in_place`. None: it is allocated.
-        repeatable: Whether a run may be repeated on what a failed run has written there.
-    """
-
-    name: str
-    meta: Any
-    permutation: tuple[int, ...] | None = None
-    shape: tuple[int, ...] | None = None
+    name: str  # name in the ONNX model
+    meta: Any  # a fake tensor or a number: what PyTorch expects
+    permutation: tuple[int, ...] | None = None  # memory order in which the session writes it; see `backend.memory_order`
+    shape: tuple[int, ...] | None = None  # shape in which the session writes it, if that differs; see `layout.without_last_reshapes`
+    # Position of the input whose memory it takes, where no inputs overlap; see `runtime.in_place`. None: it is allocated.
     in_place: int | None = None
-    repeatable: bool = True
+    repeatable: bool = True  # whether a run may be repeated on what a failed run has written there
 
 
 class Binding:
-    """A native binding, its session, and the buffers of its numbers.
-
-    Attributes:
-        inputs_at: Addresses of the inputs of fixed sizes that are bound, by position.
-        outputs_at: The same of the outputs.
-    """
+    """A native binding, its session, and the buffers of its numbers."""
 
     __slots__ = ("bind_input", "bind_output", "get_outputs", "inputs_at", "kept", "native", "numbers", "outputs_at", "run", "session")
 
@@ -82,6 +60,7 @@ class Binding:
 
         This object keeps the values of the constants alive, and the session, which it releases after the native binding.
         """
+        # Addresses of the inputs and outputs of fixed sizes that are bound, by position.
         self.inputs_at, self.outputs_at = [0] * len(inputs), [0] * len(outputs)
         self.session = session
         self.native = _ort.new_binding(session)

@@ -18,23 +18,14 @@ _WHOLE = (torch.int8, torch.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dequantised:
-    """A value that is `(q - zero) * scale` of a weight.
-
-    Attributes:
-        weight: Name of the weight.
-        matrix: Its integers in the shape of the value; a view of the weight.
-        is_float: Whether they have been converted to float32.
-        zeros: Zero points, for runs of equal length over the weight as it lies in memory.
-        scale: Name of the scales, for such runs as well; None without.
-        scales: Their number.
-    """
+    """A value that is `(q - zero) * scale` of a weight."""
 
     weight: str
-    matrix: torch.Tensor
-    is_float: bool
-    zeros: torch.Tensor
-    scale: str | None = None
-    scales: int = 1
+    matrix: torch.Tensor  # its integers in the shape of the value; a view of the weight
+    is_float: bool  # whether they have been converted to float32
+    zeros: torch.Tensor  # zero points, for runs of equal length over the weight as it lies in memory
+    scale: str | None = None  # name of the scales, for such runs as well; None without
+    scales: int = 1  # their number
 
 
 class Constants:

@@ -1,4 +1,4 @@
-"""Counts the failed runs of a partition, and decides what stays in PyTorch.
+"""Decides what stays in PyTorch: what fails again and again, and, with `on_slow="fallback"`, what is slower in ONNX Runtime.
 
 A run counts as failed only if PyTorch computes it: where PyTorch raises as well, the input is to blame. One failed run decides nothing,
 because memory may have been short for a moment. Sizes that fail again and again are left to PyTorch by themselves.
@@ -84,7 +84,7 @@ ALL_NS = 2_000_000_000
 class SpeedTrials:
     """The trials of one backend."""
 
-    left_ns: int = ALL_NS  # a partition that it does not suffice for stays in ONNX Runtime
+    left_ns: int = ALL_NS  # time left for trials; a partition that it does not suffice for stays in ONNX Runtime
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> AbTiming | None:

@@ -28,15 +28,7 @@ _MOST_PAIRS = 8  # of tensors that are compared one by one; more are sorted by a
 
 
 class MemoryAssumptions:
-    """The assumptions of one program.
-
-    Attributes:
-        needed: Whether a call can violate them.
-        written: Leaves that the program writes to.
-        asked: What the traced code asked about layouts.
-        layouts: Leaves whose layout matters.
-        value_layouts: Those of them on which values depend.
-    """
+    """The assumptions of one program."""
 
     def __init__(  # noqa: PLR0913 - what is known of a program and its callers
         self,
@@ -61,6 +53,7 @@ class MemoryAssumptions:
         metas = [placeholders[place].meta.get("val") for place in users]
         self._users, self._metas = users, metas
         self._tensors = [leaf for leaf, meta in enumerate(metas) if isinstance(meta, torch.Tensor)]
+        # Leaves that the program writes to.
         self.written = [leaf for leaf in self._tensors if specs[users[leaf]].arg.name in written]
         targets = {spec.target for spec in specs if spec.arg.name in written}
         self._state = [(name, tensor) for name, tensor in state.items() if name in targets]
@@ -70,12 +63,13 @@ class MemoryAssumptions:
         self._blocks = self._tensors if shares else []
         self._fixed_state = merged(_blocks_of(self._state)) if self._blocks else []
         self._fixed = merged(_blocks_of([*self._weights, *self._state])) if self.written else []
-        self.needed = bool(self._blocks or self.layouts)
+        self.needed = bool(self._blocks or self.layouts)  # whether a call can violate them
         self.holds = self._quick_check()
 
     def _layouts_of(self, program: ExportedProgram, asked: Collection[str]) -> None:
         decisions, leaf_of = LayoutDecisions(program), {place: leaf for leaf, place in enumerate(self._users)}
         everything = self._tensors if asked else []
+        # Leaves whose layout matters, and those of them on which values depend.
         self.layouts = sorted({*(leaf_of[place] for place in decisions.arguments), *everything})
         self.value_layouts = sorted({*(leaf_of[place] for place in decisions.values), *everything})
         self._exact = {*(leaf_of[place] for place in decisions.exact), *everything}

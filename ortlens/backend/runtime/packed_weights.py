@@ -66,21 +66,13 @@ def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """A product with a dequantised weight: `x @ ((q - zero) * scale).T`.
+    """A product with a dequantised weight: `x @ ((q - zero) * scale).T`."""
 
-    Attributes:
-        weight: Name of the integers.
-        matrix: The integers, [out, in].
-        scale: Name of the scales; None without.
-        scales: How many there are, each for as many adjacent integers.
-        zeros: The zero points, as many integers as divide the matrix into equal runs.
-    """
-
-    weight: str
-    matrix: torch.Tensor
-    scale: str | None
-    scales: int
-    zeros: torch.Tensor
+    weight: str  # name of the integers
+    matrix: torch.Tensor  # the integers, [out, in]
+    scale: str | None  # name of the scales; None without
+    scales: int  # how many there are, each for as many adjacent integers
+    zeros: torch.Tensor  # the zero points, as many integers as divide the matrix into equal runs
 
     @property
     def block(self) -> int | None:

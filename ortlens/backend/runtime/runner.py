@@ -66,23 +66,7 @@ class _Prepared:
 
 
 class PartitionRunner:
-    """Runs one partition: in ONNX Runtime when it can, in PyTorch when it must.
-
-    Attributes:
-        factory: Creates the sessions.
-        partition: The partition.
-        model: Its ONNX model, with weights as inputs.
-        weight_inputs: Positions of the inputs that are parameters or buffers.
-        freezes: Whether these may become constants of a session.
-        run: The function to call now, with the partition's inputs; replaced as sessions come and go.
-        cached: Whether an earlier process converted the model.
-        ran_before: Whether the runner has had a session.
-        attempts: How often a session was to be created, those that ONNX Runtime refused included.
-        table_bytes: Size of the weights that stay inputs because the model only looks them up.
-        weights_change: What the last change of frozen weights was; None before the first.
-        counter: Counts the runs of its sessions.
-        updates: See `in_place.updates_of`.
-    """
+    """Runs one partition: in ONNX Runtime when it can, in PyTorch when it must."""
 
     def __init__(  # noqa: PLR0913 - what is known about a partition, each by name
         self,
@@ -100,20 +84,21 @@ class PartitionRunner:
         `updates` comes from `in_place.updates_of`; without it, each run returns new tensors. `cached`: an earlier process converted the
         model.
         """
-        self.factory = factory
+        self.factory = factory  # creates the sessions
         self.partition: Partition = factory.partition
-        self.model: onnx.ModelProto = factory.model
-        self.weight_inputs = weight_inputs
-        self.freezes = freezes
-        self.cached = cached
-        self.ran_before = False
-        self.attempts = 0
-        self.table_bytes = 0
-        self.weights_change: WeightsChange | None = None
+        self.model: onnx.ModelProto = factory.model  # its ONNX model, with weights as inputs
+        self.weight_inputs = weight_inputs  # positions of the inputs that are parameters or buffers
+        self.freezes = freezes  # whether these may become constants of a session
+        self.cached = cached  # whether an earlier process converted the model
+        self.ran_before = False  # whether the runner has had a session
+        self.attempts = 0  # how often a session was to be created, those that ONNX Runtime refused included
+        self.table_bytes = 0  # size of the weights that stay inputs because the model only looks them up
+        self.weights_change: WeightsChange | None = None  # what the last change of frozen weights was; None before the first
+        # The function to call now, with the partition's inputs; replaced as sessions come and go.
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
         self._callbacks, self._options, self._trials = callbacks, factory.options, trials
-        self.updates = updates or {}
+        self.updates = updates or {}  # see `in_place.updates_of`
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
         self._watch = WeightWatch({})
@@ -123,7 +108,7 @@ class PartitionRunner:
         self._is_lost = self._has_failed = False
         self._tried = trials is None
         self._refreezes = 0
-        self.counter = itertools.count()
+        self.counter = itertools.count()  # counts the runs of its sessions
         self._lock = threading.Lock()
 
     @property

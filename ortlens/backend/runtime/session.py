@@ -1,4 +1,4 @@
-"""The configuration of a session: model, options, execution providers and threads."""
+"""Sessions: the configuration of one, and what is known about it once it has been created."""
 
 from __future__ import annotations
 
@@ -32,21 +32,13 @@ class ModelRefused(Exception):  # noqa: N818 - a verdict on a model; the graph i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig:
-    """Everything that ONNX Runtime needs to create a session.
+    """Everything that ONNX Runtime needs to create a session."""
 
-    Attributes:
-        model: The model, with frozen weights as initializers.
-        options: Options of the session.
-        providers: Names and options of the execution providers, in order.
-        threads: Threads of the session, and why these.
-        weights: Values that the options refer to; the session is given them to keep alive.
-    """
-
-    model: onnx.ModelProto
+    model: onnx.ModelProto  # the model, with frozen weights as initializers
     options: onnxruntime.SessionOptions
-    providers: list[tuple[str, dict[str, Any]]]
-    threads: threads.ThreadChoice
-    weights: Sequence[Any] = ()
+    providers: list[tuple[str, dict[str, Any]]]  # names and options of the execution providers, in order
+    threads: threads.ThreadChoice  # threads of the session, and why these
+    weights: Sequence[Any] = ()  # values that the options refer to; the session is given them to keep alive
 
     def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
         """Create the session, with `without` disabled besides the rewrites that always are.
@@ -94,45 +86,26 @@ _DISABLED_ENTRY = "optimization.disable_specified_optimizers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """A session with its inputs and outputs. The first eight fields are those of PyTorch's removed backend.
+    """A session with its inputs and outputs. The first eight fields are those of PyTorch's removed backend."""
 
-    Attributes:
-        input_names: Names of the inputs that are bound in each call.
-        output_names: Names of the outputs.
-        input_value_infos: ONNX types and shapes of the inputs.
-        output_value_infos: ONNX types and shapes of the outputs.
-        input_devices: torch devices of the partition's inputs.
-        output_devices: torch devices of the partition's outputs.
-        providers: Execution providers that ONNX Runtime registered.
-        session: The session.
-        wanted_providers: Execution providers that were requested.
-        create_ns: Time to create the session.
-        frozen: Weights that the session holds as constants.
-        dimensions: Sizes that the session is fixed to, by the name of the symbolic dimension; empty for a session of all sizes.
-        threads: Threads of the session, and why these.
-        held_bytes: Heap memory that creating the session took; None where the C library does not report it.
-        cause: Why the session was created, as in the column `cause` of the frame `sessions`.
-        copied_bytes: Size of the frozen weights that the session does not read in torch's memory: packed, rearranged or inside the model.
-        shareable_bytes: Size of the frozen weights that it would read there with `prepack_weights=False`.
-    """
-
-    input_names: tuple[str, ...]
+    input_names: tuple[str, ...]  # names of the inputs that are bound in each call
     output_names: tuple[str, ...]
-    input_value_infos: tuple[onnx.ValueInfoProto, ...]
-    output_value_infos: tuple[onnx.ValueInfoProto, ...]
-    input_devices: tuple[torch.device, ...]
-    output_devices: tuple[torch.device, ...]
-    providers: tuple[str, ...]
+    input_value_infos: tuple[onnx.ValueInfoProto, ...]  # ONNX types and shapes of the inputs
+    output_value_infos: tuple[onnx.ValueInfoProto, ...]  # ONNX types and shapes of the outputs
+    input_devices: tuple[torch.device, ...]  # torch devices of the partition's inputs
+    output_devices: tuple[torch.device, ...]  # torch devices of the partition's outputs
+    providers: tuple[str, ...]  # execution providers that ONNX Runtime registered
     session: onnxruntime.InferenceSession
-    wanted_providers: tuple[str, ...]
-    create_ns: int
-    frozen: tuple[FrozenWeight, ...]
+    wanted_providers: tuple[str, ...]  # execution providers that were requested
+    create_ns: int  # time to create the session
+    frozen: tuple[FrozenWeight, ...]  # weights that the session holds as constants
+    # Sizes that the session is fixed to, by the name of the symbolic dimension; empty for a session of all sizes.
     dimensions: Mapping[str, int]
-    threads: ThreadChoice
-    held_bytes: int | None
-    cause: SessionCause
-    copied_bytes: int
-    shareable_bytes: int
+    threads: ThreadChoice  # threads of the session, and why these
+    held_bytes: int | None  # heap memory that creating the session took; None where the C library does not report it
+    cause: SessionCause  # why the session was created, as in the column `cause` of the frame `sessions`
+    copied_bytes: int  # size of the frozen weights that the session does not read in torch's memory: packed, rearranged or inside the model
+    shareable_bytes: int  # size of the frozen weights that it would read there with `prepack_weights=False`
 
 
 def signature_text(info: SessionInfo, partition: Partition) -> str:

@@ -33,27 +33,16 @@ _ADVICE = "; pre_ort_model_transforms must keep the inputs by name, and the orde
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SessionFactory:
-    """Everything that the sessions of a partition have in common.
-
-    Attributes:
-        partition: The partition.
-        model: Its ONNX model, with weights as inputs.
-        permutations: Memory order of each output; None where an output is contiguous.
-        options: The user's options.
-        alternates: Whether PyTorch computes something before or after the partition in every call.
-        work: Amount of computation, as counted by `threads.work_of`.
-        threads: Threads for every session; None: chosen anew for each one.
-        output_names: Names of the outputs as converted, before the user's transforms; empty if they are not known.
-    """
+    """Everything that the sessions of a partition have in common."""
 
     partition: Partition
-    model: onnx.ModelProto
-    permutations: Sequence[tuple[int, ...] | None]
+    model: onnx.ModelProto  # its ONNX model, with weights as inputs
+    permutations: Sequence[tuple[int, ...] | None]  # memory order of each output; None where an output is contiguous
     options: OrtBackendOptions
-    alternates: bool
-    work: int | None
-    threads: ThreadChoice | None = None
-    output_names: Sequence[str] = ()
+    alternates: bool  # whether PyTorch computes something before or after the partition in every call
+    work: int | None  # amount of computation, as counted by `threads.work_of`
+    threads: ThreadChoice | None = None  # threads for every session; None: chosen anew for each one
+    output_names: Sequence[str] = ()  # names of the outputs as converted, before the user's transforms; empty if they are not known
 
     def input_names(self) -> list[str]:
         """List the names of all inputs of the partition, in the order of its arguments."""

@@ -31,18 +31,12 @@ _LARGE = 200_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadChoice:
-    """The threads of a session.
+    """The threads of a session."""
 
-    Attributes:
-        count: Threads that work on one operator; 0 if the user's `SessionOptions` leave the number to ONNX Runtime.
-        spinning: Whether they wait actively during a run.
-        reason: Why, in words.
-        rests_torch: Whether PyTorch's threads are ended before each run, because they would keep spinning on the cores of the session.
-    """
-
-    count: int
-    spinning: bool
-    reason: str
+    count: int  # threads that work on one operator; 0 if the user's `SessionOptions` leave the number to ONNX Runtime
+    spinning: bool  # whether they wait actively during a run
+    reason: str  # why, in words
+    # Whether PyTorch's threads are ended before each run, because they would keep spinning on the cores of the session.
     rests_torch: bool = False
 
     def rest(self) -> Callable[[], Any] | None:

@@ -29,21 +29,17 @@ _HALF = np.uint64(32)
 
 
 class WeightWatch:
-    """Compares the bytes of the larger weights of a partition, a window per call.
-
-    Attributes:
-        calls: After how many calls every byte has been compared; 0 without weights to watch.
-        is_next_intact: Compares the next window, and says whether it is unchanged. Threads that call it at once compare different windows.
-    """
+    """Compares the bytes of the larger weights of a partition, a window per call."""
 
     def __init__(self, memories: Mapping[str, memoryview]) -> None:
         """Note the present bytes of weights, which must be kept alive as long as the watch."""
         total = sum(map(len, memories.values()))
         # A window may end in less than a word and leave the rest free.
         windows = list(_windows(memories, max(_WINDOW, _rounded_up(-(-total // CALLS) + _WORD))))
-        self.calls = len(windows)
+        self.calls = len(windows)  # after how many calls every byte has been compared; 0 without weights to watch
         self._windows = [tuple((name, _noted(live, copies=total <= _COPIED)) for name, live in window) for window in windows]
         rounds = itertools.cycle([tuple(pair for _, pair in window) for window in self._windows]).__next__
+        # Compares the next window, and says whether it is unchanged. Threads that call it at once compare different windows.
         self.is_next_intact = _comparing_copies(rounds) if total <= _COPIED else _comparing_sums(rounds)
 
     def changed(self, *, except_for: Container[str] = ()) -> frozenset[str]:

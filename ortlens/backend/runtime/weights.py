@@ -31,27 +31,17 @@ _CALLS = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "forward"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenWeight:
-    """One weight as it was when the session was created.
+    """One weight as it was when the session was created."""
 
-    Attributes:
-        name: Name of the input it replaces.
-        tensor: The parameter or buffer itself, to compare by identity.
-        version: torch's count of in-place writes.
-        pointer: Address of its data; `param.data = other` changes it but not the version.
-        contiguous: The tensor whose bytes the session uses; a copy only if the weight is not contiguous.
-        memory: A view of its bytes, including those between its elements; None for a weight without elements.
-        sample: A view of all of its bytes if these are few, else of some of its elements; None for a weight without elements.
-        sampled: A copy of that. It compares itself with the sample faster than the other way round.
-    """
-
-    name: str
-    tensor: torch.Tensor
-    version: int
-    pointer: int
-    contiguous: torch.Tensor
-    memory: memoryview | None
+    name: str  # name of the input it replaces
+    tensor: torch.Tensor  # the parameter or buffer itself, to compare by identity
+    version: int  # torch's count of in-place writes
+    pointer: int  # address of its data; `param.data = other` changes it but not the version
+    contiguous: torch.Tensor  # the tensor whose bytes the session uses; a copy only if the weight is not contiguous
+    memory: memoryview | None  # a view of its bytes, including those between its elements; None for a weight without elements
+    # A view of all of its bytes if these are few, else of some of its elements; None for a weight without elements.
     sample: memoryview | None
-    sampled: memoryview | bytearray | None
+    sampled: memoryview | bytearray | None  # a copy of that. It compares itself with the sample faster than the other way round
 
     @property
     def integer_bytes(self) -> int:
