@@ -167,11 +167,10 @@ def multi_head(  # noqa: PLR0913, PLR0917 - the operator's schema
     need_weights: bool = True,  # noqa: FBT001, FBT002 - the operator's schema
     average_attn_weights: bool = True,  # noqa: FBT001, FBT002 - same
     mask_type: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> Any:
     """Decompose `aten._native_multi_head_attention` of a [batch, row, feature] query; returns the result and, if needed, the weights."""
     if query.is_nested:
-        stays: tuple[torch.Tensor, torch.Tensor | None] = _STAYS
-        return stays
+        return _STAYS
     batch, rows = query.shape[:2]
     size = embed_dim // num_head
     projected = [
@@ -210,13 +209,12 @@ def encoder_layer(  # noqa: PLR0913, PLR0917 - the operator's schema
     ffn_bias_2: torch.Tensor,
     mask: torch.Tensor | None = None,
     mask_type: int | None = None,
-) -> torch.Tensor:
+) -> Any:
     """Decompose `aten._transformer_encoder_layer_fwd` of [batch, row, feature]: attention and feed-forward, each added to its input."""
     if src.is_nested:
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
 
-    def attend(x: torch.Tensor) -> torch.Tensor:
+    def attend(x: torch.Tensor) -> Any:
         projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
         return multi_head(x, x, x, embed_dim, num_heads, *projections, mask, need_weights=False, mask_type=mask_type)[0]
 

@@ -199,8 +199,7 @@ def _drop_whole_slices(graph: torch.fx.Graph) -> None:
 def _takes_the_place_of(source: torch.fx.Node, written: torch.fx.Node) -> bool:
     """Tell whether a value may replace the result of writing it: only the write reads it, and dtype and memory order are the same."""
     fresh = source.op == "call_function" and list(source.users) == [written] and base_of(source) is None
-    made, given = source.meta["val"], written.meta["val"]
-    return fresh and (made.dtype, str(made.shape), str(made.stride())) == (given.dtype, str(given.shape), str(given.stride()))
+    return fresh and provenance.layout_text(source.meta["val"]) == provenance.layout_text(written.meta["val"])
 
 
 def _is_whole(start: Any = None, end: Any = None, step: Any = 1) -> bool:

@@ -84,7 +84,7 @@ def _frozen(value: Any, number: dict[torch.fx.Node, int]) -> Hashable | None:
 def _made(node: torch.fx.Node) -> tuple[str, ...]:
     """Describe how what a node makes is typed and laid out."""
     value = node.meta.get("val")
-    return tuple(f"{tensor.dtype} {[*map(str, tensor.shape)]} {[*map(str, tensor.stride())]}" for tensor in provenance.tensors_in(value))
+    return tuple(map(provenance.layout_text, provenance.tensors_in(value)))
 
 
 def _makes_a_value(node: torch.fx.Node) -> bool:

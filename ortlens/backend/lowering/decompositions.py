@@ -139,68 +139,57 @@ def _unless_refused(target: Any, *arguments: Any, **named: Any) -> Any:
     return _STAYS if _REFUSED[target](*arguments, **named) else _torch.decomposition_of(target)(*arguments, **named)
 
 
-def _squeeze_dim(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+def _squeeze_dim(tensor: torch.Tensor, dim: int) -> Any:
     """Drop a dimension only if its size is 1: PyTorch ignores a squeeze of another one, ONNX refuses it."""
     return _squeeze_dims(tensor, [dim])
 
 
-def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> torch.Tensor:
+def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> Any:
     kept = [d for d in dim if tensor.dim() and guard_or_false(tensor.shape[d] == 1)]  # a size known at run time only is kept, as by PyTorch
     if len(kept) == len(dim) or len({d % max(tensor.dim(), 1) for d in dim}) < len(dim):  # PyTorch refuses the same dimension twice
-        stays: torch.Tensor = _STAYS
-        return stays
-    squeezed: torch.Tensor = _aten.squeeze.dims(tensor, kept) if kept else _aten.alias.default(tensor)
-    return squeezed
+        return _STAYS
+    return _aten.squeeze.dims(tensor, kept) if kept else _aten.alias.default(tensor)
 
 
-def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Sequence[torch.Tensor]:
+def _split(tensor: torch.Tensor, split_size: int, dim: int = 0) -> Any:
     """Split with one size per chunk where the size is known only at run time: ONNX would make a sequence of unknown length.
 
     The number of chunks is known, because the graph has a node for each. Where there is nothing to split, PyTorch makes one chunk, ONNX
     Runtime none; it also ends the process where the chunks have no elements.
     """
     whole: Any = tensor.shape[dim]
-    stays: Sequence[torch.Tensor] = _STAYS
     if isinstance(whole, int) and not whole:
-        empty: Sequence[torch.Tensor] = _aten.split_with_sizes.default(tensor, [0], dim)
-        return empty
+        return _aten.split_with_sizes.default(tensor, [0], dim)
     if isinstance(split_size, int) and isinstance(whole, int):
-        return stays
+        return _STAYS
     count = int((whole + split_size - 1) // split_size)  # fixes the count; the size stays symbolic
     sizes = [split_size] * (count - 1) + [whole - split_size * (count - 1)]
-    chunks: Sequence[torch.Tensor] = _aten.split_with_sizes.default(tensor, sizes, dim)
-    return chunks
+    return _aten.split_with_sizes.default(tensor, sizes, dim)
 
 
-def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - the schema's
+def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:  # noqa: FBT001, FBT002 - the schema's
     """Write out the broadcast of a copy's source: torchlib's function returns the source in its own shape."""
     sizes = zip(tensor.shape, source.shape, strict=False)
     if tensor.dim() == source.dim() and all(statically_known_true(wanted == given) for wanted, given in sizes):
-        stays: torch.Tensor = _STAYS
-        return stays
-    copied: torch.Tensor = _aten.copy.default(tensor, source.expand(tensor.shape), non_blocking)
-    return copied
+        return _STAYS
+    return _aten.copy.default(tensor, source.expand(tensor.shape), non_blocking)
 
 
-def _div(tensor: torch.Tensor, other: Any) -> torch.Tensor:
+def _div(tensor: torch.Tensor, other: Any) -> Any:
     """Divide integers with an explicit conversion to float.
 
     torch 2.9 infers an integer result when the sizes are symbolic, and the nodes traced after it rely on that. Source:
     `make_fast_binary_impl` in `torch/_subclasses/fake_impls.py`.
     """
     if not (_is_whole(tensor) and _is_whole(other)):
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     wide = torch.get_default_dtype()
     if not isinstance(tensor, torch.Tensor):  # `torch.div(3, 4)` takes numbers, too
         tensor = torch.scalar_tensor(tensor, dtype=wide)
-    quotient: torch.Tensor = _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
-    return quotient
+    return _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
 
 
-def _binary_cross_entropy(
-    tensor: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
-) -> torch.Tensor:
+def _binary_cross_entropy(tensor: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1) -> Any:
     """Compute the losses by the operator, which checks that they are probabilities; then apply the weights and the reduction."""
     losses: torch.Tensor = _STAYS
     if weight is not None or reduction:
@@ -210,11 +199,10 @@ def _binary_cross_entropy(
     return losses
 
 
-def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int = 1, *number: float) -> torch.Tensor:
+def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int = 1, *number: float) -> Any:
     """Compute one loss per element by the operator itself, then the reduction; what PyTorch refuses stays."""
     if not tensor.is_floating_point() or any(each < 0 for each in number) or (not reduction and tensor.dtype is other.dtype):
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     dtype = torch.result_type(tensor, other)
     losses: torch.Tensor = target(tensor.to(dtype), other.to(dtype), 0, *number)
     return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
@@ -222,14 +210,12 @@ def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int
 
 def _nll_loss(  # noqa: PLR0913, PLR0917 - the operator's schema, and the operator
     target: Any, tensor: torch.Tensor, classes: torch.Tensor, weight: torch.Tensor | None, reduction: int, ignore_index: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """Compute one loss per row of classes by the operator itself, which checks that the classes exist; then reduce as torch does."""
     if tensor.dim() == 1:
-        single: tuple[torch.Tensor, torch.Tensor] = target(tensor.unsqueeze(0), classes.reshape(1), weight, reduction or 2, ignore_index)
-        return single
+        return target(tensor.unsqueeze(0), classes.reshape(1), weight, reduction or 2, ignore_index)
     if not reduction:
-        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-        return stays
+        return _STAYS
     losses = target(tensor, classes, weight, 0, ignore_index)[0].sum()
     kept = classes != ignore_index
     weights = kept if weight is None else torch.where(kept, weight[torch.where(kept, classes, 0).long()], 0)
@@ -237,32 +223,29 @@ def _nll_loss(  # noqa: PLR0913, PLR0917 - the operator's schema, and the operat
     return (losses / total if reduction == 1 else losses), total
 
 
-def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _block_diag(tensors: Sequence[torch.Tensor]) -> Any:
     """Decompose as torch does, in the dtype of the kernel: the decomposition makes no difference between a number and a row of one."""
     kinds = ([tensor.dtype for tensor in tensors if tensor.dim()], [tensor.dtype for tensor in tensors if not tensor.dim()])
     whole, single = (functools.reduce(torch.promote_types, kind) if kind else None for kind in kinds)
     dtype = whole or single
     if whole is not None and single is not None:
         dtype = torch.result_type(torch.empty((1,), dtype=whole), torch.empty((), dtype=single))
-    made: torch.Tensor = _torch.decomposition_of(_aten.block_diag.default)([tensor.to(dtype) for tensor in tensors])
-    return made
+    return _torch.decomposition_of(_aten.block_diag.default)([tensor.to(dtype) for tensor in tensors])
 
 
-def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> torch.Tensor:
+def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
     """Decompose as torch does, which knows no numbers without dimensions and gives the wrong dtype without boundaries."""
     if any(value.dtype is torch.bool or value.is_complex() for value in (tensor, boundaries)):  # PyTorch refuses it
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     if not tensor.dim():
         of_one: torch.Tensor = _aten.bucketize.Tensor(tensor.unsqueeze(0), boundaries, out_int32=out_int32, right=right)
         return of_one.squeeze(0)
     if isinstance(boundaries.shape[0], int) and not boundaries.shape[0]:
         return torch.zeros_like(tensor, dtype=torch.int32 if out_int32 else torch.int64)
-    found: torch.Tensor = _torch.decomposition_of(_aten.bucketize.Tensor)(tensor, boundaries, out_int32=out_int32, right=right)
-    return found
+    return _torch.decomposition_of(_aten.bucketize.Tensor)(tensor, boundaries, out_int32=out_int32, right=right)
 
 
-def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
+def _glu(tensor: torch.Tensor, dim: int = -1) -> Any:
     """Return, for a tensor without elements, the half that is the result: ONNX's Split cannot halve nothing."""
     made: torch.Tensor = _STAYS
     if any(isinstance(size, int) and not size for size in tensor.shape):
@@ -270,17 +253,15 @@ def _glu(tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
     return made
 
 
-def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
     """Decompose as torch does, but with no index that counts from the end: `index_put` takes it, this operator refuses it."""
     if index.dtype is not torch.int64:  # PyTorch refuses it
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     places = torch.where(index < 0, torch.iinfo(index.dtype).max, index)
-    written: torch.Tensor = _torch.decomposition_of(_aten.index_copy.default)(tensor, dim, places, source)
-    return written
+    return _torch.decomposition_of(_aten.index_copy.default)(tensor, dim, places, source)
 
 
-def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
     """Fill a copy: torch's decomposition keeps strides of dense memory only, and checks indices also where nothing is filled.
 
     It makes an `index_copy`, which refuses indices that count from the end.
@@ -289,8 +270,7 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
         isinstance(value, (int, float)) and fits(value, torch.float16)
     )  # `scalar_tensor` is infinite
     if index.dtype is not torch.int64 or checked:  # PyTorch refuses it
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     filled: torch.Tensor = _aten.clone.default(tensor)
     if not any(isinstance(size, int) and not size for size in tensor.shape):
         size = tensor.shape[dim] if tensor.dim() else 1
@@ -298,16 +278,15 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
     return filled
 
 
-def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
     """Give a number a dimension: ONNX's ScatterND takes none without."""
     if tensor.dim() or mask.dim() or mask.dtype is not torch.bool:
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     written: torch.Tensor = _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source)
     return written.squeeze(0)
 
 
-def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> Any:
     """Copy the tensor where there is nothing to write: ONNX Runtime then refuses to scatter."""
     made: torch.Tensor = _STAYS
     if any(isinstance(size, int) and not size for size in source.shape):
@@ -315,13 +294,12 @@ def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: An
     return made
 
 
-def _as_strided_scatter(*_: Any, **__: Any) -> torch.Tensor:
+def _as_strided_scatter(*_: Any, **__: Any) -> Any:
     """Leave the operator as it is: torch's decomposition writes at offset 0 where none is given, the operator at the tensor's."""
-    stays: torch.Tensor = _STAYS
-    return stays
+    return _STAYS
 
 
-def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> Any:
     """Scale floats by whole exponents in float64, which rounds once, and what PyTorch multiplies by powers; PyTorch keeps the rest."""
     made: torch.Tensor = _STAYS
     if exponent.dtype is torch.bool or tensor.is_complex():
@@ -335,7 +313,7 @@ def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _power(tensor: torch.Tensor, exponent: Any) -> torch.Tensor:
+def _power(tensor: torch.Tensor, exponent: Any) -> Any:
     """Keep powers of booleans by booleans boolean, as PyTorch's kernel does; torch's shape function says whole numbers."""
     made: torch.Tensor = _STAYS
     if tensor.dtype is torch.bool and isinstance(exponent, bool):
@@ -343,11 +321,10 @@ def _power(tensor: torch.Tensor, exponent: Any) -> torch.Tensor:
     return made
 
 
-def _channel_shuffle(tensor: torch.Tensor, groups: int) -> torch.Tensor:
+def _channel_shuffle(tensor: torch.Tensor, groups: int) -> Any:
     """Copy the result of torch's decomposition, which is a view of the tensor where there is nothing to shuffle."""
     shuffled: torch.Tensor = _torch.decomposition_of(_aten.channel_shuffle.default)(tensor, groups)
-    copied: torch.Tensor = _aten.clone.default(shuffled, memory_format=suggested_format(tensor))
-    return copied
+    return _aten.clone.default(shuffled, memory_format=suggested_format(tensor))
 
 
 def _is_half(value: Any) -> bool:
@@ -360,43 +337,38 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, (int, torch.SymInt))
 
 
-def _nearest(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *scales: Any) -> torch.Tensor:
+def _nearest(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *scales: Any) -> Any:
     """Decompose as torch does, unless elements are repeated: ONNX Runtime rounds some places wrongly."""
     given = [scale for item in scales for scale in (item if isinstance(item, (list, tuple)) else [item]) if scale is not None]
     pairs = zip(output_size or (), tensor.shape[2:], strict=False)
     if all(float(scale).is_integer() for scale in given) and (
         given or all(statically_known_true(many % size == 0) for many, size in pairs)
     ):
-        stays: torch.Tensor = _STAYS
-        return stays
-    made: torch.Tensor = _torch.decomposition_of(target)(tensor, output_size, *scales)
-    return made
+        return _STAYS
+    return _torch.decomposition_of(target)(tensor, output_size, *scales)
 
 
-def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> Any:
     """Make an ordinary pool of an adaptive one whose windows all have the same size; the others have an ONNX function."""
     sizes: Sequence[Any] = tensor.shape[-len(output_size) :]
-    stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
     pairs = list(zip(sizes, output_size, strict=True))
     if not tensor.is_floating_point():  # PyTorch refuses it
-        return stays
+        return _STAYS
     if any(not isinstance(size, int) and wanted != 1 for size, wanted in pairs) or any(size == 0 or wanted == 0 for size, wanted in pairs):
-        return stays
+        return _STAYS
     if any(size % wanted for size, wanted in pairs):
-        return stays
+        return _STAYS
     if all(wanted == 1 for wanted in output_size):
         lowered = torch.argmax(tensor.flatten(-len(output_size)), -1)
         return tensor.amax(tuple(range(-len(output_size), 0)), keepdim=True), lowered.reshape([*lowered.shape, *output_size])
     pool = _aten.max_pool2d_with_indices if len(output_size) == 2 else _aten.max_pool3d_with_indices  # noqa: PLR2004 - dimensions
-    pooled: tuple[torch.Tensor, torch.Tensor] = pool(tensor, [size // wanted for size, wanted in zip(sizes, output_size, strict=True)])
-    return pooled
+    return pool(tensor, [size // wanted for size, wanted in zip(sizes, output_size, strict=True)])
 
 
-def _native_dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: FBT001 - the schema
+def _native_dropout(tensor: torch.Tensor, p: float, train: bool | None) -> Any:  # noqa: FBT001 - the schema
     """Drop nothing outside training."""
     if train is not False:
-        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-        return stays
+        return _STAYS
     del p
     return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
 
@@ -408,19 +380,17 @@ def _rrelu(  # noqa: PLR0913, PLR0917 - the operator's schema
     upper: float = 1 / 3,
     training: bool = False,  # noqa: FBT001, FBT002 - same
     generator: Any = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """Replace `rrelu` in eval mode by a leaky ReLU with the mean of both slopes."""
     if training:
-        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-        return stays
+        return _STAYS
     del generator
     return _aten.leaky_relu.default(tensor, (lower + upper) / 2), noise.clone()
 
 
-def _convolution(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
+def _convolution(tensor: torch.Tensor, *arguments: Any) -> Any:
     """Drop the flags of cuDNN, which the CPU ignores."""
-    made: torch.Tensor = _aten.convolution.default(tensor, *arguments[:8])
-    return made
+    return _aten.convolution.default(tensor, *arguments[:8])
 
 
 def _whole_convolution(  # noqa: PLR0913, PLR0917 - the operator's schema
@@ -433,16 +403,14 @@ def _whole_convolution(  # noqa: PLR0913, PLR0917 - the operator's schema
     transposed: bool,  # noqa: FBT001 - same
     output_padding: Sequence[int],
     groups: int,
-) -> torch.Tensor:
+) -> Any:
     """Give a convolution one number per dimension, as ONNX wants them, where its lists have one for all dimensions."""
     dims = weight.dim() - 2
     lists = (stride, padding, dilation, output_padding)
     if all(len(numbers) == dims for numbers in lists):
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     steps, pads, distances, ends = ([*numbers] * dims if len(numbers) == 1 else [*numbers] for numbers in lists)
-    made: torch.Tensor = _aten.convolution.default(tensor, weight, bias, steps, pads, distances, transposed, ends, groups)
-    return made
+    return _aten.convolution.default(tensor, weight, bias, steps, pads, distances, transposed, ends, groups)
 
 
 def _trilinear(  # noqa: PLR0913, PLR0917 - the operator's schema
@@ -508,21 +476,19 @@ def _scaled(function: Callable[..., Any], *args: Any) -> Any:
     return function(*tensors, value=value)
 
 
-def _fake_quantize(tensor: torch.Tensor, scale: float, zero_point: int, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake_quantize(tensor: torch.Tensor, scale: float, zero_point: int, low: int, high: int) -> Any:
     """Decompose `aten.fake_quantize_per_tensor_affine_cachemask`: the rounded tensor, and where nothing was clipped."""
     if tensor.dtype is not torch.float32 or not isinstance(scale, float) or not isinstance(zero_point, int):
-        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-        return stays
+        return _STAYS
     return _quantized(tensor, torch.full((), scale, dtype=torch.float32, device=tensor.device), zero_point, low, high)
 
 
 def _fake_quantize_by_tensors(  # noqa: PLR0913, PLR0917 - the operator's schema
     tensor: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, low: int, high: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """Do the same with a scale, a zero point and a switch that are tensors."""
     if tensor.dtype is not torch.float32 or scale.dtype is not torch.float32 or zero_point.dtype.is_floating_point:
-        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-        return stays
+        return _STAYS
     rounded, inside = _quantized(tensor, scale.reshape(()), zero_point.reshape(()), low, high)
     on = enabled.reshape(()) != 0
     return torch.where(on, rounded, tensor), inside | ~on
@@ -530,11 +496,10 @@ def _fake_quantize_by_tensors(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 def _fake_quantize_channels(  # noqa: PLR0913, PLR0917 - the operator's schema
     tensor: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, low: int, high: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """Decompose `aten.fake_quantize_per_channel_affine_cachemask`, whose kernel takes all beyond int64 for the smallest integer."""
     if tensor.dtype is not torch.float32 or scale.dtype is not torch.float32 or zero_point.dtype.is_floating_point:
-        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-        return stays
+        return _STAYS
     shape = [-1 if place == axis % tensor.dim() else 1 for place in range(tensor.dim())]
     factor, zero = scale.reshape(shape), zero_point.reshape(shape)
     level = torch.round(tensor * factor.reciprocal()) + zero

@@ -11,7 +11,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
 from ortlens.backend.lowering.lowered import LoweredGraph
-from ortlens.backend.lowering.provenance import input_name
+from ortlens.backend.lowering.provenance import input_name, layout_text
 from ortlens.backend.lowering.returned_views import without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
 from ortlens.progress import progress
@@ -169,11 +169,7 @@ def _alike(first: Any, second: Any) -> bool:
     """Tell whether two example values belong to the same input."""
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
     # As text: to compare symbolic sizes themselves would add guards.
-    return both and _layout_text(first) == _layout_text(second)
-
-
-def _layout_text(value: torch.Tensor) -> str:
-    return f"{value.dtype} {list(map(str, value.shape))} {list(map(str, value.stride()))}"
+    return both and layout_text(first) == layout_text(second)
 
 
 def needs_gradient(inputs: Sequence[Any]) -> bool:

@@ -18,6 +18,7 @@ import torch.fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
+from ortlens.backend.lowering import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -199,9 +200,8 @@ def _is_deciding(node: torch.fx.Node) -> bool:
 
 def _inner_graphs(node: torch.fx.Node) -> Iterator[torch.fx.Graph]:
     """Yield the graphs that a node calls, such as that of a block under another autocast."""
-    owner = node.graph.owning_module
     for source in node.all_input_nodes:
-        module = getattr(owner, str(source.target), None) if source.op == "get_attr" else None
+        module = provenance.attribute_of(source)
         if isinstance(module, torch.fx.GraphModule):
             yield module.graph
 

@@ -82,19 +82,17 @@ def _staged(x: torch.Tensor, axes: Sequence[int], *, keepdim: bool) -> torch.Ten
     return x if keepdim else x.squeeze(tuple(axes))
 
 
-def _sum(x: torch.Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:  # noqa: FBT001, FBT002 - schema
-    axes, stays = _dims(x, dim), _STAYS
+def _sum(x: torch.Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:  # noqa: FBT001, FBT002 - schema
+    axes = _dims(x, dim)
     if dtype not in (None, x.dtype) or not is_long(x, axes):
-        unchanged: torch.Tensor = stays
-        return unchanged
+        return _STAYS
     return _staged(x, axes, keepdim=keepdim)
 
 
-def _mean(x: torch.Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:  # noqa: FBT001, FBT002 - schema
+def _mean(x: torch.Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:  # noqa: FBT001, FBT002 - schema
     axes = _dims(x, dim)
     if dtype not in (None, x.dtype) or not is_long(x, axes):
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     wide = x.to(torch.float32)
     mean: torch.Tensor = _staged(wide, axes, keepdim=keepdim) / _count(x, axes)
     return mean.to(x.dtype)
@@ -109,16 +107,14 @@ def _not_negative(number: Any) -> Any:
     return number if statically_known_true(number >= 0) else torch.sym_max(number, 0)  # type: ignore[no-untyped-call]  # in torch itself
 
 
-def _var(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
-    found: torch.Tensor = _STAYS
-    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0] if is_long(x, _dims(x, dim)) else found
+def _var(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0] if is_long(x, _dims(x, dim)) else _STAYS
 
 
-def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     axes = _dims(x, dim)
     if not is_long(x, axes):
-        stays: tuple[torch.Tensor, torch.Tensor] = _STAYS
-        return stays
+        return _STAYS
     wide = x.to(torch.float32)
     center = wide.mean(axes, keepdim=True)
     away = wide - center
@@ -128,49 +124,43 @@ def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepd
     return spread.to(x.dtype), center.to(x.dtype)
 
 
-def _vector_norm(x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:  # noqa: A002, FBT001, FBT002 - schema
+def _vector_norm(x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002, FBT001, FBT002 - schema
     axes = _dims(x, dim)
     if dtype is not None or ord in (0, math.inf, -math.inf) or not is_long(x, axes):
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     size = x.to(torch.float32).abs()
     powers = size if ord == 1 else size * size if ord == 2 else size**ord  # noqa: PLR2004 - the usual norms
     added = powers.sum(axes, keepdim=keepdim)
     return (added if ord == 1 else added.sqrt() if ord == 2 else added ** (1 / ord)).to(x.dtype)  # noqa: PLR2004 - same
 
 
-def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     wanted = x.dtype if dtype is None else dtype
     if wanted not in _NARROW or not x.dim() or not _is_more(x.shape[dim], LONG):
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     added: torch.Tensor = _aten.cumsum.default(x.to(wanted).to(torch.float64), dim)
     return added.to(wanted)
 
 
-def _group_norm(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, ...]:
+def _group_norm(x: torch.Tensor, *given: Any) -> Any:
     _, _, n, c, hxw, group, _ = given
     if not is_long(x.reshape(n, group, c // group, hxw), [2, 3]):
-        stays: tuple[torch.Tensor, ...] = _STAYS
-        return stays
+        return _STAYS
     return _written_out(_aten.native_group_norm.default, x, *given)
 
 
-def _layer_norm(x: torch.Tensor, normalized_shape: Sequence[Any], *given: Any) -> tuple[torch.Tensor, ...]:
+def _layer_norm(x: torch.Tensor, normalized_shape: Sequence[Any], *given: Any) -> Any:
     if not is_long(x, range(x.dim() - len(normalized_shape), x.dim())):
-        stays: tuple[torch.Tensor, ...] = _STAYS
-        return stays
+        return _STAYS
     return _written_out(_aten.native_layer_norm.default, x, normalized_shape, *given)
 
 
-def _instance_norm(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, ...]:
+def _instance_norm(x: torch.Tensor, *given: Any) -> Any:
     if not is_long(x, [0, *range(2, x.dim())]):
-        stays: tuple[torch.Tensor, ...] = _STAYS
-        return stays
+        return _STAYS
     return _written_out(_BATCH_NORM, x, *given)
 
 
-def _written_out(target: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+def _written_out(target: Any, *args: Any) -> Any:
     """Decompose a normalisation as PyTorch does, which takes the variance and the mean with `var_mean`."""
-    made: tuple[torch.Tensor, ...] = _STAYS if has_mixed_types(*args) else _torch.decomposition_of(target)(*args)
-    return made
+    return _STAYS if has_mixed_types(*args) else _torch.decomposition_of(target)(*args)

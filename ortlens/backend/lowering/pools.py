@@ -22,27 +22,23 @@ _aten = torch.ops.aten
 _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
 
 
-def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> Any:
     """Pool by windows if there are few, else as torch decomposes `aten._adaptive_avg_pool2d`: to a pool that needs channels."""
     empty = any(isinstance(size, int) and not size for size in (*tensor.shape, *output_size))
     if empty or not tensor.is_floating_point():  # PyTorch refuses integers
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     if _are_known(tensor.shape[-2:], output_size) and not _are_even(tensor.shape[-2:], output_size) and sum(output_size) <= MOST_WINDOWS:
         return _means(tensor, output_size)
-    decomposed: torch.Tensor = _torch.decomposition_of(_aten._adaptive_avg_pool2d.default)(tensor, output_size)  # noqa: SLF001 - an operator's name
-    return decomposed
+    return _torch.decomposition_of(_aten._adaptive_avg_pool2d.default)(tensor, output_size)  # noqa: SLF001 - an operator's name
 
 
-def adaptive_average_3d(tensor: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+def adaptive_average_3d(tensor: torch.Tensor, output_size: Sequence[int]) -> Any:
     """Decompose `aten._adaptive_avg_pool3d`, which torch does not decompose."""
     sizes = tensor.shape[-3:]
     if not _are_known(sizes, output_size) or 0 in sizes or 0 in output_size or not tensor.is_floating_point():
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     if _are_even(sizes, output_size):
-        pooled: torch.Tensor = _aten.avg_pool3d.default(tensor, [size // wanted for size, wanted in zip(sizes, output_size, strict=True)])
-        return pooled
+        return _aten.avg_pool3d.default(tensor, [size // wanted for size, wanted in zip(sizes, output_size, strict=True)])
     return _means(tensor, output_size) if sum(output_size) <= MOST_WINDOWS else _STAYS
 
 
@@ -66,7 +62,7 @@ def maximum_backward_of(dims: int) -> Callable[..., torch.Tensor]:
     return backward
 
 
-def average_backward_of(dims: int) -> Callable[..., torch.Tensor]:
+def average_backward_of(dims: int) -> Any:
     """Make the decomposition of the gradient of an average pool over some number of dimensions."""
 
     def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
@@ -78,11 +74,10 @@ def average_backward_of(dims: int) -> Callable[..., torch.Tensor]:
         ceil_mode: bool,  # noqa: FBT001 - same
         count_include_pad: bool,  # noqa: FBT001 - same
         divisor: int | None,
-    ) -> torch.Tensor:
+    ) -> Any:
         del ceil_mode  # the number of windows is in the shape of the gradient
         if not _is_convolved(grad, tensor):
-            stays: torch.Tensor = _STAYS
-            return stays
+            return _STAYS
         windows, pads = _each(kernel, dims), _each(padding, dims)
         steps = _each(stride, dims) if stride else windows
         for place, form in enumerate(zip(windows, steps, pads, strict=True)):
@@ -94,13 +89,12 @@ def average_backward_of(dims: int) -> Callable[..., torch.Tensor]:
     return backward
 
 
-def adaptive_average_backward(grad: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+def adaptive_average_backward(grad: torch.Tensor, tensor: torch.Tensor) -> Any:
     """Decompose the gradient of an adaptive average pool whose windows all have the same size."""
     dims = grad.dim() - 2 if grad.dim() > 3 else 2  # noqa: PLR2004 - with or without a batch
     wanted = grad.shape[-dims:]
     if not _is_convolved(grad, tensor) or not _are_even(tensor.shape[-dims:], wanted):
-        stays: torch.Tensor = _STAYS
-        return stays
+        return _STAYS
     windows = [size // made for size, made in zip(tensor.shape[-dims:], wanted, strict=True)]
     count = 1
     for window in windows:
@@ -108,7 +102,7 @@ def adaptive_average_backward(grad: torch.Tensor, tensor: torch.Tensor) -> torch
     return _spread(grad / count, tensor, windows, windows, [0] * dims)
 
 
-def _spread(grad: torch.Tensor, tensor: torch.Tensor, windows: list[int], steps: list[int], pads: list[int]) -> torch.Tensor:
+def _spread(grad: torch.Tensor, tensor: torch.Tensor, windows: list[int], steps: list[int], pads: list[int]) -> Any:
     """Give each element of the input the sum of the gradients of the windows that cover it."""
     dims = len(windows)
     sizes = tensor.shape[-dims:]
@@ -124,8 +118,7 @@ def _spread(grad: torch.Tensor, tensor: torch.Tensor, windows: list[int], steps:
     layout = suggested_format(tensor) if dims == 2 else torch.contiguous_format  # noqa: PLR2004 - the kernels differ
     if layout is torch.contiguous_format and is_contiguous(spread):
         return spread
-    laid: torch.Tensor = _aten.clone.default(spread, memory_format=layout)
-    return laid
+    return _aten.clone.default(spread, memory_format=layout)
 
 
 def _counts(grad: torch.Tensor, dim: int, form: tuple[int, int, int], size: int, *, padded: bool) -> torch.Tensor | int:

@@ -174,6 +174,11 @@ def dtype_text(value: Any) -> str | None:
     return {"SymInt": "int", "SymFloat": "float", "SymBool": "bool"}.get(kind, kind if value is not None else None)
 
 
+def layout_text(tensor: torch.Tensor) -> str:
+    """Write the dtype, sizes and strides of a tensor: to compare symbols themselves would add guards."""
+    return f"{tensor.dtype} {list(map(str, tensor.shape))} {list(map(str, tensor.stride()))}"
+
+
 def attribute_of(node: torch.fx.Node) -> object:
     """Return the attribute that a `get_attr` node reads; None for every other node."""
     owner = node.graph.owning_module

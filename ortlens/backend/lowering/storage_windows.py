@@ -23,13 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _aten = torch.ops.aten
-_COPIES = (
-    _aten.copy.default,
-    _aten.select_scatter.default,
-    _aten.slice_scatter.default,
-    _aten.diagonal_scatter.default,
-    _aten.as_strided_scatter.default,
-)
+PART_WRITERS = (_aten.select_scatter.default, _aten.slice_scatter.default, _aten.diagonal_scatter.default)
+_COPIES = (_aten.copy.default, *PART_WRITERS, _aten.as_strided_scatter.default)
 
 
 def keeps_storage_of(node: torch.fx.Node) -> torch.fx.Node | None:

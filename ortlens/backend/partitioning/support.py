@@ -19,7 +19,7 @@ from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.returned_views import base_of, owner_of
-from ortlens.backend.lowering.storage_windows import keeps_storage_of
+from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.partitioning.slow_functions import slow_in_ort
 from ortlens.backend.partitioning.wrong_functions import wrong_for
@@ -273,7 +273,7 @@ def _needs_storage(node: torch.fx.Node, *, returned: bool) -> str | None:
     name = provenance.target_name(node)
     if name in _WINDOWS:
         return f"{name} reads the storage behind a tensor, not its values"
-    if name not in _PART_WRITERS:
+    if node.target not in PART_WRITERS:
         return None
     if may_overlap_itself(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node, by the schema
         return f"{name} writes into a tensor whose elements share memory"
@@ -284,7 +284,6 @@ _WINDOWS = (
     *("aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"),
     "aten.sym_storage_offset.default",
 )
-_PART_WRITERS = ("aten.select_scatter.default", "aten.slice_scatter.default", "aten.diagonal_scatter.default")
 
 
 def _is_float_number(node: torch.fx.Node) -> bool:
