@@ -5,14 +5,14 @@ Each suspect is tested by disabling it: without the cause, the value is right. N
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
 from ortlens.lens.shadow_sessions import uncounted
-from ortlens.lens.verify.as_converted import as_converted
-from ortlens.lens.verify.inner_values import InnerValues, session_with
+from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.verify.verdicts import Verdict, judge
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortlens.backend.context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.lockstep import Step
-    from ortlens.lens.verify.partition_check import PartitionCheck, Reference
+    from ortlens.lens.verify.partition_check import PartitionCheck
     from ortlens.lens.verify.single_ops import SingleOps
 
 OPTIMIZERS: tuple[str, ...] = (
@@ -45,12 +45,7 @@ OPTIMIZERS: tuple[str, ...] = (
 
 Source: `onnxruntime/core/optimizer/graph_transformer_utils.cc`. A test compares them with the log of the installed version."""
 
-_LEVELS = (
-    ("basic", "ORT_ENABLE_BASIC"),
-    ("extended", "ORT_ENABLE_EXTENDED"),
-    ("layout", "ORT_ENABLE_LAYOUT"),
-    ("all", "ORT_ENABLE_ALL"),
-)
+_LEVELS = ("basic", "extended", "layout", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,59 +66,46 @@ class Bisection:
         self._check = check
         self._context = context
         self._ops = ops
+        self._module = check.runner.partition.module
 
-    def cause(self, suspect: Verdict, reference: Reference) -> Cause:
+    def cause(self, suspect: Verdict, step: Step) -> Cause:
         """Find the cause of a wrong value; of kind `unknown` if the value stays wrong with each suspect disabled."""
-
-        def is_right(runner: PartitionRunner, **settings: Any) -> bool:
-            return self._is_right(suspect, reference, runner, **settings)
-
+        is_right = functools.partial(self._is_right, suspect, step)
         if suspect.scope == "value":  # these are computed without ONNX Runtime's rewrites
             return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
-        runner = self._check.runner
-        if is_right(runner):
+        if is_right():
             text = "a new session of the same model is right: the one in use holds weights from before a change that was not noticed"
             return Cause(kind="stale", node=suspect.node, text=text)
-        if is_right(runner, level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
-            return self._rewrite(suspect.node, lambda **settings: is_right(runner, **settings))
+        if is_right(level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
+            return self._rewrite(suspect.node, is_right)
         return self._earlier(suspect.node, is_right)
 
-    def _is_right(self, suspect: Verdict, reference: Reference, runner: PartitionRunner, **settings: Any) -> bool:
-        """Tell whether the value is right with other settings; False if ONNX Runtime cannot run them."""
+    def _is_right(self, suspect: Verdict, step: Step, make_runner: Callable[[], PartitionRunner] | None = None, **settings: Any) -> bool:
+        """Tell whether the value is right with another runner or other settings; False if ONNX Runtime cannot run them."""
         try:
-            made = self._made(suspect, runner, **settings)
-        except Exception:  # noqa: BLE001 - a setting that does not run explains nothing
+            runner = self._check.runner if make_runner is None else make_runner()
+            made = self._computed(suspect, step, runner, **settings)
+        except Exception:  # noqa: BLE001 - a model or setting that does not run explains nothing
             return False
         again = Verdict(node=suspect.node, scope=suspect.scope, place=suspect.place, line_of=suspect.line_of)
-        judge(again, made, reference.eager, reference.double, self._check.tolerances)
+        judge(again, made, step.eager, step.double, self._check.tolerances)
         return again.ok is True
 
-    def _made(self, suspect: Verdict, runner: PartitionRunner, **settings: Any) -> Any:
+    def _computed(self, suspect: Verdict, step: Step, runner: PartitionRunner, **settings: Any) -> Any:
         args = self._check.args
         if suspect.scope == "value":
-            inner = InnerValues(runner, args)
-            return inner.take(next(node for node, name in inner.names.items() if name == suspect.onnx_value))
-        session = session_with(runner, args, **settings)
-        outputs = uncounted(runner, session)(*args)
-        return outputs[self._output_place(suspect)]
-
-    def _output_place(self, suspect: Verdict) -> int:
-        names = [node.name for node in self._check.runner.partition.outputs]
-        graph = self._check.runner.partition.module.graph
-        return names.index(list(graph.nodes)[suspect.place].name)
+            return InnerValues(runner, args).take(step.node)
+        outputs = uncounted(runner, session_with(runner, args, **settings))(*args)
+        return outputs[[node.name for node in runner.partition.outputs].index(step.node.name)]
 
     def _wrong_alone(self, suspect: Verdict) -> Cause | None:
         """Find the operator that is wrong when converted alone: that of the value, or one before it whose value the model does not hold."""
-        candidates = self._unseen_before(suspect)
-        nodes = list(self._check.runner.partition.module.graph.nodes)
-        makers = {nodes.index(verdict.line_of): verdict for verdict in candidates if verdict.line_of is not None}
-        for place, step in zip(
-            _call_places(nodes), steps(self._check.runner.partition.module, self._check.args, double=False), strict=True
-        ):
-            verdict = makers.get(place)
+        makers = {verdict.line_of: verdict for verdict in self._unseen_before(suspect)}
+        for step in steps(self._module, self._check.args, double=False):
+            verdict = makers.get(step.node)
             if verdict is None:
                 continue
-            wrong = [found for found in self._ops.verdicts(step, place, self._check.tolerances) if found.ok is False]
+            wrong = [found for found in self._ops.verdicts(step, self._check.tolerances) if found.ok is False]
             if wrong:
                 return self._blamed(verdict, wrong[0], step)
         return None
@@ -151,7 +133,7 @@ class Bisection:
         if verdict.ok is None:
             verdict.ok, verdict.comparison, verdict.tolerance, verdict.note = False, alone.comparison, alone.tolerance, ""
             verdict.add("the model does not hold this value; figures of the operator converted by itself")
-        if self._ops.is_right_on_copies(step, alone.place, self._check.tolerances):
+        if self._ops.is_right_on_copies(step, self._check.tolerances):
             text = f"{target} is right on plain copies of its inputs: ONNX Runtime reads the memory of an input otherwise than PyTorch"
             return Cause(kind="memory", node=verdict.node, text=text)
         clashes = alone.comparison is not None and alone.comparison.clashes > 0  # an overflow, or NaN on one side: that is no rounding
@@ -165,7 +147,8 @@ class Bisection:
 
     def _rewrite(self, node: str, is_right: Callable[..., bool]) -> Cause:
         """Find the rewrite of ONNX Runtime without which the value is right."""
-        level = next((name for name, key in _LEVELS if not is_right(level=getattr(onnxruntime.GraphOptimizationLevel, key))), "all")
+        levels = onnxruntime.GraphOptimizationLevel
+        level = next((name for name in _LEVELS if not is_right(level=getattr(levels, f"ORT_ENABLE_{name.upper()}"))), "all")
         names = _narrowed(OPTIMIZERS, lambda without: is_right(without=without))
         if names is None:
             text = (
@@ -174,37 +157,25 @@ class Bisection:
             return Cause(kind="ort", node=node, text=text)
         which = f"rewrite {names[0]} causes" if len(names) == 1 else f"rewrites {' and '.join(names)} cause"
         text = f"ONNX Runtime's {which} it, from optimisation level {level} on: right without"
-        if self._makes_it_alone(names, is_right):
+        if not is_right(without=[name for name in OPTIMIZERS if name not in names]):
             text += ", wrong without all others"
         return Cause(kind="ort", node=node, optimizers=names, text=text)
 
-    def _makes_it_alone(self, names: Sequence[str], is_right: Callable[..., bool]) -> bool:
-        return not is_right(without=[name for name in OPTIMIZERS if name not in names])
-
     def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
         """Try suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
-        if self._context.options.pre_ort_model_transforms and self._is_right_anew(is_right, optimized=True):
+        anew = functools.partial(as_converted, self._check.runner, self._context, self._check.args)
+        if self._context.options.pre_ort_model_transforms and is_right(functools.partial(anew, optimized=True)):
             return Cause(kind="transform", node=node, text="pre_ort_model_transforms causes it: the model is right without these")
-        if self._is_right_anew(is_right, optimized=False):
+        if is_right(anew):
             text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"
             return Cause(kind="optimizer", node=node, text=text)
         return Cause(kind="unknown", node=node, text="no single operator or rewrite causes it")
-
-    def _is_right_anew(self, is_right: Callable[..., bool], *, optimized: bool) -> bool:
-        try:
-            return is_right(as_converted(self._check.runner, self._context, self._check.args, optimized=optimized))
-        except Exception:  # noqa: BLE001 - a model that does not run explains nothing
-            return False
 
 
 def _dtype(verdict: Verdict) -> str:
     value = None if verdict.line_of is None else verdict.line_of.meta.get("val")
     first = next(iter(value), None) if isinstance(value, (tuple, list)) else value
     return str(getattr(first, "dtype", "its own dtype")).removeprefix("torch.")
-
-
-def _call_places(nodes: Sequence[Any]) -> list[int]:
-    return [place for place, node in enumerate(nodes) if node.op == "call_function"]
 
 
 def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -> tuple[str, ...] | None:

@@ -17,7 +17,6 @@ from ortlens import _torch
 from ortlens.lens.verify.call_outcome import Outcome, Part, outcome_of
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.lens.verify.float64_run import Float64Run
-from ortlens.lens.verify.lockstep import Missing
 from ortlens.lens.verify.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.call_state import CallState
 
 _UNSTEADY = "no verdict: PyTorch's own results differ between two calls"
-_UNKNOWN = Missing("not asked for")
 _GIVEN = {"result": "returned", "gradient": "computed"}
 _OTHER_NUMBERS = "the generator is in another state after the call: other random numbers were drawn"
 
@@ -135,7 +133,7 @@ class CallCheck:
             if ours is None or theirs is None:
                 _one_sided(verdict, ours, theirs)
             else:
-                _judge_part(verdict, ours, theirs, doubles.get(name, _UNKNOWN), self.tolerances)
+                _judge_part(verdict, ours, theirs, doubles.get(name), self.tolerances)
             yield verdict
         if compiled.gradient_error is not None or expected.gradient_error is not None:
             yield self._errors("gradients", compiled.gradient_error, expected.gradient_error)
@@ -192,7 +190,6 @@ def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, toleran
         verdict.ok, verdict.note = False, f"{_dtype(ours)} from the compiled function, {_dtype(theirs)} from PyTorch"
         return
     judge(verdict, ours.value, theirs.value, double, tolerances)
-    verdict.note = verdict.note.removeprefix(f"no float64 run: {_UNKNOWN.reason}").removeprefix("; ")
     for wrong in _other_differences(ours, theirs):
         verdict.ok = False
         verdict.add(wrong)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.lens.shadow_sessions import uncounted
-from ortlens.lens.verify.as_converted import as_converted
 from ortlens.lens.verify.bisect import Bisection, Cause
 from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
+from ortlens.lens.verify.inner_values import as_converted
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
-from ortlens.lens.verify.verdicts import Verdict
+from ortlens.lens.verify.verdicts import Verdict, unchecked
 from ortlens.lens.watching import around_runs
 from ortlens.trace.guard import lens_failed
 
@@ -170,11 +170,11 @@ class CheckedPartitions:
                 self._failed = True
                 lens_failed(self._recorder, "comparing numbers", raised)
                 continue
-            node, text = raised.node, f"PyTorch raises {type(raised.error).__name__} for these inputs, and ONNX Runtime returns a value"
-            place = list(node.graph.nodes).index(node)
-            suspect = Verdict(node=node.name, scope="op" if self._per_op else "value", place=place, ok=False, line_of=node)
+            text = f"PyTorch raises {type(raised.error).__name__} for these inputs, and ONNX Runtime returns a value"
+            (suspect,) = unchecked([raised.node], "op" if self._per_op else "value", "")
+            suspect.ok = False
             self._merge(self.checked[runner], [suspect])
-            self._explain(runner, suspect, Cause(kind="check", node=node.name, text=text))
+            self._explain(runner, suspect, Cause(kind="check", node=suspect.node, text=text))
 
     def _leave_out(self, runner: PartitionRunner, known: Checked) -> None:
         self.cut_short = known.is_cut_short = True
@@ -200,13 +200,11 @@ class CheckedPartitions:
         check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=whole, budget=self._budget)
         check.run(outputs, self._step)
         self._note_end(known, whole=check.is_whole)
-        for suspect, reference in check.suspects:
-            if self._budget.is_over():
-                self._explain(
-                    runner, suspect, Cause(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self._budget.over}")
-                )
-            else:
-                self._explain(runner, suspect, Bisection(check, self._contexts[runner], ops).cause(suspect, reference))
+        for suspect, step in check.suspects:
+            cause = Cause(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self._budget.over}")
+            if not self._budget.is_over():
+                cause = Bisection(check, self._contexts[runner], ops).cause(suspect, step)
+            self._explain(runner, suspect, cause)
         if check.spoilt_outputs():
             for origin in check.origins[:1]:
                 self._report_origin(runner, origin)
@@ -215,17 +213,16 @@ class CheckedPartitions:
 
     def _check_ops(self, runner: PartitionRunner, args: tuple[Any, ...], known: Checked, ops: SingleOps) -> None:
         """Check operators one by one; those that the time is not enough for are listed."""
-        places = {node: place for place, node in enumerate(runner.partition.module.graph.nodes)}
-        left = {node: place for node, place in places.items() if node.op == "call_function" and node.target is not operator.getitem}
-        for step in steps(runner.partition.module, args, double=False):
+        module = runner.partition.module
+        left = {node: None for node in module.graph.nodes if node.op == "call_function" and node.target is not operator.getitem}
+        for step in steps(module, args, double=False):
             if self._budget.is_over():
                 break
-            self._merge(known, list(ops.verdicts(step, places[step.node], self._tolerances)))
+            self._merge(known, list(ops.verdicts(step, self._tolerances)))
             left.pop(step.node, None)
             self._step(1)
         if not known.compared:
-            note = f"not compared: {self._budget.over}"
-            self._merge(known, [Verdict(node=node.name, scope="op", place=place, note=note, line_of=node) for node, place in left.items()])
+            self._merge(known, unchecked(list(left), "op", f"not compared: {self._budget.over}"))
         self._note_end(known, whole=not left)
 
     def _note_end(self, known: Checked, *, whole: bool) -> None:
@@ -292,5 +289,5 @@ def _badness(verdict: Verdict) -> tuple[int, float]:
 
 
 def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
-    places = {node.name: place for place, node in enumerate(runner.partition.module.graph.nodes)}
-    return [Verdict(node=node.name, scope="output", place=places[node.name], note=note, line_of=node) for node in runner.partition.outputs]
+    (output,) = runner.partition.module.graph.find_nodes(op="output")
+    return unchecked(output.all_input_nodes, "output", note)

@@ -8,7 +8,6 @@ shows in the outputs of the session that really runs, which are compared separat
 from __future__ import annotations
 
 import contextlib
-import operator
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,14 +16,18 @@ import onnxruntime
 import torch
 import torch.fx
 
+from ortlens.backend.conversion import converter
+from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes, wide_value
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime.binding import Output
-from ortlens.lens.shadow_sessions import WeightChanged, shadow_session_of, uncounted
+from ortlens.lens.shadow_sessions import WeightChanged, shadow_session_of, uncounted, variant_of
+from ortlens.lens.verify.lockstep import maker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ortlens.backend.context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
 
 Level: TypeAlias = onnxruntime.GraphOptimizationLevel
@@ -35,82 +38,106 @@ GROUP_BYTES = 1 << 30
 """Bytes of the values of one run; a partition with more is run several times."""
 
 
-def makers(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
-    """Return the node that computes a value, and the place of its output; None for an operator with one output."""
-    if node.target is operator.getitem and isinstance(place := node.args[1], int):
-        return node.all_input_nodes[0], place
-    return node, None
-
-
-def names_of(node: torch.fx.Node) -> tuple[str, ...]:
+def _names_of(node: torch.fx.Node) -> tuple[str, ...]:
     """Return possible names of a node's value in the model, the likeliest first; see `conversion.converter`."""
-    maker, place = makers(node)
+    maker, place = maker_of(node)
     return (node.name,) if place is None else (f"{maker.name}.{place}", node.name)
 
 
 class InnerValues:
     """ONNX Runtime's values of one call of a partition. A group runs when its first value is requested; each value is returned once."""
 
-    def __init__(
-        self,
-        runner: PartitionRunner,
-        args: Sequence[Any],
-        *,
-        only_beside: Container[torch.fx.Node] = (),
-    ) -> None:
-        """Find the values that the model holds; those of the nodes `only_beside` are not needed."""
-        self._runner, self._args = runner, args
-        held = {name for node in runner.model.graph.node for name in node.output if name}
-        held |= {tensor.name for tensor in runner.model.graph.initializer}
-        calls = [node for node in runner.partition.module.graph.nodes if node.op == "call_function" and is_single(node.meta.get("val"))]
-        wanted = [node for node in calls if node not in only_beside]
-        found = {node: name for node in wanted if (name := next(filter(held.__contains__, names_of(node)), None))}
-        self._groups = list(_groups(found))
+    def __init__(self, runner: PartitionRunner, args: Sequence[Any], whole: Callable[[], PartitionRunner | None] = lambda: None) -> None:
+        """Find the values that the model holds; those that it lost are taken from a runner that `whole` makes if needed."""
+        self._args = args
+        self._names: dict[torch.fx.Node, str] = {}
+        self._holders: dict[torch.fx.Node, PartitionRunner] = {}
         self._values: dict[torch.fx.Node, Any] = {}
-        self.names: dict[torch.fx.Node, str] = found
-        self.failures: dict[torch.fx.Node, str] = {}
+        self._failures: dict[torch.fx.Node, str] = {}
+        calls = [node for node in runner.partition.module.graph.nodes if node.op == "call_function"]
+        groups = self._find(runner, calls)
+        lost = [node for node in calls if node not in self._names]
+        if any(isinstance(node.meta.get("val"), torch.Tensor) for node in lost) and (other := whole()) is not None:
+            groups += self._find(other, lost)
+        self._group_of = {node: group for group in groups for node in group}
+
+    def _find(self, runner: PartitionRunner, nodes: Sequence[torch.fx.Node]) -> list[list[torch.fx.Node]]:
+        """Find which of the nodes have a value in the model of a runner, in groups to run together."""
+        values = {name for node in runner.model.graph.node for name in node.output if name}
+        values |= {tensor.name for tensor in runner.model.graph.initializer}
+        singles = [node for node in nodes if is_single(node.meta.get("val"))]
+        found = {node: name for node in singles if (name := next(filter(values.__contains__, _names_of(node)), None))}
+        self._names |= found
+        self._holders |= dict.fromkeys(found, runner)
+        return list(_groups(found))
 
     def take(self, node: torch.fx.Node) -> Any:
-        """Take the value of a node, in the order of the graph; None if the model does not hold it or the run failed (see `failures`)."""
-        if node not in self.names or node in self.failures:
-            return None
-        if node not in self._values:
-            self._run(next(group for group in self._groups if node in group))
+        """Take the value of a node, in the order of the graph; None if no model holds it or the run failed (see `why_not`)."""
+        if node in self._group_of and node not in self._values and node not in self._failures:
+            self._run(self._group_of[node])
         return self._values.pop(node, None)
 
-    def _run(self, group: Sequence[torch.fx.Node]) -> None:
-        self._values = {}
-        wanted, level = list(group), _OFF
-        while wanted and not self._values:
-            level = self._attempt(wanted, level)
+    def name(self, node: torch.fx.Node) -> str | None:
+        """Name of the value in the model that computed it; None if there is none, or the run failed."""
+        return None if node in self._failures else self._names.get(node)
 
-    def _attempt(self, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
-        """Run for these values; if that fails, return the level for the next attempt."""
+    def is_of(self, runner: PartitionRunner, node: torch.fx.Node) -> bool:
+        """Tell whether the value of a node is from the model of this runner."""
+        return self._holders.get(node) is runner
+
+    def why_not(self, node: torch.fx.Node) -> str:
+        """Say why there is no value of a node."""
+        return self._failures.get(node, "not in the model: rewritten during conversion")
+
+    def _run(self, group: Sequence[torch.fx.Node]) -> None:
+        """Run for the values of a group; if that fails, with rewrites, which some models need to run; then without the value at fault."""
+        wanted, level = list(group), _OFF
+        while wanted and (error := self._attempt(wanted, level)) is not None:
+            if level is None:
+                self._leave_out(wanted, error)
+            level = _OFF if level is None else None
+
+    def _attempt(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> Exception | None:
         try:
-            self._values = self._results(wanted, level)
+            self._values |= self._results(wanted, level)
         except Exception as error:  # noqa: BLE001 - recorded as the reason why these values were not compared
-            return self._tried_otherwise(error, wanted, level)
-        return level
+            return error
+        return None
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
-        model = _with_outputs(self._runner.model, [self.names[node] for node in wanted])
-        session = session_with(self._runner, self._args, level=level, model=model)
-        narrow = narrow_dtypes(self._runner.factory.options.upcast)
-        outputs = [Output(name=self.names[node], meta=wide_value(node.meta["val"], narrow)) for node in wanted]
-        made = uncounted(self._runner, session, outputs=outputs)(*self._args)
-        return {node: _as_in_pytorch(value, node) for node, value in zip(wanted, made, strict=True)}
+        runner = self._holders[wanted[0]]
+        model = _with_outputs(runner.model, [self._names[node] for node in wanted])
+        session = session_with(runner, self._args, level=level, model=model)
+        narrow = narrow_dtypes(runner.factory.options.upcast)
+        outputs = [Output(name=self._names[node], meta=wide_value(node.meta["val"], narrow)) for node in wanted]
+        made = uncounted(runner, session, outputs=outputs)(*self._args)
+        # The model may compute a value in a wider type than PyTorch.
+        return {
+            node: value.to(node.meta["val"].dtype) if isinstance(value, torch.Tensor) else value
+            for node, value in zip(wanted, made, strict=True)
+        }
 
-    def _tried_otherwise(self, error: Exception, wanted: list[torch.fx.Node], level: Level | None) -> Level | None:
-        """Decide the next attempt: first with rewrites, which some models need to run; then without the value that the error names."""
-        if level is not None:
-            return None
-        told = str(error) if isinstance(error, WeightChanged) else f"ONNX Runtime does not return it: {type(error).__name__}: {error}"
-        reason = told[:300]
-        named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self.names[node])}(?![\w.]*\w)", str(error))]
+    def _leave_out(self, wanted: list[torch.fx.Node], error: Exception) -> None:
+        """Note the failure of the values that an error names, or of all, and remove them from those that are wanted."""
+        is_stale = isinstance(error, WeightChanged)
+        reason = str(error) if is_stale else f"ONNX Runtime does not return it: {type(error).__name__}: {error}"
+        named = [node for node in wanted if re.search(rf"(?<![\w.]){re.escape(self._names[node])}(?![\w.]*\w)", str(error))]
         for node in named if 0 < len(named) < len(wanted) else list(wanted):
-            self.failures[node] = reason
+            self._failures[node] = reason[:300]
             wanted.remove(node)
-        return _OFF
+
+
+def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
+    """Convert a partition again, without the later rewrites, so that the model still holds the values that they removed.
+
+    `optimized` applies our own rewrites, but not the user's transforms. Exceptions of the conversion pass through.
+    """
+    name, upcast = f"partition_{runner.partition.index}", context.options.upcast
+    converted = converter.onnx_from_partition(runner.partition.module, context.registry, name, upcast=upcast)
+    model = optimize_model(converted.model) if optimized else converted.model
+    made = variant_of(runner, model=converter.proto_from_model(model, converted.output_types))
+    made.prepare(args)
+    return made
 
 
 def session_with(
@@ -125,22 +152,9 @@ def session_with(
 
     Raises LookupError while PyTorch runs the partition.
     """
-    twin = shadow_session_of(runner, args, _at_level(level), model=model, without=without)
-    if twin is None:
-        raise LookupError("no session runs this partition")
-    return twin.session
 
-
-def _as_in_pytorch(value: Any, node: torch.fx.Node) -> Any:
-    """Convert a value to PyTorch's type: the model may compute it in a wider one."""
-    return value.to(node.meta["val"].dtype) if isinstance(value, torch.Tensor) else value
-
-
-def _at_level(
-    level: Level | None,
-) -> Callable[[onnxruntime.SessionOptions], contextlib.AbstractContextManager[object]]:
     @contextlib.contextmanager
-    def arranged(options: onnxruntime.SessionOptions) -> Iterator[None]:
+    def at_level(options: onnxruntime.SessionOptions) -> Iterator[None]:
         before = options.graph_optimization_level
         options.graph_optimization_level = before if level is None else level
         try:
@@ -148,7 +162,10 @@ def _at_level(
         finally:
             options.graph_optimization_level = before
 
-    return arranged
+    twin = shadow_session_of(runner, args, at_level, model=model, without=without)
+    if twin is None:
+        raise LookupError("no session runs this partition")
+    return twin.session
 
 
 def is_single(value: object) -> bool:

@@ -6,7 +6,6 @@ precision. Weights are converted when they are read, and the copies are freed ag
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _aten = torch.ops.aten
-_SHORT = (torch.float16, torch.bfloat16)
-_FEWEST_DIFFERING = 4  # elements: fewer may differ by a rounding that nobody defines
 _WIDENS_ITSELF = (_aten._softmax.default, _aten._log_softmax.default)  # noqa: SLF001 - operators' names
 """Operators with a flag that only float16 allows."""
 
@@ -50,11 +47,19 @@ class Step(NamedTuple):
     """One node and its values."""
 
     node: torch.fx.Node
+    place: int  # of the node in its graph
     eager: Any  # PyTorch's result for PyTorch's inputs
     double: Any  # the result in double precision, or why there is none
     ort: Any  # ONNX Runtime's value; if unknown, PyTorch's result for ONNX Runtime's inputs
     read: Callable[[torch.fx.Node], Any]  # returns PyTorch's value of a node that this one reads
     read_ort: Callable[[torch.fx.Node], Any]  # returns ONNX Runtime's value
+
+
+def maker_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
+    """Return the node that computes a value, and the place of its output; None for an operator with one output."""
+    if node.target is operator.getitem and isinstance(place := node.args[1], int):
+        return node.all_input_nodes[0], place
+    return node, None
 
 
 def steps(
@@ -67,7 +72,7 @@ def steps(
     """
     run = _Run(module)
     given = iter(args)
-    for node in module.graph.nodes:
+    for place, node in enumerate(module.graph.nodes):
         if node.op == "placeholder":
             run.eager[node] = run.ort[node] = next(given)
         elif node.op == "get_attr":
@@ -79,7 +84,7 @@ def steps(
                 raise NodeRaised(node, error) from error
             run.double[node] = run.in_double(node) if double else _NOT_ASKED
             run.ort[node] = _NOT_ASKED if supply is None else run.from_ort(node, supply(node))
-            yield Step(node, run.eager[node], run.double[node], run.ort[node], run.eager.__getitem__, run.ort.__getitem__)
+            yield Step(node, place, run.eager[node], run.double[node], run.ort[node], run.eager.__getitem__, run.ort.__getitem__)
         run.drop_after(node)
 
 
@@ -92,7 +97,7 @@ class _Run:
         places = {node: place for place, node in enumerate(module.graph.nodes)}
         for node in module.graph.nodes:
             # The inputs of an operator with several outputs are kept until its last output is read, to judge each output by them.
-            readers = [item for user in node.users for item in (user, *_items_of(user))]
+            readers = [item for user in node.users for item in (user, *(item for item in user.users if item.target is operator.getitem))]
             last = max(readers, key=places.__getitem__, default=node)
             self._dying.setdefault(last, []).append(node)
 
@@ -111,10 +116,6 @@ class _Run:
         for dead in self._dying.get(node, ()):
             for values in (self.eager, self.double, self.ort):
                 values.pop(dead, None)
-
-
-def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
-    return [user for user in node.users if user.target is operator.getitem]
 
 
 def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
@@ -144,25 +145,6 @@ def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any], args: tuple[
     """Run one node on the values that `read` returns, with its own arguments unless others are given."""
     target: Any = _COPIES_IF_NEEDED.get(node.target, node.target)
     return target(*torch.fx.map_arg(node.args if args is None else args, read), **torch.fx.map_arg(node.kwargs, read))
-
-
-def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
-    """Find a Python number that ONNX Runtime rounds to 16 bits beside 16-bit tensors, where PyTorch keeps float32; else None.
-
-    Such a result is within the tolerance of these dtypes, and yet no rounding: it is compared with that for the rounded numbers.
-    """
-    if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
-        return None
-    rounded = {number: float(torch.tensor(number, dtype=right.dtype)) for number in node.args if isinstance(number, float)}
-    number = next((number for number, short in rounded.items() if number not in (short, math.inf)), None)
-    if number is None or (differing := _count_differing(ort, right)) < _FEWEST_DIFFERING:
-        return None
-    short: Any = call(node, read, tuple(rounded.get(given, given) if isinstance(given, float) else given for given in node.args))
-    return number if _count_differing(ort, short) * 4 <= differing else None
-
-
-def _count_differing(one: torch.Tensor, other: torch.Tensor) -> int:
-    return int(((one != other) & ~(one.isnan() & other.isnan())).sum())
 
 
 def call_in_double(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:

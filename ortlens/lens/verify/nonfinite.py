@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -9,13 +10,13 @@ import torch.fx
 
 from ortlens.backend.lowering import provenance
 from ortlens.lens.verify.lockstep import Missing
-from ortlens.lens.verify.verdicts import at_limit, has_infinite, has_nan, is_finite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.lens.verify.lockstep import Step
 
+_LIMIT = 0.99  # share of the largest number of a dtype, which masks are filled with
 _ENDS = 0.9  # share of the largest number of a dtype from which on rounding decides between it and infinity
 _NEAR = 0.05  # relative distance to double precision of what narrower dtypes compute without overflow
 
@@ -59,7 +60,7 @@ def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], 
         return None
     if has_nan(value):
         return None if earlier and any(map(has_infinite, inputs)) else "NaN"
-    on_purpose = any(map(at_limit, inputs)) or any(at_limit(arg) for arg in (*node.args, *node.kwargs.values()))
+    on_purpose = any(map(_at_limit, inputs)) or any(_at_limit(arg) for arg in (*node.args, *node.kwargs.values()))
     return None if on_purpose else "Inf"
 
 
@@ -92,3 +93,30 @@ def is_excused(ort: Any, eager: Any, double: Any) -> bool:
     right = ~torch.isfinite(b) & torch.isfinite(a) & ((a - d).abs() <= _NEAR * d.abs())
     other_kind = ~torch.isfinite(a) & ~torch.isfinite(b)  # the order of a sum decides between infinity and NaN
     return bool((at_end | right | other_kind).all())
+
+
+def is_finite(value: Any) -> bool:
+    """Tell whether a value holds neither NaN nor infinities; True also for values without floats."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in _floats(value))
+
+
+def has_nan(value: Any) -> bool:
+    """Tell whether a value holds NaN; False for values without floats."""
+    return any(bool(torch.isnan(tensor).any()) for tensor in _floats(value))
+
+
+def has_infinite(value: Any) -> bool:
+    """Tell whether a value holds an infinity; False for values without floats."""
+    return any(bool(torch.isinf(tensor).any()) for tensor in _floats(value))
+
+
+def _at_limit(value: Any) -> bool:
+    """Tell whether a value, or a number among arguments, holds an infinity or the largest number of its dtype, as masks do."""
+    if isinstance(value, float):
+        return math.isinf(value) or abs(value) >= _LIMIT * torch.finfo(torch.float16).max
+    limited = ((tensor, _LIMIT * torch.finfo(tensor.dtype).max) for tensor in _floats(value))
+    return any(bool((tensor.abs() >= limit).any()) for tensor, limit in limited)
+
+
+def _floats(value: Any) -> Iterator[torch.Tensor]:
+    return (tensor for tensor in provenance.tensors_in(value) if tensor.dtype.is_floating_point)

@@ -17,11 +17,10 @@ from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.lens.shadow_sessions import UNRECORDED
-from ortlens.lens.verify.cancellation import NOTE, cancels
 from ortlens.lens.verify.compare_values import Tolerances, compare
-from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, rounds_a_number, wide_dtypes, widened
-from ortlens.lens.verify.open_results import differ_by_ties, is_uninitialised
-from ortlens.lens.verify.verdicts import NUMBER_ROUNDED, Verdict, judge
+from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, excuse, is_uninitialised, rounds_a_number
+from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dtypes, widened
+from ortlens.lens.verify.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ class SingleOps:
         self._options = dataclasses.replace(options, on_error="raise")
         self._made: dict[Hashable, PartitionRunner | Missing] = {}
 
-    def verdicts(self, step: Step, place: int, tolerances: Tolerances) -> Iterator[Verdict]:
+    def verdicts(self, step: Step, tolerances: Tolerances) -> Iterator[Verdict]:
         """Check the operator of one node: one verdict per output that is read.
 
         A selection of an output has none: it belongs to its operator.
@@ -54,21 +53,19 @@ class SingleOps:
         double = call_in_double(node, lambda source: widened(step.read(source)))
         for item, result in zip(items, made, strict=True):
             name = node.name if item is None else f"{node.name}.{item}"
-            verdict = Verdict(node=node.name, scope="op", place=place, onnx_value=name, line_of=node)
+            verdict = Verdict(node=node.name, scope="op", place=step.place, onnx_value=name, line_of=node)
             eager = _item(step.eager, item)
             if is_uninitialised(node):
-                verdict.note = "uninitialised memory: any value is right"
+                verdict.note = UNINITIALISED
             else:
                 judge(verdict, result, eager, _item(double, item), tolerances)
-            if verdict.ok is False and cancels(node, result, eager, step.read, verdict.tolerance):
-                verdict.ok, verdict.note = True, NOTE
-            if verdict.ok is False and differ_by_ties(node, item, result, eager, step.read(node.all_input_nodes[0])):
-                verdict.accept_ties()
+            if verdict.ok is False:
+                excuse(verdict, node, item, result, eager, step.read)
             if verdict.ok is True and (number := rounds_a_number(node, result, eager, step.read)) is not None:
                 verdict.ok, verdict.note = False, NUMBER_ROUNDED.format(number)
             yield verdict
 
-    def is_right_on_copies(self, step: Step, place: int, tolerances: Tolerances) -> bool:
+    def is_right_on_copies(self, step: Step, tolerances: Tolerances) -> bool:
         """Tell whether a node that is wrong by itself is right on plain dense copies of its inputs.
 
         Then the memory of an input makes the difference: a negative bit, strides, an offset.
@@ -82,7 +79,7 @@ class SingleOps:
             plain = isinstance(value, torch.Tensor) and not _is_plain(value)
             return value.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) if plain else value
 
-        return all(verdict.ok for verdict in self.verdicts(step._replace(read=copied), place, tolerances))
+        return all(verdict.ok for verdict in self.verdicts(step._replace(read=copied), tolerances))
 
     def rounds_only(self, step: Step) -> bool:
         """Tell whether the ONNX function of a node is right in double precision, so that what it gets wrong is only rounding.

@@ -15,11 +15,7 @@ from ortlens.lens.verify.lockstep import Missing
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-NUMBER_ROUNDED = "the number {:g} is rounded to 16 bits, which PyTorch keeps in float32"
-
-_LIMIT = 0.99  # share of the largest number of a dtype, which masks are filled with
+    from collections.abc import Sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +30,7 @@ class Verdict:
     tolerance: Tolerance | None = None  # the tolerance; None if nothing was compared
     comparison: Comparison | None = None  # how far apart the values are; None likewise
     nonfinite: str | None = None  # as in the column
+    is_excused: bool = False  # whether it differs, and PyTorch might return the same; see `excuses`
     note: str = ""  # why it was not checked, or what was found
     line_of: torch.fx.Node | None  # the node whose user line is shown; None for a part of the whole call
     place_in_code: tuple[str | None, int | None] = (None, None)  # file and line of the user, where no node tells them
@@ -41,11 +38,6 @@ class Verdict:
     def add(self, note: str) -> None:
         """Add to the note."""
         self.note = f"{self.note}; {note}" if self.note else note
-
-    def accept_ties(self) -> None:
-        """Accept positions of equal values in another order: how far positions are apart is no difference of numbers."""
-        self.ok, self.comparison = True, None
-        self.add("equal values in another order, which PyTorch does not define")
 
     def row(self, partition_id: str | None) -> r.Numeric:
         """Make the record, not marked as the first divergence; `partition_id` is None for a part of the whole call."""
@@ -74,7 +66,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
-    """Compare two values and decide whether ONNX Runtime's is right; fills in `verdict`."""
+    """Compare two values and decide whether ONNX Runtime's is right; fills in `verdict`. `double` is None where no such run is wanted."""
     ort, eager = _as_tensor(ort), _as_tensor(eager)
     if isinstance(ort, Missing) or isinstance(eager, Missing):
         verdict.note = next(value.reason for value in (ort, eager) if isinstance(value, Missing))
@@ -85,11 +77,11 @@ def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Toler
     if ort.shape != eager.shape:
         verdict.ok, verdict.note = False, f"shape {list(ort.shape)} in ONNX Runtime, {list(eager.shape)} in PyTorch"
         return
-    wide = _as_tensor(double)
+    wide = None if double is None else _as_tensor(double)
     if isinstance(wide, Missing):
-        verdict.note = f"no float64 run: {wide.reason}"
+        verdict.note, wide = f"no float64 run: {wide.reason}", None
     verdict.tolerance = tolerances.of(eager.dtype)
-    verdict.comparison = compare(ort, eager, None if isinstance(wide, Missing) else wide, verdict.tolerance)
+    verdict.comparison = compare(ort, eager, wide, verdict.tolerance)
     _decide(verdict, verdict.comparison, verdict.tolerance)
 
 
@@ -122,28 +114,7 @@ def _short(value: torch.Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def is_finite(value: Any) -> bool:
-    """Tell whether a value holds neither NaN nor infinities; True also for values without floats."""
-    return all(bool(torch.isfinite(tensor).all()) for tensor in _floats(value))
-
-
-def has_nan(value: Any) -> bool:
-    """Tell whether a value holds NaN; False for values without floats."""
-    return any(bool(torch.isnan(tensor).any()) for tensor in _floats(value))
-
-
-def has_infinite(value: Any) -> bool:
-    """Tell whether a value holds an infinity; False for values without floats."""
-    return any(bool(torch.isinf(tensor).any()) for tensor in _floats(value))
-
-
-def at_limit(value: Any) -> bool:
-    """Tell whether a value, or a number among arguments, holds an infinity or the largest number of its dtype, as masks do."""
-    if isinstance(value, float):
-        return math.isinf(value) or abs(value) >= _LIMIT * torch.finfo(torch.float16).max
-    limited = ((tensor, _LIMIT * torch.finfo(tensor.dtype).max) for tensor in _floats(value))
-    return any(bool((tensor.abs() >= limit).any()) for tensor, limit in limited)
-
-
-def _floats(value: Any) -> Iterator[torch.Tensor]:
-    return (tensor for tensor in provenance.tensors_in(value) if tensor.dtype.is_floating_point)
+def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str) -> list[Verdict]:
+    """Make the verdicts on values of one graph that were not compared."""
+    places = {node: place for place, node in enumerate(nodes[0].graph.nodes)} if nodes else {}
+    return [Verdict(node=node.name, scope=scope, place=places[node], note=note, line_of=node) for node in nodes]

@@ -1,0 +1,140 @@
+"""Differences that are no fault: sums whose terms cancel, uninitialised memory, and the order of equal values.
+
+And one within the tolerance that is a fault: a number rounded to 16 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.fx
+
+from ortlens.lens.verify.lockstep import call, call_in_double, widened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortlens.lens.verify.compare_values import Tolerance
+    from ortlens.lens.verify.verdicts import Verdict
+
+_aten = torch.ops.aten
+
+_SHORT = (torch.float16, torch.bfloat16)
+_FEWEST_DIFFERING = 4  # elements: fewer may differ by a rounding that nobody defines
+UNINITIALISED = "uninitialised memory: any value is right"
+NUMBER_ROUNDED = "the number {:g} is rounded to 16 bits, which PyTorch keeps in float32"
+
+_UNINITIALISED = (
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.empty_strided.default,
+    _aten.empty_permuted.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+)
+
+_ORDERS = (_aten.topk.default, _aten.sort.default, _aten.sort.stable)
+"""Operators whose second output holds the positions of the values. argmax and max return the first of equal values, these any."""
+
+_SUMS = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
+
+
+def excuse(  # noqa: PLR0913, PLR0917 - a verdict, what it is on, and what that was computed from
+    verdict: Verdict, node: torch.fx.Node, item: int | None, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any]
+) -> Literal["cancels", "ties"] | None:
+    """Accept a result of an operator that differs, if PyTorch might return it as well; tell for which reason it was accepted."""
+    if _cancels(node, ort, eager, read, verdict.tolerance):
+        verdict.ok, verdict.is_excused = True, True
+        verdict.note = "beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes"
+        return "cancels"
+    if differ_by_ties(node, item, ort, eager, read):
+        # How far positions are apart is no difference of numbers.
+        verdict.ok, verdict.is_excused, verdict.comparison = True, True, None
+        verdict.add("equal values in another order, which PyTorch does not define")
+        return "ties"
+    return None
+
+
+def is_uninitialised(node: torch.fx.Node) -> bool:
+    """Tell whether an operator is of the `empty` family and returns uninitialised memory."""
+    return node.target in _UNINITIALISED
+
+
+def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: Any, read: Callable[[torch.fx.Node], Any]) -> bool:
+    """Tell whether two results of sorting differ only in the order of equal values, or of all if no order was requested.
+
+    False also if the operator defines the order, or if a position is out of range.
+    """
+    if node.target not in _ORDERS or item is None or _argument(node, "stable") is True:
+        return False
+    source = read(node.all_input_nodes[0])
+    if not all(isinstance(value, torch.Tensor) for value in (first, second, source)) or first.shape != second.shape or not source.dim():
+        return False
+    dim, in_any_order = _argument(node, "dim"), _argument(node, "sorted") is False
+    if item == 0:
+        return in_any_order and torch.equal(first.sort(dim).values, second.sort(dim).values)
+    values = [_values_at(source, places, dim) for places in (first, second)]
+    if any(value is None for value in values):
+        return False
+    one, other = (value.sort(dim).values if in_any_order else value for value in values if value is not None)
+    return torch.equal(one, other)
+
+
+def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Tensor | None:
+    """Read the values at these positions; None if a position is out of range or repeated, which is always an error."""
+    if places.numel() and (int(places.min()) < 0 or int(places.max()) >= source.shape[dim]):
+        return None
+    distinct = bool((places.sort(dim).values.diff(dim=dim) != 0).all())
+    return source.gather(dim, places) if distinct else None
+
+
+def _argument(node: torch.fx.Node, name: str) -> Any:
+    """Return an argument of an operator, or its default."""
+    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # noqa: SLF001 - an overload has one
+        if argument.name == name:
+            return node.args[place] if place < len(node.args) else node.kwargs.get(name, argument.default_value)
+    return None
+
+
+def _cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any], tolerance: Tolerance | None) -> bool:
+    """Tell whether two results of a sum or mean are the same within the tolerance, taken of the magnitudes of its terms.
+
+    Adding n numbers in any order is off by a few roundings of what is added. If terms of both signs cancel, that is much of the result, and
+    how much differs between PyTorch, which adds in a tree, and ONNX Runtime. A lost term, or a sum of so many that rounding adds up, is
+    larger. A tolerance that the user chose is taken as it is.
+    """
+    if node.target not in _SUMS or tolerance is None or tolerance.given:
+        return False
+    if not all(isinstance(value, torch.Tensor) and value.dtype.is_floating_point for value in (ort, eager)) or ort.shape != eager.shape:
+        return False
+
+    def magnitude(source: torch.fx.Node) -> Any:
+        wide = widened(read(source))
+        return wide.abs() if isinstance(wide, torch.Tensor) else wide
+
+    magnitudes = call_in_double(node, magnitude)
+    if not isinstance(magnitudes, torch.Tensor):
+        return False
+    distance = (ort.detach().double() - eager.detach().double()).abs()
+    return bool((distance <= tolerance.atol + tolerance.rtol * magnitudes).all())
+
+
+def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
+    """Find a Python number that ONNX Runtime rounds to 16 bits beside 16-bit tensors, where PyTorch keeps float32; else None.
+
+    Such a result is within the tolerance of these dtypes, and yet no rounding: it is compared with that for the rounded numbers.
+    """
+    if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
+        return None
+    rounded = {number: float(torch.tensor(number, dtype=right.dtype)) for number in node.args if isinstance(number, float)}
+    number = next((number for number, short in rounded.items() if number not in (short, math.inf)), None)
+    if number is None or (differing := _count_differing(ort, right)) < _FEWEST_DIFFERING:
+        return None
+    short: Any = call(node, read, tuple(rounded.get(given, given) if isinstance(given, float) else given for given in node.args))
+    return number if _count_differing(ort, short) * 4 <= differing else None
+
+
+def _count_differing(one: torch.Tensor, other: torch.Tensor) -> int:
+    return int(((one != other) & ~(one.isnan() & other.isnan())).sum())
