@@ -106,11 +106,28 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(autouse=True)
-def _untimed_guards(request: pytest.FixtureRequest) -> None:
-    """Spare each compilation the 20 ms in which Dynamo times its guards behind a flushed cache, for a log; not where a test measures."""
-    guards = sys.modules.get("torch._dynamo.guards")
-    if guards is not None and request.node.get_closest_marker("serial") is None:
+def _quick_torch(request: pytest.FixtureRequest) -> None:
+    """Spare tests what torch does again and again and no result depends on; not where a test measures.
+
+    Dynamo times its guards behind a flushed cache, for a log, 20 ms per compilation. An export names all composite operators in
+    `torch.ops`, 10 to 30 times per program, though they are named already.
+    """
+    if request.node.get_closest_marker("serial") is not None:
+        return
+    if (guards := sys.modules.get("torch._dynamo.guards")) is not None:
         request.getfixturevalue("monkeypatch").setattr(guards, "profile_guard_manager", lambda *_: 0.0)
+    if (utils := sys.modules.get("torch._export.utils")) is not None:
+        name_all, torch = utils._materialize_cpp_cia_ops, sys.modules["torch"]
+        named: tuple[str, ...] = ()
+
+        def name_new() -> None:
+            nonlocal named
+            registered = tuple(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
+            if registered != named:
+                name_all()
+                named = registered
+
+        request.getfixturevalue("monkeypatch").setattr(utils, "_materialize_cpp_cia_ops", name_new)
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 """What becomes of each question to ortlens when the operating system refuses something: prints a row of JSON per case.
 
 `descriptors`: the process has no file descriptor left, really, at the first call of each question and at a later one. `lacking`: no room
-for files, no working directory, no folder for temporary files, no standard output. `each N`: every Nth operation on a file or folder that
-a question makes is refused by an audit hook, in turns alone and with all that follow.
+for files, no working directory, no folder for temporary files, no standard output. `each`: an audit hook refuses the first operation on a
+file or folder of each kind that each function of ours makes, alone and with all that follow.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import os
 import resource
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,11 @@ from tests.integration.test_whole_files import full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from ortlens import Lens
 
+OURS = str(Path(ortlens.__file__).parent)
 REFUSALS = (errno.EMFILE, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
 EVENTS = frozenset({
     *("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.scandir", "os.chmod"),
@@ -240,6 +243,7 @@ class _Hook:
 
     is_on: bool = False
     seen: int = 0
+    doors: dict[tuple[str, ...], int] = field(default_factory=dict)
     at: int = 0
     following: bool = False
     number: int = errno.EMFILE
@@ -249,13 +253,23 @@ class _Hook:
         if not self.is_on or event not in EVENTS:
             return
         self.seen += 1
+        if not self.at:
+            self.doors.setdefault((event, *_place_of_ours()), self.seen)
         if self.at and (self.seen == self.at or (self.following and self.seen > self.at)):
             self.refused = self.refused or f"{event} {arguments[:1]}"
             raise OSError(self.number, os.strerror(self.number), "planted")
 
 
-def each_refused(asked: dict[str, Callable[[Lens], object]], every: int) -> Iterator[dict[str, object]]:
-    """Refuse every Nth operation of each question, alone and with all that follow."""
+def _place_of_ours() -> tuple[str, str]:
+    """Return the innermost function of ortlens that is running: what is behind it is one door."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and OURS not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return ("", "") if frame is None else (frame.f_code.co_filename, frame.f_code.co_name)
+
+
+def each_refused(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
+    """Refuse the operations that no earlier question made, alone and with all that follow."""
     # What raises must not look like a line of the user's program.
     _Hook.__call__.__code__ = _Hook.__call__.__code__.replace(co_filename="<frozen os>")
     hook = _Hook()
@@ -269,11 +283,15 @@ def each_refused(asked: dict[str, Callable[[Lens], object]], every: int) -> Iter
         finally:
             hook.is_on = False
 
+    known: set[tuple[str, ...]] = set()
     for name, question in asked.items():
         ask(question, 0)
+        hook.doors.clear()  # what the first time imports
         ask(question, 0)
-        for at in range(1, hook.seen + 1, every):
-            hook.number, hook.following = REFUSALS[at % len(REFUSALS)], not hook.following
+        new = {door: at for door, at in hook.doors.items() if door not in known}
+        known |= new.keys()
+        for (at, following), number in zip(itertools.product(new.values(), (False, True)), itertools.cycle(REFUSALS), strict=False):
+            hook.number, hook.following = number, following
             found = ask(question, at)
             yield {"question": name, "refused": hook.refused, "errno": errno.errorcode[hook.number], "found": found}
         yield {"question": name, "refused": "", "errno": "", "found": "answered", "next": ask(question, 0)}
@@ -284,11 +302,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(False)
     asked = questions()
-    every = int([*sys.argv, "1"][2])
     ways: dict[str, Callable[[dict[str, Callable[[Lens], object]]], Iterator[dict[str, object]]]] = {
         "descriptors": without_descriptors,
         "lacking": lacking,
-        "each": partial(each_refused, every=every),
+        "each": each_refused,
     }
     for row in ways[sys.argv[1]](asked):
         print(json.dumps(row), flush=True)  # noqa: T201 - what it is for
