@@ -108,5 +108,5 @@ def profile_s(capture: Capture, most: int, fewest: int, stable_s: float) -> floa
         for _ in range(round(run.entries)):
             pairs = most if run.run_s <= 0 else min(most, max(fewest, math.ceil((stable_s - taken) / (2 * run.run_s))))
             taken += 2 * (pairs + 1) * run.run_s + _PARSED_S * run.node_count * pairs
-    peaks = any(run.run_s >= _LONG_RUN_S for run in runs) and not any(name.startswith("peak_") for name in capture.environment)
+    peaks = any(run.run_s >= _LONG_RUN_S for run in runs) and not capture.figures.peaks
     return taken + _OVERHEAD_S + (_PEAKS_S if peaks else 0.0) if runs else 0.0

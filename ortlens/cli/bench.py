@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ortlens.analysis.compare.ways import RunVariant
     from ortlens.cli.commands import Commands
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, RunVariant
 
 _TEXT = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
 _EXAMPLES = """

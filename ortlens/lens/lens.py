@@ -98,7 +98,6 @@ class Lens(RecordingLens):
             originals=self._originals if self._ort is not None else None,
             steps=self._steps,
             captured=self.captured,
-            facts=self._facts,
         )
         return measurement.run(call, made=made, **limits)
 
@@ -199,7 +198,7 @@ class Lens(RecordingLens):
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
         expected_s = verify_s(self.captured(), *pace(), per_op=per_op)
-        Verification(self._recorder, self._targets, tolerances, budget, self._facts, expected_s=expected_s, per_op=per_op).run(args, kwargs)
+        Verification(self._recorder, self._targets, tolerances, budget, expected_s=expected_s, per_op=per_op).run(args, kwargs)
         return self.numerics
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
@@ -232,7 +231,7 @@ class Lens(RecordingLens):
         from ortlens.lens.profiling.repeats import PROFILING, Repeats
 
         repeats = Repeats(repeat, budget_s)
-        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
+        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:
             profile(self._targets, self._recorder, args, kwargs, repeats, words)
             if not repeats.budget.is_over():
                 measure_peaks(self._recorder)

@@ -14,7 +14,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.errors import UsageError
 from ortlens.lens import dry_run as fakes
 from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.environment import chosen_options, environment, rank_facts
+from ortlens.lens.environment import boot_fact, chosen_options, machine_facts, machine_figures, rank_figures, torch_figures
 from ortlens.lens.export_names import TargetNames, names_of
 from ortlens.lens.generating import bypassed
 from ortlens.lens.other_backends import recorded, resolve_backend
@@ -77,10 +77,9 @@ class RecordingLens(CaptureView):
         self._backend_name, self._ort, self._foreign = resolve_backend(backend, options)
         if dry_run and self._ort is None:
             raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
-        self._facts: dict[str, str] = {}  # for the environment of the capture: chosen options, and how many calls were averaged
+        self._facts: dict[str, str] = {}  # for the environment of the capture: chosen options
         self._dry_run = dry_run
-        if dry_run:
-            self._facts["dry_run"] = "1"
+        self._recorder.note(dry_run=dry_run)
         self.result: Any = None
         """What the target of `explain` returned on its last call."""
         self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -100,7 +99,8 @@ class RecordingLens(CaptureView):
     def _head(self) -> dict[str, Any]:
         facts: dict[str, str] = {}
         with lens_guard(self._recorder, "reading the environment"):
-            facts = environment()
+            facts = machine_facts()
+            self._recorder.note(**machine_figures(), **torch_figures())
         return {"name": self.name, "backend": self._backend_name, "environment": {**facts, **self._facts}}
 
     @property
@@ -159,7 +159,9 @@ class RecordingLens(CaptureView):
     def _compiling(self, graph_module: torch.fx.GraphModule) -> Iterator[str | None]:
         """Note what is being compiled, while it is; yield Dynamo's id of the compilation."""
         self._modules.append(graph_module)
-        self._facts.update(rank_facts())  # now: the process group may be gone when the capture is taken
+        if place := rank_figures():  # now: the process group may be gone when the capture is taken
+            self._recorder.note(**place)
+            self._facts.update(boot_fact())
         target = self._targets.note_compilation()
         with self._watch.backend_at_work() as compile_id:
             self._originals[compile_id] = graph_module
@@ -204,6 +206,7 @@ class RecordingLens(CaptureView):
 
     def _note_options(self, options: OrtBackendOptions) -> None:
         self._facts.update(chosen_options(options))
+        self._recorder.note(option_upcast=tuple(options.upcast))
 
     def compile_exported(self, program: ExportedProgram) -> Callable[..., Any]:
         """Compile a `torch.export` program, without Dynamo.
@@ -257,7 +260,7 @@ class RecordingLens(CaptureView):
             compiled: Calls of what was compiled, the first included.
             uncompiled: Calls of the target as it is.
         """
-        self._facts |= {"explain_calls": str(compiled), "explain_uncompiled_calls": str(uncompiled)}
+        self._recorder.note(explain_calls=compiled, explain_uncompiled_calls=uncompiled)
 
     def know_module(self, target: object) -> None:
         """Note the names of weights and arguments, for `export_onnx`.

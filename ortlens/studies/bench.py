@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.analysis.compare.ways import MIN_ROUNDS, facts_of, failed_variant, run_variant_of
+from ortlens.analysis.compare.ways import MIN_ROUNDS, failed_variant, run_variant_of
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.lens import Lens
@@ -22,8 +22,7 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ortlens.analysis.compare.ways import RunVariant
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, RunVariant
 
 WAYS = ("eager", "inductor", "ortlens", "frozen", "exported")
 """What is measured by default."""
@@ -68,7 +67,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     """Measure a model in several ways; eager is always one of them, as the reference.
 
     Calls the target some hundred times, with gradients as the caller has set them, in ten rounds or more, however short `seconds` is. The
-    rows are also among the capture's facts, as `bench_<way>`.
+    rows are also among the capture's figures, as `ways`.
     """
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
@@ -92,7 +91,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     rows = {way.name: run_variant_of(way.name, way.times, reference, first_ns=way.first_ns, max_abs=way.max_abs) for way in running}
     found = tuple(rows[way] if way in rows else failed_variant(way, failed[way]) for way in chosen)
     capture = lens.captured()
-    return found, replace(capture, environment={**capture.environment, **facts_of(found)})
+    return found, replace(capture, figures=replace(capture.figures, ways=found))
 
 
 def _started(chosen: Sequence[str], makers: Mapping[str, Callable[[], Callable[[], Any]]]) -> tuple[list[_Contender], dict[str, str]]:

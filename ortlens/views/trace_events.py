@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.timing import PHASES
+from ortlens.trace.facts import facts_of
 from ortlens.views.wording import PHASE_WORDS, place
 
 if TYPE_CHECKING:
@@ -253,5 +254,5 @@ def _about(capture: Capture, profiled: int) -> dict[str, str]:
         "calls in this trace": str(len(capture.runs)),
         "calls with kernels of the profile": str(profiled),
         "note": "The latest calls are kept one by one, sums over all are in the table sessions. Unnamed gaps are Python and the program.",
-        **{str(key): str(value) for key, value in capture.environment.items()},
+        **{str(key): str(value) for key, value in facts_of(capture).items()},
     }

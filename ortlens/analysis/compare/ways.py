@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import comb
 from statistics import median
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
-from ortlens.trace.records import column
+from ortlens.trace.records import RunVariant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-VariantVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
+    from ortlens.trace.records import VariantVerdict
 
 MIN_ROUNDS = 10
 """Fewer rounds cannot tell a difference from chance at the level of `_CHANCE`."""
@@ -22,24 +21,6 @@ _CHANCE = 0.005
 
 _WORTH = 1.03
 """A smaller difference is none that anybody should act on, however sure it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunVariant:
-    """One way of running a model, against PyTorch without compilation."""
-
-    way: str = column("`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.")
-    verdict: VariantVerdict = column(  # noqa: RUF009 - field() in disguise
-        "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
-    )
-    call_ns: int | None = column("Time of a call, the median over the rounds.", unit="ns", default=None)
-    ratio: float | None = column("Times as long as eager: the median over the rounds of the ratio within a round.", default=None)
-    ratio_low: float | None = column("Lower end of its 99 % interval.", default=None)
-    ratio_high: float | None = column("Upper end of it.", default=None)
-    first_ns: int | None = column("Time of the first call, compilation or export included.", unit="ns", default=None)
-    max_abs: float | None = column("Largest absolute difference of a result from eager.", default=None)
-    rounds: int = column("Rounds; in each, every way is timed once.", default=0)
-    note: str = column("Why it was not measured.", default="")
 
 
 def ratio_interval(ratios: Sequence[float]) -> tuple[float, float]:
@@ -85,13 +66,3 @@ def run_variant_of(
 def failed_variant(name: str, why: str) -> RunVariant:
     """Make the row of a way that could not be measured."""
     return RunVariant(way=name, verdict="unmeasured", note=why)
-
-
-def facts_of(rows: Sequence[RunVariant]) -> Mapping[str, str]:
-    """Turn rows into `bench_<way>` facts for the head of a capture: time, ratio and interval that a program can split, or the reason."""
-    return {
-        f"bench_{row.way}": f"unmeasured: {row.note}"[:300]
-        if row.call_ns is None
-        else f"call_ns={row.call_ns} ratio={row.ratio or 1:.3f} low={row.ratio_low or 1:.3f} high={row.ratio_high or 1:.3f} {row.verdict}"
-        for row in rows
-    }

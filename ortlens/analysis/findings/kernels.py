@@ -187,8 +187,7 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
 def float16_nodes(capture: Capture) -> Iterator[Finding]:
     """Report graphs that compute in half precision on the CPU."""
     on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (CPU,)}
-    upcast = capture.environment.get("option_upcast", "").split(", ")
-    halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in upcast)
+    halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in capture.figures.option_upcast)
     for graph, nodes, computing in _computing_in(capture, halves):
         narrow = [node for node in computing if node.partition_id in on_cpu]  # what stays in PyTorch is no matter of these kernels
         if not narrow or _weight(nodes, narrow)[0] < _WIDE_SHARE:

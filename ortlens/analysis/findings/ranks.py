@@ -167,8 +167,8 @@ def straggler(capture: Capture) -> Iterator[Finding]:
     period = _period(steps)
     busy = {rank: sum(_quarter(runs[rank]) for runs in steps.values()) for rank in ranks}
     late = _late(capture, steps, ranks)
-    cores = capture.environment.get("cpu_usable", "")  # absent where ranks on several machines differ in it
-    share_cores = cores.isdecimal() and len(ranks) > int(cores)
+    cores = capture.figures.cpu_usable  # absent where ranks on several machines differ in it
+    share_cores = cores is not None and len(ranks) > cores
     for rank in ranks:
         others = median(busy[other] for other in ranks if other != rank)
         is_slow = busy[rank] > _SLOWER * others and busy[rank] - others > _SLOWER_SHARE * period

@@ -150,7 +150,7 @@ _REMEDIES = {
 
 def _remedy(capture: Capture, code: str, worst: Fallback) -> str:
     if is_bfloat16(worst.reason):
-        return bfloat16_remedy(capture.environment)
+        return bfloat16_remedy(has_instructions=capture.figures.cpu_bfloat16)
     if is_complex(worst.reason):
         return complex_remedy()
     return _REMEDIES.get(code, "Provide a conversion function (custom_translation_table), or rewrite the line.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.errors import UsageError
-from ortlens.lens.environment import machine_facts
+from ortlens.lens.environment import machine_facts, machine_figures
 from ortlens.lens.onnx_model import graph_records, placement
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated
@@ -98,6 +98,7 @@ class OnnxLens(CaptureView):
         facts: dict[str, str] = {}
         with lens_guard(self._recorder, "reading the environment"):
             facts = machine_facts()
+            self._recorder.note(**machine_figures())
         return {"name": self.name, "backend": "onnxruntime", "environment": {**facts, **self._facts}}
 
     def note(self, **facts: str) -> None:
@@ -220,7 +221,7 @@ class OnnxLens(CaptureView):
         if self.session is None:
             raise UsageError("a dry run makes no session; call explain() without dry_run=True to profile the model")
         repeats = Repeats(repeat, budget_s)
-        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
+        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:
             feed = self.feed(args, kwargs)
             profile(self.session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
             if not repeats.budget.is_over():

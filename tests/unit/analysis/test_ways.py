@@ -6,8 +6,9 @@ from math import comb
 
 import pytest
 
-from ortlens.analysis.compare.ways import MIN_ROUNDS, RunVariant, facts_of, failed_variant, ratio_interval, run_variant_of
+from ortlens.analysis.compare.ways import MIN_ROUNDS, failed_variant, ratio_interval, run_variant_of
 from ortlens.cli.bench import conclusion, ways_text
+from ortlens.trace.records import RunVariant
 
 
 @pytest.mark.parametrize("count", [10, 11, 60])
@@ -52,11 +53,3 @@ def test_the_table_and_its_conclusion() -> None:
     assert conclusion((EAGER, near, FAST)) == "Fastest: ortlens, 0.50x of eager; exported cannot be told apart from it."
     assert conclusion((EAGER, replace(FAST, verdict="same"))) == "No way is faster than eager outside the noise."
     assert "other shapes or NaN" in ways_text((EAGER, replace(FAST, max_abs=float("inf"))))
-
-
-def test_the_facts_for_the_capture() -> None:
-    assert facts_of((EAGER, FAST, failed_variant("inductor", "no compiler"))) == {
-        "bench_eager": "call_ns=100000 ratio=1.000 low=1.000 high=1.000 reference",
-        "bench_ortlens": "call_ns=50000 ratio=0.500 low=0.450 high=0.550 faster",
-        "bench_inductor": "unmeasured: no compiler",
-    }
