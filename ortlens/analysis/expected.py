@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.call_order import current_in_call_order
+from ortlens.analysis.index import partitions_by_graph
 from ortlens.analysis.ledger import uncompiled_ns
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _runs(capture: Capture) -> Iterator[ExpectedRun]:
     for node in capture.nodes:
         sizes[node.partition_id] = sizes.get(node.partition_id, 0) + (node.output_bytes or 0)
     for graph in current_in_call_order(capture):
-        parts = [part for part in capture.partitions if part.graph_id == graph.graph_id]
+        parts = partitions_by_graph(capture).get(graph.graph_id, [])
         convert_s = ((graph.convert_ns or 0) + (graph.optimize_ns or 0)) / 1e9
         nodes = sum(part.node_count for part in parts)
         for part in parts:

@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ortlens.analysis.identity import graph_by_partition, kernels_by_session, nodes_of
+from ortlens.analysis.identity import kernels_by_session, nodes_of
+from ortlens.analysis.index import graph_by_partition, nodes_by_name, sessions_by_id
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
     Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
     measures for sessions that `is_worth_comparing`.
     """
-    nodes = {(node.graph_id, node.node): node for node in capture.nodes}
-    graph_of, sessions = graph_by_partition(capture), {session.session_id: session for session in capture.sessions}
+    nodes, graph_of, sessions = nodes_by_name(capture), graph_by_partition(capture), sessions_by_id(capture)
     found: list[Roof] = []
     for session_id, kernels in kernels_by_session(capture.kernels).items():
         if session := sessions.get(session_id):

@@ -574,6 +574,7 @@ class Capture:
         environment: Versions, names and options, by name; `facts.facts_of` adds the figures as text.
         figures: What was measured or counted about all of it.
         attachments: Bytes that belong to records, by name inside the saved file (`models/m0.onnx`).
+        memo: What was computed from it, by function; not saved.
     """
 
     name: str = ""
@@ -596,3 +597,4 @@ class Capture:
     ledger: tuple[LedgerPart, ...] = ()
     steps: tuple[Step, ...] = ()
     attachments: Mapping[str, bytes] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import current, kernel_ns, most_common
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import graph_by_partition, kernels_by_session, nodes_of
+from ortlens.analysis.identity import kernels_by_session, nodes_of
+from ortlens.analysis.index import graph_by_partition, sessions_by_id
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.analysis.timing import calls_by_graph
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -105,7 +106,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
 def slow_kernel(capture: Capture) -> Iterator[Finding]:
     """Report kernels far from their roofline."""
     graph_of, calls = graph_by_partition(capture), calls_by_graph(capture)
-    sessions = {session.session_id: session for session in capture.sessions}
+    sessions = sessions_by_id(capture)
     judged = {
         (kernel.session_id, kernel.kernel)
         for kernel in capture.kernels

@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.bfloat16 import OPTION, bfloat16_remedy, is_bfloat16
 from ortlens.analysis.findings.complex_numbers import complex_remedy, is_complex
-from ortlens.analysis.findings.facts import (
-    ENOUGH_CALLS,
-    crossings,
-    current,
-    entries_per_call,
-    fallbacks_by_graph,
-    measured_ledger,
-    most_common,
-    partitions_by_graph,
-    whole_by_graph,
-)
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, measured_ledger, most_common, whole_by_graph
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph
 from ortlens.analysis.timing import calls_by_graph, fallback_ns, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
