@@ -133,7 +133,7 @@ def coverage_of(capture: Capture) -> Coverage:
 def is_dry_run(capture: Capture) -> bool:
     """Tell whether nothing was run; older captures do not say so, but have models without a session and without a call."""
     left = bool(capture.models) and not capture.sessions and not capture.runs
-    return left or bool(capture.environment.get("dry_run")) or _is_cut_short(capture)
+    return left or capture.figures.dry_run or _is_cut_short(capture)
 
 
 def _is_cut_short(capture: Capture) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.call_order import current_in_call_order
+from ortlens.analysis.index import partitions_by_graph
 from ortlens.analysis.ledger import uncompiled_ns
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _runs(capture: Capture) -> Iterator[ExpectedRun]:
     for node in capture.nodes:
         sizes[node.partition_id] = sizes.get(node.partition_id, 0) + (node.output_bytes or 0)
     for graph in current_in_call_order(capture):
-        parts = [part for part in capture.partitions if part.graph_id == graph.graph_id]
+        parts = partitions_by_graph(capture).get(graph.graph_id, [])
         convert_s = ((graph.convert_ns or 0) + (graph.optimize_ns or 0)) / 1e9
         nodes = sum(part.node_count for part in parts)
         for part in parts:
@@ -108,5 +109,5 @@ def profile_s(capture: Capture, most: int, fewest: int, stable_s: float) -> floa
         for _ in range(round(run.entries)):
             pairs = most if run.run_s <= 0 else min(most, max(fewest, math.ceil((stable_s - taken) / (2 * run.run_s))))
             taken += 2 * (pairs + 1) * run.run_s + _PARSED_S * run.node_count * pairs
-    peaks = any(run.run_s >= _LONG_RUN_S for run in runs) and not any(name.startswith("peak_") for name in capture.environment)
+    peaks = any(run.run_s >= _LONG_RUN_S for run in runs) and not capture.figures.peaks
     return taken + _OVERHEAD_S + (_PEAKS_S if peaks else 0.0) if runs else 0.0

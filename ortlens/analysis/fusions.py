@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import sessions_by_id
 from ortlens.trace.records import Confidence, column
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def own_nodes(kernels: Sequence[Kernel]) -> list[tuple[str, ...]]:
 
 def fusions(capture: Capture) -> tuple[Fusion, ...]:
     """List what ONNX Runtime's rewrites changed in the profiled models; nodes that ran as they were have no row."""
-    sessions = {session.session_id: session for session in capture.sessions}
+    sessions = sessions_by_id(capture)
     by_session = kernels_by_session(capture.kernels)
     return tuple(row for name, kernels in by_session.items() if name in sessions for row in _of_session(capture, sessions[name], kernels))
 

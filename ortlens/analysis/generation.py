@@ -7,13 +7,14 @@ its first embedding of tokens shows. Rejected: sizes of inputs alone, since an e
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key
 from ortlens.analysis.guards import advice_in_generation
+from ortlens.analysis.index import nodes_by_graph
 from ortlens.analysis.ledger import SteppedCall, StepReading, middle_half
 from ortlens.analysis.timing import graph_times
 from ortlens.trace.records import Step
@@ -138,11 +139,12 @@ def _advised(item: Recompile, graphs: Mapping[str | None, Graph]) -> Recompile:
 
 
 def _roles(capture: Capture) -> dict[str, StepRole]:
-    nodes = _nodes_by_graph(capture)
+    nodes = nodes_by_graph(capture)
     plain = [graph for graph in capture.graphs if graph.phase == "inference"]
     roles: dict[str, StepRole] = {}
     for graph in plain:
-        if _positions(nodes[graph.graph_id]) == 1 and _cache_writes(graph, nodes[graph.graph_id]):
+        own = nodes.get(graph.graph_id, [])
+        if _positions(own) == 1 and _cache_writes(graph, own):
             roles[graph.graph_id] = "decode"
     same_code = {code_key(replace(graph, role=None)) for graph in plain if graph.graph_id in roles}
     roles |= {
@@ -152,13 +154,6 @@ def _roles(capture: Capture) -> dict[str, StepRole]:
         for graph_id in step.graph_ids:
             roles.setdefault(graph_id, step.role)
     return roles
-
-
-def _nodes_by_graph(capture: Capture) -> dict[str, list[Node]]:
-    nodes: defaultdict[str, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        nodes[node.graph_id].append(node)
-    return nodes
 
 
 def _positions(nodes: Iterable[Node]) -> int | str | None:
@@ -208,7 +203,7 @@ def generation_of(capture: Capture) -> Generation | None:
         steps=capture.steps,
         entries=entries,
         versions={role: versions[role] for role in _ROLES if versions[role]},
-        cache=_cache(graphs, _nodes_by_graph(capture)),
+        cache=_cache(graphs, nodes_by_graph(capture)),
     )
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.index import graphs_by_id
 from ortlens.errors import UsageError
 from ortlens.trace.records import Confidence, Phase, column
 
@@ -25,11 +26,6 @@ def plain_function(name: str) -> str:
     """Return the user's function behind a resume function of Dynamo: `f` for `torch_dynamo_resume_in_f_at_16`."""
     match = RESUMED.fullmatch(name)
     return match["name"] if match else name
-
-
-def graph_by_partition(capture: Capture) -> dict[str, str]:
-    """Map partition ids to graph ids."""
-    return {partition.partition_id: partition.graph_id for partition in capture.partitions}
 
 
 def kernels_by_session(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
@@ -123,7 +119,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _all_links(capture: Capture) -> Iterator[Link]:
-    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    graphs = graphs_by_id(capture)
     by_onnx, by_node = _kernels(capture)
     for node in capture.nodes:
         partition, known = node.partition_id or "", dict(zip(node.onnx_nodes, node.onnx_confidences, strict=False))

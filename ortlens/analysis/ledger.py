@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual")
 """The parts in the order in which a call goes through them."""
 
-_DIGITS = 16  # of a time in ns: a damaged capture may hold any number
+_LONGEST_NS = 10**15  # a damaged capture may hold any number
 
 _Timed = TypeVar("_Timed", "CallTrace", "SteppedCall")
 _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
@@ -373,5 +373,5 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
 
 def uncompiled_ns(capture: Capture) -> int | None:
     """Return the median time of a call without torch.compile, measured in turns with compiled ones; None if not measured."""
-    text = capture.environment.get("uncompiled_ns", "")
-    return int(text) if text.isascii() and text.isdecimal() and 0 < len(text) < _DIGITS and int(text) else None
+    ns = capture.figures.uncompiled_ns
+    return ns if ns is not None and 0 < ns < _LONGEST_NS else None

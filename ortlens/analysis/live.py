@@ -8,6 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.index import graphs_by_id
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -59,7 +61,7 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
     times: dict[str, int] = defaultdict(int)
     for (graph_id, _), runs in _in_use(lanes):
         times[graph_id] += round(median(run.total_ns for run in runs))
-    known = {graph.graph_id: graph for graph in capture.graphs}
+    known = graphs_by_id(capture)
     named = {graph.compile_id: graph.name for graph in capture.graphs if graph.name}  # a backward graph has the name of its forward
     spent: dict[str, int] = defaultdict(int)
     for fallback in capture.fallbacks:

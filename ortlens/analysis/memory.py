@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ortlens.analysis.index import nodes_by_graph, partitions_by_graph, sessions_by_partition
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:
@@ -73,15 +74,7 @@ class Peak(NamedTuple):
 
 def memory(capture: Capture) -> tuple[MemoryRow, ...]:
     """Sum up the memory of each graph, and of each partition and session; symbolic sizes count with the hint of the compiled call."""
-    nodes: dict[str, list[Node]] = {}
-    for node in capture.nodes:
-        nodes.setdefault(node.graph_id, []).append(node)
-    sessions: dict[str, list[Session]] = {}
-    for session in capture.sessions:
-        sessions.setdefault(session.partition_id, []).append(session)
-    partitions: dict[str, list[Partition]] = {}
-    for partition in capture.partitions:
-        partitions.setdefault(partition.graph_id, []).append(partition)
+    nodes, sessions, partitions = nodes_by_graph(capture), sessions_by_partition(capture), partitions_by_graph(capture)
     return tuple(
         row
         for graph in capture.graphs

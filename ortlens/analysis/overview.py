@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import (
@@ -44,7 +44,7 @@ from ortlens.analysis.timing import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Node, ReasonCode, Recompile
+    from ortlens.trace.records import Break, Capture, Fallback, Figures, Finding, Graph, Node, ReasonCode, Recompile
 
 _BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
 _CROWDED = 0.25  # cores: others had this many, and fewer were idle
@@ -193,39 +193,30 @@ class Overview:
 def _advice(reason: str, capture: Capture) -> str | None:
     """Advise on operators of one data type; None for all other reasons."""
     if is_bfloat16(reason):
-        return bfloat16_advice(capture.environment)
+        return bfloat16_advice(has_instructions=capture.figures.cpu_bfloat16)
     return COMPLEX_ADVICE if is_complex(reason) else None
 
 
-def _spread(capture: Capture) -> float | None:
-    value = _figure(capture, "ledger_spread")
-    return value if value is not None and value >= 1 else None
+def _spread(figures: Figures) -> float | None:
+    return figures.ledger_spread if 1 <= (figures.ledger_spread or 0) < inf else None  # a damaged capture may hold any number
 
 
-def _others(capture: Capture) -> float | None:
-    others, idle = _figure(capture, "ledger_others"), _figure(capture, "ledger_idle")
-    return others if others is not None and idle is not None and others >= _CROWDED > idle else None
+def _others(figures: Figures) -> float | None:
+    others, idle = figures.ledger_others, figures.ledger_idle
+    return others if others is not None and idle is not None and inf > others >= _CROWDED > idle else None
 
 
-def _uncounted(capture: Capture) -> UncountedCalls | None:
-    compiled, created, made = (int(_figure(capture, f"ledger_{name}") or 0) for name in ("compiling", "creating", "made"))
+def _uncounted(figures: Figures) -> UncountedCalls | None:
+    compiled, created = figures.ledger_compiling or 0, figures.ledger_creating or 0
     if min(compiled, created) < 0 or not compiled + created:
         return None
-    return UncountedCalls(made=max(made, compiled + created), compiled=compiled, created=created)
-
-
-def _figure(capture: Capture, name: str) -> float | None:
-    """Read a finite number from the facts, which anybody may have written."""
-    try:
-        value = float(capture.environment.get(name, ""))
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
+    return UncountedCalls(made=max(figures.ledger_made or 0, compiled + created), compiled=compiled, created=created)
 
 
 def overview_of(capture: Capture) -> Overview:
     """Read the answers off any capture; counts are 0 and tuples empty where nothing was recorded."""
-    others = _others(capture)
+    figures = capture.figures
+    others = _others(figures)
     return Overview(
         name=capture.name,
         backend=capture.backend,
@@ -241,11 +232,11 @@ def overview_of(capture: Capture) -> Overview:
         session_ns=sum(session.total_ns for session in capture.sessions),
         call=call_time(capture),
         calls=call_times(capture),
-        spread=_spread(capture),
+        spread=_spread(figures),
         others=others,
-        is_crowded=others is not None and capture.environment.get("torch_threads", "1") != "1",
-        uncounted=_uncounted(capture),
-        explain_calls=(int(_figure(capture, "explain_calls") or 0), int(_figure(capture, "explain_uncompiled_calls") or 0)),
+        is_crowded=others is not None and figures.torch_threads not in (None, 1),
+        uncounted=_uncounted(figures),
+        explain_calls=(figures.explain_calls or 0, figures.explain_uncompiled_calls or 0),
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
         ledger=totals_of(capture.ledger),

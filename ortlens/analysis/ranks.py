@@ -8,14 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
-from ortlens.trace.records import Capture, Graph, column
+from ortlens.trace.facts import facts_of
+from ortlens.trace.records import Capture, Figures, Graph, column
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-RANKS = "ranks"
-"""The fact of a merged capture that lists its ranks."""
 
 _OWN = frozenset(("graph_id", "compile_id", "recompile_of", "of_compile_id", "break_id", "partition_id", "model_id", "session_id"))
 _OWN_LISTS = frozenset(("compile_ids", "graph_ids"))
@@ -26,23 +24,27 @@ _FEWEST = 2
 
 def ranks_of(capture: Capture) -> tuple[int, ...]:
     """Return the ranks that a capture was merged from, in order; empty for a capture that was not merged."""
-    return tuple(int(text) for text in capture.environment.get(RANKS, "").split() if text.isdecimal())
+    return capture.figures.ranks
 
 
 def merged(captures: Sequence[Capture]) -> Capture:
     """Merge the captures of the ranks of one job; if none recorded its rank, their positions count.
 
-    Ids begin with the rank, as `r1.g0`. Facts of the environment that differ are there once per rank, as `rank1_host`.
+    Ids begin with the rank, as `r1.g0`. Facts and figures that differ are in the environment once per rank, as `rank1_host`.
     """
     ranks = _numbered(captures)
     ordered = sorted(zip(ranks, captures, strict=True), key=lambda pair: pair[0])
     parts = [_of_rank(capture, rank) for rank, capture in ordered]
+    figures = _common([capture.figures for capture in captures])
+    shown = facts_of(Capture(figures=figures))
+    facts = _facts({rank: facts_of(capture) for rank, capture in ordered})
     names = list(dict.fromkeys(_LABEL.sub("", capture.name) for capture in captures if capture.name))
     return Capture(
         name=f"{', '.join(names)} ({len(ranks)} ranks)".strip(),
         backend=", ".join(dict.fromkeys(capture.backend for _, capture in ordered)),
         created=max(capture.created for capture in captures),
-        environment={**_environment({rank: capture.environment for rank, capture in ordered}), RANKS: " ".join(map(str, sorted(ranks)))},
+        environment={name: text for name, text in facts.items() if name not in shown},
+        figures=replace(figures, rank=None, ranks=tuple(sorted(ranks))),
         attachments={name: data for part in parts for name, data in part.attachments.items()},
         **{name: tuple(record for part in parts for record in getattr(part, name)) for name in TABLES},
     )
@@ -53,15 +55,17 @@ def _numbered(captures: Sequence[Capture]) -> list[int]:
         raise UsageError(f"merging needs the captures of two ranks or more, not {len(captures)}")
     if any(ranks_of(capture) for capture in captures):
         raise UsageError("one of the captures is merged already; merge the captures of the ranks themselves")
-    told = [capture.environment.get("rank", "") for capture in captures]
-    if not any(told):
+    recorded = [capture.figures.rank for capture in captures]
+    ranks = [rank for rank in recorded if rank is not None]
+    if not ranks:
         return list(range(len(captures)))
-    if not all(text.isdecimal() for text in told):
-        raise UsageError(f"some captures recorded their rank and some did not: {', '.join(text or 'none' for text in told)}")
-    twice = next((text for text in told if told.count(text) > 1), None)
+    if len(ranks) < len(captures):
+        known = ", ".join("none" if rank is None else str(rank) for rank in recorded)
+        raise UsageError(f"some captures recorded their rank and some did not: {known}")
+    twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)
     if twice is not None:
         raise UsageError(f"two captures are of rank {twice}: name one capture per rank, of one run")
-    return [int(text) for text in told]
+    return ranks
 
 
 def _of_rank(capture: Capture, rank: int) -> Capture:
@@ -100,7 +104,14 @@ def _attachment(name: str, rank: int) -> str:
     return f"{_MODELS}{_named(name.removeprefix(_MODELS), rank)}" if name.startswith(_MODELS) else name
 
 
-def _environment(by_rank: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+def _common(figures: Sequence[Figures]) -> Figures:
+    """Keep the figures that are the same on every rank."""
+    first, *others = figures
+    names = [item.name for item in fields(Figures)]
+    return Figures(**{name: getattr(first, name) for name in names if all(getattr(one, name) == getattr(first, name) for one in others)})
+
+
+def _facts(by_rank: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in dict.fromkeys(name for facts in by_rank.values() for name in facts):
         values = {rank: facts[name] for rank, facts in by_rank.items() if name in facts}

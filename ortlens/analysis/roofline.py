@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ortlens.analysis.identity import graph_by_partition, kernels_by_session, nodes_of
+from ortlens.analysis.identity import kernels_by_session, nodes_of
+from ortlens.analysis.index import graph_by_partition, nodes_by_name, sessions_by_id
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
     Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
     measures for sessions that `is_worth_comparing`.
     """
-    nodes = {(node.graph_id, node.node): node for node in capture.nodes}
-    graph_of, sessions = graph_by_partition(capture), {session.session_id: session for session in capture.sessions}
+    nodes, graph_of, sessions = nodes_by_name(capture), graph_by_partition(capture), sessions_by_id(capture)
     found: list[Roof] = []
     for session_id, kernels in kernels_by_session(capture.kernels).items():
         if session := sessions.get(session_id):
@@ -75,25 +75,22 @@ def is_worth_comparing(kernels: Sequence[Kernel]) -> bool:
 
 def usable_cores(capture: Capture) -> int | None:
     """Return the cores that the recorded process could use, or all cores if unreported; None when neither was recorded."""
-    for name in ("cpu_usable", "cpu_count"):
-        text = capture.environment.get(name, "")
-        if text.isdecimal() and int(text):
-            return int(text)
-    return None
+    known = (capture.figures.cpu_usable, capture.figures.cpu_count)
+    return next((count for count in known if count is not None and count > 0), None)
 
 
 def _of_session(
     capture: Capture, session: Session, kernels: list[Kernel], nodes: Mapping[tuple[str, str], Node], graph_id: str
 ) -> Iterator[Roof]:
     threads = session.threads or usable_cores(capture) or 1
-    byte_peak = _peak(capture, f"peak_bytes_threads_{threads}")
+    byte_peak = _peak(capture, None, threads)
     sharing = Counter(name for kernel in kernels if PRODUCTS.search(kernel.op_type) for name in nodes_of(kernel))
     for kernel in kernels:
         made_from = [nodes[graph_id, name] for name in nodes_of(kernel) if (graph_id, name) in nodes]
         dtype = next((node.dtype for node in made_from if node.dtype), "float32")
         is_product = bool(PRODUCTS.search(kernel.op_type))
         flops = sum((node.flops or 0) / sharing[node.node] for node in made_from) if is_product else 0.0
-        flop_peak = _peak(capture, f"peak_flops_{dtype}_threads_{threads}")
+        flop_peak = _peak(capture, dtype, threads)
         if kernel.provider != CPU or not kernel.mean_ns or (is_product and not (flops and flop_peak)):
             continue
         by_flops = flops * 1e9 / flop_peak if flop_peak else 0.0
@@ -122,10 +119,7 @@ def _of_session(
             )
 
 
-def _peak(capture: Capture, name: str) -> float | None:
-    """Read a measured peak from the environment of the capture; None for one that is missing or no number."""
-    try:
-        value = float(capture.environment.get(name, ""))
-    except ValueError:
-        return None
-    return value if 0 < value < float("inf") else None
+def _peak(capture: Capture, dtype: str | None, threads: int) -> float | None:
+    """Find the peak of an element type, or of memory, on as many threads; None where it was not measured."""
+    found = (peak.per_s for peak in capture.figures.peaks if (peak.dtype, peak.threads) == (dtype, threads))
+    return next((value for value in found if 0 < value < float("inf")), None)

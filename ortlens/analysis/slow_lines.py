@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import fallback_ns
 

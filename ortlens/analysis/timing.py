@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key, own_graphs
-from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,6 +100,7 @@ class CallTime:
 _NO_CALLS = CallTime(calls=0, function=None, ort_ns=0, eager_ns=0, foreign_ns=0)
 
 
+@once
 def graph_times(capture: Capture) -> dict[str, GraphTime]:
     """Compute calls and time of every graph in the capture, called or not."""
     graph_of = graph_by_partition(capture)
@@ -145,6 +146,7 @@ def _extrapolated(kept: list[Run]) -> tuple[int, int]:
     return calls, round(median(run.total_ns for run in kept) * calls)
 
 
+@once
 def call_times(capture: Capture) -> tuple[CallTime, ...]:
     """Compute what a usual call of each compiled function costs: one slow first call does not change it.
 
@@ -186,6 +188,7 @@ def call_time(capture: Capture) -> CallTime:
     return next(iter(call_times(capture)), _NO_CALLS)
 
 
+@once
 def calls_by_graph(capture: Capture) -> dict[str, int]:
     """Count the calls of each graph's function; a graph whose function was never called is absent."""
     return {graph_id: time.calls for time in call_times(capture) for graph_id in time.graph_ids}
@@ -202,6 +205,7 @@ def own_code_ns(item: Break) -> int:
     return 0 if item.cost_ns is None or item.overhead_ns is None else max(item.cost_ns - item.overhead_ns, 0)
 
 
+@once
 def fallback_ns(capture: Capture) -> dict[tuple[str, str], float]:
     """Compute the time per call of each node that PyTorch runs, in ns, by graph id and node.
 

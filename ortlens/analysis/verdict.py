@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict, verdict_of_ratio
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
-    from ortlens.trace.records import Capture, StepRole
+    from ortlens.trace.records import Capture, Figures, StepRole
 
 TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
 CorrectVerdict: TypeAlias = Literal["verified", "partly", "differs", "unchecked", "nothing"]
 
-_WAY = re.compile(r"call_ns=(\d{1,15}) ratio=([\d.]{1,12}) low=([\d.]{1,12}) high=([\d.]{1,12}) (faster|slower|same|reference)")
+_WORDS: Mapping[str, SpeedVerdict] = {"faster": "faster", "slower": "slower"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ class Verdict:
 
 def verdict_of(capture: Capture, overview: Overview) -> Verdict:
     """Read the verdict off a capture; what was not measured says so."""
-    benched, inductor = (_benched(capture, way) for way in ("ortlens", "inductor"))
+    benched, inductor = (_benched(capture.figures, way) for way in ("ortlens", "inductor"))
     return Verdict(
         speed=measured_pace(overview) or benched or Pace(verdict="unmeasured"),
         inductor=inductor,
@@ -156,20 +158,16 @@ def measured_pace(overview: Overview) -> Pace | None:
     return Pace(verdict=verdict_of_ratio(ratio, WORTH_APART), call_ns=ledger.total_ns, eager_ns=eager, ratio=ratio)
 
 
-def _benched(capture: Capture, way: str) -> Pace | None:
-    """Read the pace that `ortlens bench` measured for one way and left among the facts of the capture."""
-    known = {name: _WAY.match(capture.environment.get(f"bench_{name}", "")) for name in ("eager", way)}
-    eager, found = known["eager"], known[way]
-    if eager is None or found is None or not float(found[2]):
+def _benched(figures: Figures, way: str) -> Pace | None:
+    """Return the pace that `ortlens bench` measured for one way."""
+    known = {item.way: item for item in figures.ways}
+    eager, found = known.get("eager"), known.get(way)
+    if eager is None or found is None or not (eager.call_ns and found.call_ns):
         return None
-    words: dict[str, SpeedVerdict] = {"faster": "faster", "slower": "slower", "same": "same"}
-    return Pace(
-        verdict=words.get(found[5], "same"),
-        call_ns=int(found[1]),
-        eager_ns=int(eager[1]),
-        ratio=float(found[2]),
-        interval=(float(found[3]), float(found[4])),
-    )
+    low, ratio, high = found.ratio_low or 0.0, found.ratio or 0.0, found.ratio_high or 0.0
+    if not (0 < ratio < inf and 0 <= low < inf and 0 <= high < inf):  # a damaged capture may hold any number
+        return None
+    return Pace(verdict=_WORDS.get(found.verdict, "same"), call_ns=found.call_ns, eager_ns=eager.call_ns, ratio=ratio, interval=(low, high))
 
 
 def ort_share(overview: Overview) -> float | None:

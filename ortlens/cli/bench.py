@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ortlens.cli.commands import Commands
-    from ortlens.studies.bench import RunVariant
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, RunVariant
 
 _TEXT = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
 _EXAMPLES = """

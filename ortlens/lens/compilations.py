@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
 from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.environment import chosen_options, rank_facts
+from ortlens.lens.environment import boot_fact, chosen_options, rank_figures
 from ortlens.lens.generating import bypassed
 from ortlens.lens.other_backends import recorded
 from ortlens.lens.targets import CompiledTargets
@@ -77,7 +77,9 @@ class Compilations:
     def _noted(self, graph_module: torch.fx.GraphModule) -> Iterator[str | None]:
         """Note what is being compiled, while it is."""
         self.modules.append(graph_module)
-        self.recorder.facts.update(rank_facts())  # now: the process group may be gone when the capture is taken
+        if place := rank_figures():  # now: the process group may be gone when the capture is taken
+            self.recorder.note(**place)
+            self.recorder.facts.update(boot_fact())
         target = self.targets.note_compilation()
         with self.watch.backend_at_work() as compile_id:
             self.originals[compile_id] = graph_module
@@ -92,6 +94,7 @@ class Compilations:
     def note_options(self, options: OrtBackendOptions) -> None:
         """Note what differs from the defaults of our backend."""
         self.recorder.facts.update(chosen_options(options))
+        self.recorder.note(option_upcast=tuple(options.upcast))
 
     def note_break_sources(self) -> None:
         """Keep the lines of all breaks, also of what could not be compiled."""

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens import _versions
 from ortlens._process import usable_cores
@@ -24,47 +24,43 @@ _MAX_VALUE = 12
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def environment() -> dict[str, str]:
-    """Collect versions and facts of the machine, for the head of a capture."""
-    import torch
-
-    from ortlens._torch import computes_bfloat16
-
-    own = {"torch_threads": str(torch.get_num_threads())}
-    if (narrow := computes_bfloat16()) is not None:
-        own["cpu_bfloat16"] = "yes" if narrow else "no"
-    return {**machine_facts(), **own}
-
-
 def machine_facts() -> dict[str, str]:
-    """Collect the same, without what only torch can tell: torch is not loaded."""
+    """Collect versions and names of the machine, for the head of a capture."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "cpu_count": str(os.cpu_count() or 0),
-        "cpu_usable": str(usable_cores()),
         **{f"version_{package}": version for package, version in _loaded_versions().items()},
-        **machine_peaks.measured(),
     }
 
 
-def rank_facts() -> dict[str, str]:
-    """Describe the place of this process in a distributed job, for the head of a capture; empty if it is no rank.
+def machine_figures() -> dict[str, Any]:
+    """Collect the figures of the machine that are known without torch, by their names in `Figures`."""
+    return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "peaks": machine_peaks.measured()}
 
-    `boot` is the same on ranks that share a clock.
-    """
-    found = {name.lower(): text for name in ("RANK", "WORLD_SIZE") if (text := os.environ.get(name, "")).isdecimal()}
+
+def torch_figures() -> dict[str, Any]:
+    """Collect the same of torch."""
+    import torch
+
+    from ortlens._torch import computes_bfloat16
+
+    return {"torch_threads": torch.get_num_threads(), "cpu_bfloat16": computes_bfloat16()}
+
+
+def rank_figures() -> dict[str, int]:
+    """Return the place of this process in a distributed job, by the names in `Figures`; empty if it is no rank."""
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
-        found = {"rank": str(distributed.get_rank()), "world_size": str(distributed.get_world_size())}
-    return {**found, **_boot()} if "rank" in found else {}
+        return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    found = {name.lower(): int(text) for name in ("RANK", "WORLD_SIZE") if (text := os.environ.get(name, "")).isdecimal()}
+    return found if "rank" in found else {}
 
 
 @functools.cache
-def _boot() -> dict[str, str]:
-    """Return a digest of what Linux tells two starts of machines apart by."""
+def boot_fact() -> dict[str, str]:
+    """Return a digest of what Linux tells two starts of machines apart by: the same on ranks that share a clock."""
     with contextlib.suppress(OSError):
         return {"boot": hashlib.sha256(_BOOT_ID.read_bytes()).hexdigest()[:12]}
     return {}
@@ -77,9 +73,13 @@ def _loaded_versions() -> dict[str, str]:
 
 
 def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
-    """Describe the options of our backend that differ from their defaults, each as `option_<name>`, for the head of a capture."""
+    """Describe the options of our backend that differ from their defaults, each as `option_<name>`, for the head of a capture.
+
+    `upcast` is among the figures.
+    """
     chosen = ((field.name, getattr(options, field.name), field.default) for field in fields(options))
-    return {f"option_{name}": option_text(value) for name, value, default in chosen if value is not default and value != default}
+    differ = ((name, value) for name, value, default in chosen if value is not default and value != default)
+    return {f"option_{name}": option_text(value) for name, value in differ if name != "upcast"}
 
 
 def option_text(value: object) -> str:

@@ -98,7 +98,7 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callab
         return lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
     finally:
         uncompiled_calls = plain.made if plain is not None else 0
-        lens.compilations.recorder.facts |= {"explain_calls": str(fast.made), "explain_uncompiled_calls": str(uncompiled_calls)}
+        lens.compilations.recorder.note(explain_calls=fast.made, explain_uncompiled_calls=uncompiled_calls)
 
 
 class _Counted:

@@ -16,7 +16,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
 from ortlens.lens.compilations import Compilations
-from ortlens.lens.environment import environment
+from ortlens.lens.environment import machine_figures, torch_figures
 from ortlens.lens.explain_output import ExplainOutput, reason_from_break
 from ortlens.lens.lens_recorder import LensRecorder
 from ortlens.lens.live import Live
@@ -88,9 +88,8 @@ class Lens(CaptureView):
         if dry_run and self._ort is None:
             raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
         self._dry_run = dry_run
-        self._recorder = LensRecorder(self, backend_name, environment, journal)
-        if dry_run:
-            self._recorder.facts["dry_run"] = "1"
+        self._recorder = LensRecorder(self, backend_name, lambda: {**machine_figures(), **torch_figures()}, journal)
+        self._recorder.note(dry_run=dry_run)
         self.compilations = Compilations(self._recorder, self._claims, dry_run=dry_run)
         self._targets, self._watch = self.compilations.targets, self.compilations.watch
 
@@ -259,7 +258,6 @@ class Lens(CaptureView):
             originals=self.compilations.originals if self._ort is not None else None,
             steps=self._targets.steps,
             captured=self.captured,
-            facts=self._recorder.facts,
         )
         return measurement.run(call, made=made, **limits)
 
@@ -360,8 +358,7 @@ class Lens(CaptureView):
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
         expected_s = verify_s(self.captured(), *pace(), per_op=per_op)
-        facts = self._recorder.facts
-        Verification(self._recorder, self._targets, tolerances, budget, facts, expected_s=expected_s, per_op=per_op).run(args, kwargs)
+        Verification(self._recorder, self._targets, tolerances, budget, expected_s=expected_s, per_op=per_op).run(args, kwargs)
         return self.numerics
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
@@ -394,7 +391,7 @@ class Lens(CaptureView):
         from ortlens.lens.profiling.repeats import PROFILING, Repeats
 
         repeats = Repeats(repeat, budget_s)
-        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder.facts) as words:
+        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:
             profile(self._targets, self._recorder, args, kwargs, repeats, words)
             if not repeats.budget.is_over():
                 measure_peaks(self._recorder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ortlens.lens.environment import machine_facts
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
@@ -24,14 +25,14 @@ class LensRecorder(Recorder):
     """A recorder that knows the head of its captures."""
 
     def __init__(
-        self, lens: _Named, backend: str, environment: Callable[[], dict[str, str]], journal: str | os.PathLike[str] | None = None
+        self, lens: _Named, backend: str, figures: Callable[[], dict[str, Any]], journal: str | os.PathLike[str] | None = None
     ) -> None:
-        """Start empty. `journal` is a file to which everything is written as it comes, so that it survives the end of the process."""
+        """Start empty. `figures` are those of the machine; all that comes is written to the file `journal`, which survives the process."""
         super().__init__()
         self.backend = backend
-        self.facts: dict[str, str] = {}  # what the lens adds to the environment, such as chosen options, and how many calls were averaged
+        self.facts: dict[str, str] = {}  # what the lens adds to the environment, such as chosen options
         self._lens = weakref.ref(lens)
-        self._environment = environment
+        self._figures_of_machine = figures
         if journal is not None:
             self.journal = Journal(journal, self._head, self)
             weakref.finalize(lens, self.journal.close)  # also when the interpreter exits
@@ -43,7 +44,8 @@ class LensRecorder(Recorder):
             return {}
         facts: dict[str, str] = {}
         with lens_guard(self, "reading the environment"):
-            facts = self._environment()
+            facts = machine_facts()
+            self.note(**self._figures_of_machine())
         return {"name": lens.name, "backend": self.backend, "environment": {**facts, **self.facts}}
 
     def captured(self) -> r.Capture:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Iterator
+
+    from ortlens.trace.recorder import Recorder
 
 BUDGET_S = 60.0
 """By default. A BERT of 12 layers takes 10 s; for a model that takes minutes, one rather chooses than waits."""
@@ -40,9 +42,9 @@ class TimeBudget:
         return self.used_s > self.budget_s
 
     @contextlib.contextmanager
-    def spent(self, study: str, doing: str, expected_s: float, facts: MutableMapping[str, str]) -> Iterator[str]:
-        """Say what the work will take before it begins, and note in `facts`, the environment of the capture, what it took."""
-        facts[f"{study}_expected_s"], facts[f"{study}_budget_s"] = f"{expected_s:.3g}", f"{self.budget_s:g}"
+    def spent(self, study: str, doing: str, expected_s: float, recorder: Recorder) -> Iterator[str]:
+        """Say what the work will take before it begins, and record what it took."""
+        recorder.note(**{f"{study}_expected_s": expected_s, f"{study}_budget_s": self.budget_s})
         about = f", about {float(f'{expected_s:.2g}'):g} s" if expected_s >= _SHORT_S else ""
         yield doing + (f"{about}, {self.budget_s:g} s at most" if about and expected_s > self.budget_s else about)
-        facts[f"{study}_took_s"] = f"{self.used_s:.3g}"
+        recorder.note(**{f"{study}_took_s": self.used_s})

@@ -8,18 +8,18 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _torch
-from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict
+from ortlens.analysis.speed import MIN_ROUNDS, AbTiming
 from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.lens import Lens
 from ortlens.progress import progress
-from ortlens.trace.records import column
+from ortlens.trace.records import RunVariant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,26 +30,6 @@ WAYS = ("eager", "inductor", "ortlens", "frozen", "exported")
 """What is measured by default."""
 
 _MOST_ROUNDS = 200
-
-VariantVerdict: TypeAlias = SpeedVerdict | Literal["reference"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunVariant:
-    """One way of running a model, against PyTorch without compilation."""
-
-    way: str = column("`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.")
-    verdict: VariantVerdict = column(  # noqa: RUF009 - field() in disguise
-        "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
-    )
-    call_ns: int | None = column("Time of a call, the median over the rounds.", unit="ns", default=None)
-    ratio: float | None = column("Times as long as eager: the median over the rounds of the ratio within a round.", default=None)
-    ratio_low: float | None = column("Lower end of its 99 % interval.", default=None)
-    ratio_high: float | None = column("Upper end of it.", default=None)
-    first_ns: int | None = column("Time of the first call, compilation or export included.", unit="ns", default=None)
-    max_abs: float | None = column("Largest absolute difference of a result from eager.", default=None)
-    rounds: int = column("Rounds; in each, every way is timed once.", default=0)
-    note: str = column("Why it was not measured.", default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +55,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     """Measure a model in several ways; eager is always one of them, as the reference.
 
     Calls the target some hundred times, with gradients as the caller has set them, in ten rounds or more, however short `seconds` is. The
-    rows are also among the capture's facts, as `bench_<way>`.
+    rows are also among the capture's figures, as `ways`.
     """
     unknown = [way for way in ways if way not in WAYS]
     if unknown:
@@ -98,7 +78,7 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     rows = {way.name: _measured(way, AbTiming(times[0], own)) for way, own in zip(running, times, strict=True)}
     found = tuple(rows.get(way) or RunVariant(way=way, verdict="unmeasured", note=failed[way]) for way in chosen)
     capture = lens.captured()
-    return found, replace(capture, environment={**capture.environment, **facts_of(found)})
+    return found, replace(capture, figures=replace(capture.figures, ways=found))
 
 
 def _started(
@@ -198,13 +178,3 @@ def _measured(way: _Contender, timing: AbTiming) -> RunVariant:
         max_abs=way.max_abs,
         rounds=timing.rounds,
     )
-
-
-def facts_of(rows: Sequence[RunVariant]) -> Mapping[str, str]:
-    """Turn rows into `bench_<way>` facts for the head of a capture: time, ratio and interval that a program can split, or the reason."""
-    return {
-        f"bench_{row.way}": f"unmeasured: {row.note}"[:300]
-        if row.call_ns is None
-        else f"call_ns={row.call_ns} ratio={row.ratio or 1:.3f} low={row.ratio_low or 1:.3f} high={row.ratio_high or 1:.3f} {row.verdict}"
-        for row in rows
-    }

@@ -8,7 +8,7 @@ import json
 import pickle
 import re
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortlens import _versions
 from ortlens._files import write_file
@@ -97,7 +97,7 @@ class Results:
         folder = self.place(job)
         try:
             held = json.loads((folder / ROW).read_text(encoding="utf-8"))
-            row: Any = record_from_row(TABLE, held["row"])
+            row = record_from_row(TABLE, held["row"])
             limits = held["limits"]
             raised = (row.status == "timeout" and job.limits.seconds > limits[0]) or (
                 row.status == "memory" and (job.limits.memory_bytes is None or job.limits.memory_bytes > (limits[1] or 0))
@@ -123,7 +123,7 @@ class Results:
         (folder / LOG).write_text(log, encoding="utf-8")
         if row.graphs is None and (capture := _capture(self._with_paths(row, folder))) is not None:
             row = replace(row, **figures_of(capture))
-        held = {"row": row_from_record(TABLE, _any(row)), "limits": [job.limits.seconds, job.limits.memory_bytes]}
+        held = {"row": row_from_record(TABLE, row), "limits": [job.limits.seconds, job.limits.memory_bytes]}
         write_file(folder / ROW, json.dumps(held).encode("utf-8"))
         return self._with_paths(row, folder)
 
@@ -150,7 +150,3 @@ def _capture(row: SurveyRow) -> Capture | None:
 def shown_log(text: str) -> str:
     """Return the last lines of what a case printed, for its row."""
     return text[-_SHOWN_LOG:].strip()
-
-
-def _any(value: object) -> Any:  # noqa: ANN401 - the codec knows records of captures by their type, and any record by its table
-    return value

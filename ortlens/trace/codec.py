@@ -16,7 +16,6 @@ from ortlens.errors import CaptureError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.trace import records as r
     from ortlens.trace.schema import Column, Table
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
@@ -32,17 +31,17 @@ class _WrongValueError(ValueError):
     """A value does not fit its column; the caller adds the table, the row and the column."""
 
 
-def row_from_record(table: Table, record: r.Record) -> dict[str, Json]:
+def row_from_record(table: Table, record: object) -> dict[str, Json]:
     """Write a record as a JSON object, in column order; a value that its column cannot hold raises `CaptureError`."""
     return {name: values[0] for name, values in columns_from_records(table, (record,)).items()}
 
 
-def record_from_row(table: Table, row: Mapping[str, Any]) -> r.Record:
+def record_from_row(table: Table, row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a record of the table
     """Read a record from a parsed JSON object; unknown entries are ignored, missing ones take their defaults."""
     return records_from_columns(table, 1, {name: [value] for name, value in row.items()})[0]
 
 
-def columns_from_records(table: Table, records: Sequence[r.Record]) -> dict[str, list[Json]]:
+def columns_from_records(table: Table, records: Sequence[object]) -> dict[str, list[Json]]:
     """Write records, at most `MAX_ROWS`, as one JSON list per column, in column order; without records the lists are empty."""
     _check_row_count(table, len(records))
     return {
@@ -51,12 +50,14 @@ def columns_from_records(table: Table, records: Sequence[r.Record]) -> dict[str,
     }
 
 
-def records_from_columns(table: Table, rows: int, columns: Mapping[str, Any]) -> tuple[r.Record, ...]:
+def records_from_columns(table: Table, rows: int, columns: Mapping[str, Any]) -> tuple[Any, ...]:
     """Read `rows` records from a parsed JSON list per column; unknown columns are ignored, missing ones take their defaults."""
     _check_row_count(table, rows)
     present = [column for column in table.columns if _is_present(table, column, columns)]
     lists = [_converted(table, column, _list_of(table, column, columns, rows), _value_from_json) for column in present]
     names = [column.name for column in present]
+    if not names:  # every value has its default
+        return tuple(table.record() for _ in range(rows))
     return tuple(table.record(**dict(zip(names, values, strict=True))) for values in zip(*lists, strict=True))
 
 
@@ -96,6 +97,8 @@ def _json_from_value(column: Column, value: Any) -> Json:  # noqa: ANN401 - a fi
     if column.kind == "tuple":
         if not isinstance(value, (tuple, list)):
             _refuse(value, "a tuple")
+        if column.rows is not None:
+            return [row_from_record(column.rows, item) for item in value]
         return [_checked_item(column, _plain(item)) for item in value]
     checked = _CHECKS[column.kind](column, _plain(value))
     return checked if column.kind != "float" or math.isfinite(checked) else _name_from_float(checked)
@@ -107,6 +110,8 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
     if column.kind == "tuple":
         if not isinstance(value, list):
             _refuse(value, "a list")
+        if column.rows is not None:
+            return tuple([_checked_row(column.rows, item) for item in value])
         return tuple([_checked_item(column, item) for item in value])
     if column.kind == "float" and isinstance(value, str) and value in _FLOAT_FROM_NAME:
         return _FLOAT_FROM_NAME[value]
@@ -116,6 +121,12 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
     """Return the Python number inside a numpy or torch scalar; everything else as it is."""
     return value if isinstance(value, (str, int, float)) or not hasattr(value, "item") else value.item()
+
+
+def _checked_row(table: Table, value: Any) -> object:  # noqa: ANN401 - parsed JSON
+    if not isinstance(value, dict):
+        _refuse(value, "an object")
+    return record_from_row(table, value)
 
 
 def _checked_item(column: Column, value: Any) -> int | str:  # noqa: ANN401 - parsed JSON

@@ -25,17 +25,19 @@ from ortlens._files import opened_above_streams, write_file
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.codec import MAX_ROWS, record_from_row, row_from_record
+from ortlens.trace.facts import figures_from_facts
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import MAX_RUNS, Recorder, run_from_row
 from ortlens.trace.runlog import RunStats
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import FIGURES, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ortlens.trace.runlog import EagerLog, RunLog
 
-HEADER = b"ortlens-journal 1\n"
+HEADER = b"ortlens-journal 2\n"
+_FIRST_HEADER = b"ortlens-journal 1\n"  # its figures are texts among the facts of its head
 INTERVAL = 0.25
 """Seconds between two looks at the calls."""
 
@@ -60,6 +62,7 @@ class Journal:
         self._flushing = threading.RLock()
         self._size, self._is_broken = 0, False
         self._last_head: Mapping[str, Any] | None = None
+        self._last_figures = r.Figures()
         self._seen: dict[int, tuple[RunLog, int]] = {}  # by identity of a log: the number of its last call that was written
         self._eager: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         try:
@@ -102,6 +105,9 @@ class Journal:
             if head and head != self._last_head:  # none once the lens is gone
                 self._write({"head": head, "at": time.time(), "pid": self._pid})
                 self._last_head = head
+            if (figures := self._recorder.figures) != self._last_figures:
+                self._write({"figures": row_from_record(FIGURES, figures)})
+                self._last_figures = figures
             logs, eager = self._recorder.logs()
             for log in logs:
                 self._write_calls(log)
@@ -199,6 +205,7 @@ class Entries:
         is_ended: Whether the journal was closed.
         at: Time of the last entry that has one, in seconds since 1970.
         left_bytes: Bytes behind the last whole entry.
+        is_first_version: Whether its figures are texts in the head.
     """
 
     recorder: Recorder
@@ -210,6 +217,7 @@ class Entries:
     is_ended: bool = False
     at: float = 0.0
     left_bytes: int = 0
+    is_first_version: bool = False
 
     def capture(self) -> r.Capture:
         """Make the capture of the entries; a finding says so if the journal was not closed."""
@@ -220,6 +228,8 @@ class Entries:
             if session_id is not None:
                 self.recorder.amend(r.Session, session_id, **stats._asdict())
         given = {str(name): str(value) for name, value in dict(self.head.get("environment", {})).items()}
+        if self.is_first_version:
+            self.recorder.figures, given = figures_from_facts(given)
         made = self.recorder.capture(name=str(self.head.get("name", "")), backend=str(self.head.get("backend", "")), environment=given)
         runs = tuple(sorted(self.runs, key=lambda run: run.start_ns)[-MAX_RUNS:])
         findings = made.findings if self.is_ended else (*made.findings, self._unfinished())
@@ -243,7 +253,7 @@ def is_journal(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return file.read(len(HEADER)) == HEADER
+            return file.read(len(HEADER)) in (HEADER, _FIRST_HEADER)
     except OSError:
         return False
 
@@ -252,8 +262,10 @@ def read(path: Path) -> Entries:
     """Read a journal, whether it was ended or not, up to its last whole entry."""
     entries = Entries(Recorder())
     with path.open("rb") as file:
-        if file.read(len(HEADER)) != HEADER:
+        header = file.read(len(HEADER))
+        if header not in (HEADER, _FIRST_HEADER):
             raise CaptureError("not a journal of this version")
+        entries.is_first_version = header == _FIRST_HEADER
         try:
             for entry, data in _payloads(file, entries):
                 _apply(entries, entry, data)
@@ -318,6 +330,8 @@ def _replay(recorder: Recorder, entry: dict[str, Any], data: bytes) -> None:
         recorder.replace_all(table.record, [record_from_row(table, row) for row in entry["rows"]])
     elif "forget" in entry:
         recorder.forget_graph(entry["forget"])
+    elif "figures" in entry:
+        recorder.figures = record_from_row(FIGURES, entry["figures"])
     elif "attach" in entry:
         recorder.attach(str(entry["attach"]), data)
 

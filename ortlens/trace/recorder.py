@@ -86,6 +86,8 @@ class Recorder:
         self._run_logs: dict[object, RunLog] = {}  # by session, or by anything for graphs of other backends
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
+        self.figures = r.Figures()
+        """Of everything that was recorded; see `note`."""
         self.journal: Journal | None = None
         """Where everything is written as it comes, if anywhere."""
         self.failures: set[tuple[str, str]] = set()
@@ -183,6 +185,11 @@ class Recorder:
             self._attachments[name] = data
             self._journalled(lambda journal: journal.attached(name, data))
 
+    def note(self, **figures: object) -> None:
+        """Set figures of the whole capture, by the names in `Figures`."""
+        with self._lock:
+            self.figures = replace(self.figures, **figures)  # type: ignore[arg-type]  # types differ per figure
+
     def run_log(self, session_id: str | None, graph_id: str | None) -> RunLog:
         """Return the only log of a session (None: a backend other than ours); the caller writes into it without any lock."""
         with self._lock:
@@ -228,7 +235,7 @@ class Recorder:
         with self._lock:
             logs = tuple(self._run_logs.values())
             slots = {graph_id: _slots(log) for graph_id, log in self._eager_logs.items()}
-            attachments = dict(self._attachments)
+            attachments, figures = dict(self._attachments), self.figures
             tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
         by_session = {log.session_id: log for log in logs if log.session_id is not None}
         tables["sessions"] = tuple(_with_stats(s, by_session.get(s.session_id)) for s in tables["sessions"])
@@ -241,6 +248,7 @@ class Recorder:
             backend=backend,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             environment=dict(environment or {}),
+            figures=figures,
             attachments=attachments,
             **tables,
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Phase: TypeAlias = Literal["inference", "forward", "backward"]
 ReasonCode: TypeAlias = Literal[
@@ -34,6 +34,7 @@ StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights"]
 WeightsChange: TypeAlias = Literal["written", "replaced", "other_module"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
+VariantVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
 
 
 _RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
@@ -501,6 +502,68 @@ Record: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunVariant:
+    """One way of running a model, against PyTorch without compilation."""
+
+    way: str = column("`eager`, `inductor`, `ortlens`, `frozen`: `ortlens.freeze`, or `exported`: torch.onnx.export's model in a session.")
+    verdict: VariantVerdict = column(
+        "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
+    )
+    call_ns: int | None = column("Time of a call, the median over the rounds.", unit="ns", default=None)
+    ratio: float | None = column("Times as long as eager: the median over the rounds of the ratio within a round.", default=None)
+    ratio_low: float | None = column("Lower end of its 99 % interval.", default=None)
+    ratio_high: float | None = column("Upper end of it.", default=None)
+    first_ns: int | None = column("Time of the first call, compilation or export included.", unit="ns", default=None)
+    max_abs: float | None = column("Largest absolute difference of a result from eager.", default=None)
+    rounds: int = column("Rounds; in each, every way is timed once.", default=0)
+    note: str = column("Why it was not measured.", default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinePeak:
+    """What the machine reached on one number of threads."""
+
+    dtype: str | None = column("Element type of the matrix product; empty for reading and writing memory.", default=None)
+    threads: int = column("Threads that worked on it.")
+    per_s: float = column("Floating-point operations per second; of memory, bytes.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was measured or counted about a whole capture, and what was chosen for it; empty where it was not."""
+
+    dry_run: bool = column("Whether nothing was run.", default=False)
+    rank: int | None = column("Rank of the process in a distributed job.", default=None)
+    world_size: int | None = column("Number of its ranks.", default=None)
+    ranks: tuple[int, ...] = column("Ranks that a merged capture is made of, in order.", default=())
+    cpu_count: int | None = column("Processors of the machine.", default=None)
+    cpu_usable: int | None = column("Processors that the process may use.", default=None)
+    cpu_bfloat16: bool | None = column("Whether the processor has instructions for bfloat16.", default=None)
+    torch_threads: int | None = column("Threads of PyTorch.", default=None)
+    option_upcast: tuple[str, ...] = column("Element types that are computed in float32, by the option `upcast`.", default=())
+    explain_calls: int | None = column("How often `explain` called what was compiled.", default=None)
+    explain_uncompiled_calls: int | None = column("How often it called the target as it is.", default=None)
+    ledger_calls: int | None = column("Calls that the ledger averages.", default=None)
+    ledger_spread: float | None = column("Median of the measured calls over the shortest.", default=None)
+    ledger_others: float | None = column("Cores that other processes had meanwhile.", default=None)
+    ledger_idle: float | None = column("Cores that were idle.", default=None)
+    ledger_made: int | None = column("Where no call counts: how many were made.", default=None)
+    ledger_compiling: int | None = column("How many of them compiled code.", default=None)
+    ledger_creating: int | None = column("How many compiled nothing, but created a session.", default=None)
+    uncompiled_ns: int | None = column(
+        "Median time of a call without torch.compile, made in turns with the calls of the ledger.", unit="ns", default=None
+    )
+    profile_expected_s: float | None = column("Seconds that `profile` was expected to take.", default=None)
+    profile_budget_s: float | None = column("Seconds that it was allowed to take.", default=None)
+    profile_took_s: float | None = column("Seconds that it took.", default=None)
+    verify_expected_s: float | None = column("Seconds that `verify` was expected to take.", default=None)
+    verify_budget_s: float | None = column("Seconds that it was allowed to take.", default=None)
+    verify_took_s: float | None = column("Seconds that it took.", default=None)
+    peaks: tuple[MachinePeak, ...] = column("What the machine reached, on as many threads as the profiled sessions have.", default=())
+    ways: tuple[RunVariant, ...] = column("The ways of running the model that `bench` measured.", default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
     """Everything that was recorded. All views, frames and analyses are functions of it.
 
@@ -508,14 +571,17 @@ class Capture:
         name: Name given by the user, or of the observed model.
         backend: Name of the observed backend.
         created: Time of the snapshot, ISO 8601, UTC.
-        environment: Versions and machine facts, by name.
+        environment: Versions, names and options, by name; `facts.facts_of` adds the figures as text.
+        figures: What was measured or counted about all of it.
         attachments: Bytes that belong to records, by name inside the saved file (`models/m0.onnx`).
+        memo: What was computed from it, by function; not saved.
     """
 
     name: str = ""
     backend: str = "ortlens"
     created: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    figures: Figures = Figures()
     graphs: tuple[Graph, ...] = ()
     breaks: tuple[Break, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
@@ -531,3 +597,4 @@ class Capture:
     ledger: tuple[LedgerPart, ...] = ()
     steps: tuple[Step, ...] = ()
     attachments: Mapping[str, bytes] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -7,7 +7,7 @@ Every frame, the saved file and the reference page take names, dtypes, units and
 from __future__ import annotations
 
 import types
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from ortlens.errors import UsageError
@@ -45,6 +45,7 @@ class Column:
         kind: Type of a present value.
         choices: The values allowed, when it is one of a fixed set.
         items: Types of the items, when it is a tuple.
+        rows: The columns of the items, when they are records.
         required: True when the record has no default for it.
     """
 
@@ -56,6 +57,7 @@ class Column:
     kind: Kind
     choices: tuple[str, ...] = ()
     items: tuple[type, ...] = ()
+    rows: Table | None = None
     required: bool = False
 
 
@@ -71,7 +73,7 @@ class Table:
     """
 
     name: str
-    record: type[r.Record]
+    record: type[Any]
     meaning: str
     columns: tuple[Column, ...]
 
@@ -95,6 +97,7 @@ def _column_from_field(spec: Field[Any], annotation: object) -> Column:
     inner, nullable = _without_none(annotation)
     origin = get_origin(inner)
     kind: Kind = "str" if origin is Literal else (origin or inner).__name__
+    items = _item_types(inner) if origin is tuple else ()
     return Column(
         name=spec.name,
         dtype=_DTYPES[kind, nullable],
@@ -103,7 +106,8 @@ def _column_from_field(spec: Field[Any], annotation: object) -> Column:
         nullable=nullable,
         kind=kind,
         choices=get_args(inner) if origin is Literal else (),
-        items=_item_types(inner) if origin is tuple else (),
+        items=items,
+        rows=table_from_record(spec.name, items[0]) if any(map(is_dataclass, items)) else None,
         required=spec.default is MISSING,
     )
 
@@ -124,6 +128,9 @@ def _tables_from_capture() -> Mapping[str, Table]:
 
 TABLES: Mapping[str, Table] = _tables_from_capture()
 """Every table by name, in the order in which they are shown."""
+
+FIGURES = table_from_record("figures", r.Figures)
+"""The figures of a capture, as a table of one row."""
 
 
 def table_by_name(name: str) -> Table:

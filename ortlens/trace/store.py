@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from ortlens._versions import version_of
 from ortlens.errors import CaptureError
 from ortlens.trace import archive, journal
-from ortlens.trace.codec import columns_from_records, records_from_columns
+from ortlens.trace.codec import columns_from_records, record_from_row, records_from_columns, row_from_record
+from ortlens.trace.facts import figures_from_facts
 from ortlens.trace.records import SCHEMA_VERSION, Capture
-from ortlens.trace.schema import TABLES, Table
+from ortlens.trace.schema import FIGURES, TABLES, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,6 +152,7 @@ def _manifest_from_capture(capture: Capture, members: Mapping[str, bytes]) -> di
         "backend": str(capture.backend),
         "created": str(capture.created),
         "environment": {str(key): str(value) for key, value in capture.environment.items()},
+        "figures": row_from_record(FIGURES, capture.figures),
         "tables": {name: len(getattr(capture, name)) for name in TABLES},
         "members": {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in members.items()},
     }
@@ -170,11 +172,16 @@ def _capture_from_members(members: archive.Members) -> Capture:
     counts = _mapping(manifest, "tables", int)
     tables: dict[str, Any] = {table.name: _records(members, table, listed, counts) for table in TABLES.values()}
     attachments = {name: _member(members, name, listed, archive.MAX_TOTAL_BYTES) for name in listed if _is_attachment(name)}
+    environment = _mapping(manifest, "environment", str)
+    figures = record_from_row(FIGURES, _mapping(manifest, "figures", object))
+    if manifest["schema_version"] == 1:
+        figures, environment = figures_from_facts(environment)
     return Capture(
         name=_text(manifest, "name"),
         backend=_text(manifest, "backend"),
         created=_text(manifest, "created"),
-        environment=_mapping(manifest, "environment", str),
+        environment=environment,
+        figures=figures,
         attachments=attachments,
         **tables,
     )

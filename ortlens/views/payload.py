@@ -19,6 +19,7 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
+from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.units import counted, percent, time_from_ns
@@ -120,7 +121,7 @@ def _meta(capture: Capture, kept: Mapping[str, Sequence[Any]], *, redact: bool) 
         "name": visible(capture.name),
         "backend": visible(capture.backend),
         "created": capture.created,
-        "environment": dict(capture.environment),
+        "environment": facts_of(capture),
         "redacted": redact,
         "left_out": [
             _left_out(name, len(rows), len(getattr(capture, name)))

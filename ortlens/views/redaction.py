@@ -42,7 +42,9 @@ def redacted_capture(capture: Capture) -> Capture:
         for item, shown in zip(capture.recompiles, tables["recompiles"], strict=True)
     )
     environment = {key: _without_secrets(key, scrub(value)) for key, value in capture.environment.items()}
-    return replace(capture, name=scrub(capture.name), environment=environment, attachments={}, **tables)
+    ways = tuple(replace(way, note=scrub(way.note)) for way in capture.figures.ways)
+    figures = replace(capture.figures, ways=ways)
+    return replace(capture, name=scrub(capture.name), environment=environment, figures=figures, attachments={}, **tables)
 
 
 def _files(capture: Capture) -> Iterable[str]:

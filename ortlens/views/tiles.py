@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.verdict import verdict_of
 from ortlens.units import counted, percent, time_from_ns, times

@@ -12,7 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import graphs_by_id, sessions_by_id
 from ortlens.analysis.timing import PHASES
+from ortlens.trace.facts import facts_of
 from ortlens.views.wording import PHASE_WORDS, place
 
 if TYPE_CHECKING:
@@ -66,8 +68,8 @@ class _Names:
     """What is said about a call, by its session or graph, and about the gap behind it."""
 
     def __init__(self, capture: Capture) -> None:
-        self.sessions = {session.session_id: session for session in capture.sessions}
-        self.graphs = {graph.graph_id: graph for graph in capture.graphs}
+        self.sessions = sessions_by_id(capture)
+        self.graphs = graphs_by_id(capture)
         self.breaks = {compile_id: item for item in capture.breaks for compile_id in item.compile_ids}
         self._fallbacks: dict[str, dict[str, Fallback]] = {}
         for fallback in capture.fallbacks:
@@ -253,5 +255,5 @@ def _about(capture: Capture, profiled: int) -> dict[str, str]:
         "calls in this trace": str(len(capture.runs)),
         "calls with kernels of the profile": str(profiled),
         "note": "The latest calls are kept one by one, sums over all are in the table sessions. Unnamed gaps are Python and the program.",
-        **{str(key): str(value) for key, value in capture.environment.items()},
+        **{str(key): str(value) for key, value in facts_of(capture).items()},
     }

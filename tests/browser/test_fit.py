@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.trace import store
+from ortlens.trace.facts import facts_of
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled
+from tests.facts import head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +54,7 @@ _CUT_OFF = """() => [...document.querySelectorAll('.ol-tile > span, .ol-card p, 
 def test_nothing_of_the_verdict_is_cut_off(show: Callable[..., Page], name: str) -> None:
     busy = replace(
         CAPTURES["twelve"],
-        environment={**CAPTURES["twelve"].environment, "ledger_spread": "1.7", "ledger_others": "1.0", "ledger_idle": "0.0"},
+        **head({**facts_of(CAPTURES["twelve"]), "ledger_spread": "1.7", "ledger_others": "1.0", "ledger_idle": "0.0"}),
     )
     page = show({"busy": busy, "dry": DRY}[name])
     assert "busy" in page.inner_text("[data-tile=speed]") or name == "dry"

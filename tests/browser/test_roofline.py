@@ -12,6 +12,7 @@ from ortlens.analysis.roofline import roofs
 from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled, with_peaks
+from tests.facts import head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,6 @@ def test_a_dot_and_its_row_select_the_kernel_in_every_panel(show: Callable[..., 
 
 
 def test_without_peaks_it_says_how_to_measure_them(show: Callable[..., Page]) -> None:
-    page = show(replace(BERT, environment={}))
+    page = show(replace(BERT, **head({})))
     assert "lens.profile(x)" in go(page, "roofline").inner_text()
     assert page.locator("[data-table=roofline]").count() == 0

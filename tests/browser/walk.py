@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortlens.trace.facts import facts_of
 from ortlens.views import selection
+from tests.facts import head
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Request
@@ -70,4 +72,4 @@ def with_peaks(capture: Capture, flops: float = 2.5e11, byte_rate: float = 2e10)
         for threads in {session.threads or 1 for session in capture.sessions}
         for name, rate in ((f"peak_flops_float32_threads_{threads}", flops), (f"peak_bytes_threads_{threads}", byte_rate))
     }
-    return replace(capture, environment={**capture.environment, **measured})
+    return replace(capture, **head({**facts_of(capture), **measured}))

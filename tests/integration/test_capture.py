@@ -47,7 +47,7 @@ def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> No
     assert lens.breaks.function.tolist() == ["broken"]
     assert lens.sessions.calls.tolist() == [2, 2], "calls after the block still count"
     assert lens.name == "inside"
-    assert lens.captured().environment.get("option_upcast") == (None if backend == "onnxrt" else "bfloat16")
+    assert lens.captured().figures.option_upcast == (() if backend == "onnxrt" else ("bfloat16",))
 
 
 def test_captures_may_overlap_without_being_nested() -> None:

@@ -148,7 +148,7 @@ def test_threads_beyond_the_cores_and_spinning_between_operators() -> None:
     given.intra_op_num_threads = 4096
     chosen = called(Layers(between, count=2), torch.randn(4, 256))
     assert told(chosen, "too_many_threads") == told(chosen, "spinning_threads") == []
-    given.intra_op_num_threads = int(chosen.captured().environment["cpu_usable"]) + 1
+    given.intra_op_num_threads = (chosen.captured().figures.cpu_usable or 0) + 1
     lens = called(Layers(between, count=2), torch.randn(4, 256), options={"ort_session_options": given})
     (crowded,), (spinning,) = told(lens, "too_many_threads"), told(lens, "spinning_threads")
     assert f"{given.intra_op_num_threads} threads" in crowded.title
@@ -311,11 +311,12 @@ def test_thousands_of_tiny_products_are_slow_against_the_roofline(count: int, si
 
 def test_peaks_are_measured_once_and_kept_with_the_capture() -> None:
     machine_peaks.measure({"float32", "int64"}, 1)
-    first = dict(machine_peaks.measured())
-    assert {name for name in first if name.endswith("threads_1")} >= {"peak_flops_float32_threads_1", "peak_bytes_threads_1"}
-    assert not any("int64" in name for name in first)
-    assert 1e8 < float(first["peak_flops_float32_threads_1"]) < 1e14
-    assert 1e8 < float(first["peak_bytes_threads_1"]) < 1e13
+    first = machine_peaks.measured()
+    on_one = {peak.dtype: peak.per_s for peak in first if peak.threads == 1}
+    assert set(on_one) >= {"float32", None}
+    assert not any(peak.dtype == "int64" for peak in first)
+    assert 1e8 < on_one["float32"] < 1e14
+    assert 1e8 < on_one[None] < 1e13
     machine_peaks.measure({"float32"}, 1)
-    assert dict(machine_peaks.measured()) == first
-    assert called(torch.sin, torch.ones(2), calls=1).captured().environment["peak_bytes_threads_1"] == first["peak_bytes_threads_1"]
+    assert machine_peaks.measured() == first
+    assert called(torch.sin, torch.ones(2), calls=1).captured().figures.peaks == first

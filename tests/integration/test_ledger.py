@@ -362,7 +362,7 @@ def test_the_creation_of_a_session_is_no_part_of_a_call_or_price(calls: int) -> 
     lens = ortlens.explain(nn.Sequential(Block(), Block()).eval(), calls=calls)(torch.randn(2, 64))
     captured = lens.captured()
     assert len(captured.sessions) > 2, "weights changed, so sessions were created again"
-    assert captured.environment["explain_calls"] == str(calls)
+    assert captured.figures.explain_calls == calls
     tenth = CREATION * 1e9 / 10
     for item in captured.breaks:
         assert (item.cost_ns or 0) + (item.entering_ns or 0) < tenth
@@ -396,7 +396,7 @@ def test_calls_that_all_create_sessions_are_followed_by_more() -> None:
     lens.measured(lambda: fast(torch.ones(next(sizes))), budget_ns=1)
     assert next(sizes, None) is None, "one to observe, two that create a session, one that counts"
     assert totals(lens).is_measured
-    assert lens.captured().environment["ledger_calls"] == "1"
+    assert lens.captured().figures.ledger_calls == 1
 
 
 @pytest.mark.usefixtures("slow_sessions")

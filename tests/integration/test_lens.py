@@ -225,10 +225,10 @@ def test_measurements_compare_with_the_uncompiled_target_unless_calls_are_counte
     x = torch.rand(4)
     counted = ortlens.explain(target, calls=20)(x)
     assert not called
-    assert "uncompiled_ns" not in counted.captured().environment
+    assert counted.captured().figures.uncompiled_ns is None
     lens = ortlens.explain(target)(x)
     assert called
-    assert int(lens.captured().environment["uncompiled_ns"]) > 0
+    assert (lens.captured().figures.uncompiled_ns or 0) > 0
 
     lens = ortlens.Lens()
     fast = torch.compile(target, backend=lens)
@@ -237,7 +237,7 @@ def test_measurements_compare_with_the_uncompiled_target_unless_calls_are_counte
     assert not called
     lens.measure(x)
     assert called
-    assert int(lens.captured().environment["uncompiled_ns"]) > 0
+    assert (lens.captured().figures.uncompiled_ns or 0) > 0
     sessions = int(lens.sessions.calls.sum())
     called.clear()
     fast(x)
@@ -260,8 +260,8 @@ class _Counting(torch.nn.Module):
 def test_explain_says_how_often_it_called_the_target(calls: int | None) -> None:
     model = _Counting().train()
     lens = ortlens.explain(model, calls=calls)(torch.randn(8, 4))
-    facts = lens.captured().environment
-    made, plain = int(facts["explain_calls"]), int(facts["explain_uncompiled_calls"])
+    figures = lens.captured().figures
+    made, plain = figures.explain_calls or 0, figures.explain_uncompiled_calls or 0
     assert int(model.norm.num_batches_tracked or 0) == made + plain, "what a call changes, nothing else changed"
     assert calls in (None, made)
     assert ("calls=1 calls it once" in " ".join(lens.summary().split())) == (calls is None)
@@ -280,6 +280,6 @@ def test_a_slow_target_is_called_few_times() -> None:
         return x * 2 + 1
 
     lens = ortlens.explain(slow)(torch.randn(4))
-    facts = lens.captured().environment
-    assert len(made) == int(facts["explain_calls"]) + int(facts["explain_uncompiled_calls"])
+    figures = lens.captured().figures
+    assert len(made) == (figures.explain_calls or 0) + (figures.explain_uncompiled_calls or 0)
     assert len(made) <= 40  # two seconds of calls, where a second is promised

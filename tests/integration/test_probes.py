@@ -66,8 +66,8 @@ def test_frozen_weights_are_measured_to_be_faster_and_a_saved_capture_keeps_it(t
     assert (before.measured, before.gain_ns) == (False, None)
     assert (finding.measured, finding.severity, finding.title) == (True, "warning", before.title)
     assert (finding.gain_ns or 0) > 0
-    environment, threads = lens.captured().environment, lens.captured().sessions[0].threads
-    assert float(environment[f"peak_flops_float32_threads_{threads}"]) > 0
+    peaks, threads = lens.captured().figures.peaks, lens.captured().sessions[0].threads
+    assert any((peak.dtype, peak.threads) == ("float32", threads) and peak.per_s > 0 for peak in peaks)
     again = ortlens.load(lens.save(tmp_path / "run.ortlens"))
     assert again.findings.equals(lens.findings)
     assert again.findings.set_index("rule").loc["unfrozen_weights", "measured"]
@@ -115,7 +115,7 @@ def test_small_partitions_are_measured_and_nothing_is_counted_or_changed() -> No
 
 def test_threads_of_the_users_options_are_measured_in_whole_calls() -> None:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2 + int(ortlens.Lens().captured().environment["cpu_usable"])
+    options.intra_op_num_threads = 2 + (ortlens.Lens().captured().figures.cpu_usable or 0)
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
 
     def target(x: torch.Tensor) -> torch.Tensor:

@@ -167,7 +167,7 @@ def test_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> None:
         path = made.export_onnx(tmp_path / "model.onnx")
     of_file = ortlens.explain(str(path), calls=1)()
     assert set(of_file.profile(budget_s=OVER).calls) == {1}
-    assert of_file.captured().environment["profile_budget_s"] == "1e-09"
+    assert of_file.captured().figures.profile_budget_s == 1e-09
     with pytest.raises(UsageError, match="budget_s must be"):
         of_file.profile(budget_s=0)
 
@@ -203,7 +203,7 @@ def test_the_expected_time_is_about_what_it_takes() -> None:
         lens.profile(x, repeat=1)  # peaks of the machine are measured once per process
         lens.profile(x)
         lens.verify(x)
-    facts = lens.captured().environment
+    figures = lens.captured().figures
     for study in ("profile", "verify"):
-        expected, took = (float(facts[f"{study}_{name}_s"]) for name in ("expected", "took"))
+        expected, took = (getattr(figures, f"{study}_{name}_s") for name in ("expected", "took"))
         assert took / 3 <= expected <= took * 3, study  # a factor of 2 on a quiet machine

@@ -171,7 +171,7 @@ def test_training_tries_one_session_per_partition(monkeypatch: pytest.MonkeyPatc
 def test_the_capture_says_whether_the_cpu_computes_bfloat16() -> None:
     *_, capture, _ = ran(torch.relu, r(3))
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    assert capture.environment["cpu_bfloat16"] == ("yes" if {"avx512_bf16", "amx_bf16"} & set(flags) else "no")
+    assert capture.figures.cpu_bfloat16 == bool({"avx512_bf16", "amx_bf16"} & set(flags))
 
 
 def test_models_of_both_settings_are_cached_apart(tmp_path: Path) -> None:

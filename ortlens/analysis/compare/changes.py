@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _finding(item: Finding, change: Happened, effect: Effect) -> Change:
 
 
 def _environment(before: Capture, after: Capture) -> Iterator[Change]:
-    first, second = before.environment, after.environment
+    first, second = facts_of(before), facts_of(after)
     for name in sorted({*first, *second}):
         kind = _kind_of(name)
         ours, theirs = first.get(name), second.get(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.compare.noise import Band, Machine, band_of, verdict_of
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column
 

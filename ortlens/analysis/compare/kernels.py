@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.fusions import own_nodes
-from ortlens.analysis.identity import graph_by_partition, kernels_by_session
+from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
 from ortlens.trace.records import column

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _REASON = "no arithmetic in bfloat16"  # in the words of `backend/partitioning/support.py`
 OPTION = 'options={"upcast": ("bfloat16",)}'
 """The option that computes it in float32."""
 
 _TIMES = {
-    "yes": "in 1.0 to 1.6 times PyTorch's time for two models that were measured on such a CPU; an estimate for this one",
-    "no": "in a seventh to a half of PyTorch's time for two models that were measured without bfloat16 instructions, "
+    True: "in 1.0 to 1.6 times PyTorch's time for two models that were measured on such a CPU; an estimate for this one",
+    False: "in a seventh to a half of PyTorch's time for two models that were measured without bfloat16 instructions, "
     "which this CPU lacks; an estimate for this one",
 }
 _LOOKS = {
-    "yes": f"PyTorch computes bfloat16 with instructions of this CPU; {OPTION} computes it in ONNX Runtime, in an estimated 1.0 to "
+    True: f"PyTorch computes bfloat16 with instructions of this CPU; {OPTION} computes it in ONNX Runtime, in an estimated 1.0 to "
     "1.6 times PyTorch's time",
-    "no": f"set {OPTION}, which computes bfloat16 in ONNX Runtime, in an estimated seventh to half of PyTorch's time: this CPU lacks "
+    False: f"set {OPTION}, which computes bfloat16 in ONNX Runtime, in an estimated seventh to half of PyTorch's time: this CPU lacks "
     "bfloat16 instructions",
 }
 _UNKNOWN = f"set {OPTION}, which computes bfloat16 in ONNX Runtime, and time both: it is faster on CPUs without bfloat16 instructions"
@@ -30,17 +25,16 @@ def is_bfloat16(reason: str) -> bool:
     return _REASON in reason
 
 
-def bfloat16_remedy(environment: Mapping[str, str]) -> str:
+def bfloat16_remedy(*, has_instructions: bool | None) -> str:
     """Say what to do about bfloat16 in PyTorch, with its price, given whether the CPU has bfloat16 instructions."""
-    has = environment.get("cpu_bfloat16", "")
     does = f"{OPTION} computes it in float32 in ONNX Runtime"
     price = "Results are rounded less often than PyTorch's, and a frozen bfloat16 weight takes 4 more bytes per element."
-    if has not in _TIMES:
+    if has_instructions is None:
         return f"{does}. Time both: it is faster on CPUs without bfloat16 instructions, and not on others. {price}"
-    leave = "Leave it: this CPU has bfloat16 instructions, which PyTorch uses. " if has == "yes" else ""
-    return f"{leave}{does}, {_TIMES[has]}. {price}"
+    leave = "Leave it: this CPU has bfloat16 instructions, which PyTorch uses. " if has_instructions else ""
+    return f"{leave}{does}, {_TIMES[has_instructions]}. {price}"
 
 
-def bfloat16_advice(environment: Mapping[str, str]) -> str:
+def bfloat16_advice(*, has_instructions: bool | None) -> str:
     """Say the same as `bfloat16_remedy` in one sentence without a full stop, which may follow a colon."""
-    return _LOOKS.get(environment.get("cpu_bfloat16", ""), _UNKNOWN)
+    return _UNKNOWN if has_instructions is None else _LOOKS[has_instructions]

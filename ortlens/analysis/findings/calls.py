@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.causes import cause_of
-from ortlens.analysis.findings.facts import current, nodes_by_partition, partitions_by_graph, sessions_by_partition, splitting_costs
+from ortlens.analysis.findings.facts import current, splitting_costs
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.findings.slower import slower_than_torch
+from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ledger import totals_of, uncompiled_ns
 from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
 from ortlens.analysis.timing import price_of

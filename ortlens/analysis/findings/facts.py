@@ -7,18 +7,16 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.index import fallbacks_by_graph, graph_by_partition, once, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Node, Partition, Run, Session
-
-_Row = TypeVar("_Row")
+    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Run, Session
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
@@ -45,6 +43,7 @@ class RunTime:
     output_ns: int
 
 
+@once
 def run_times(capture: Capture) -> dict[str, RunTime]:
     """Compute the median times of a run by session id; a session with fewer than `ENOUGH_CALLS` kept runs is absent."""
     rows: dict[str, list[Run]] = defaultdict(list)
@@ -67,35 +66,7 @@ def current(capture: Capture) -> tuple[Graph, ...]:
     return tuple(graph for graph in current_graphs(capture.graphs) if graph.node_count is not None)
 
 
-def partitions_by_graph(capture: Capture) -> dict[str, list[Partition]]:
-    """Group the partitions by graph id; a graph without partitions is absent."""
-    return _grouped(capture.partitions, lambda row: row.graph_id)
-
-
-def sessions_by_partition(capture: Capture) -> dict[str, list[Session]]:
-    """Group the sessions by partition id, in the order in which they were made."""
-    return _grouped(capture.sessions, lambda row: row.partition_id)
-
-
-def nodes_by_partition(capture: Capture) -> dict[str, list[Node]]:
-    """Group the nodes that ONNX Runtime runs by partition id."""
-    return _grouped(capture.nodes, lambda row: row.partition_id)
-
-
-def fallbacks_by_graph(capture: Capture) -> dict[str, list[Fallback]]:
-    """Group what stays in PyTorch by graph id."""
-    return _grouped(capture.fallbacks, lambda row: row.graph_id)
-
-
-def _grouped(rows: Iterable[_Row], key: Callable[[_Row], str | None]) -> dict[str, list[_Row]]:
-    """Group rows by their key, in their order; those without one are left out."""
-    found: dict[str, list[_Row]] = defaultdict(list)
-    for row in rows:
-        if (value := key(row)) is not None:
-            found[value].append(row)
-    return dict(found)
-
-
+@once
 def crossings(capture: Capture) -> dict[str, int]:
     """Compute what crossing into ONNX Runtime and back costs each partition per call of the model, in ns.
 
@@ -113,6 +84,7 @@ def crossings(capture: Capture) -> dict[str, int]:
     return found
 
 
+@once
 def splitting_costs(capture: Capture) -> dict[tuple[str, str], float]:
     """Compute the ns per call, by graph id and node, that splitting a graph costs: entering ONNX Runtime again behind the node.
 
@@ -137,6 +109,7 @@ def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
     return capture.ledger if was_measured else ()
 
 
+@once
 def whole_by_graph(capture: Capture) -> dict[str, int]:
     """Compute the ns of a call of the function that each graph belongs to: the wall time where measured, else the recorded parts.
 
@@ -154,6 +127,7 @@ def whole_by_graph(capture: Capture) -> dict[str, int]:
     return found
 
 
+@once
 def entries_per_call(capture: Capture) -> dict[str, float]:
     """Count how often each graph is entered per call: as measured, else its calls over its function's; empty without calls."""
     counted = {graph.graph_id: graph.entries_per_call for graph in capture.graphs if graph.entries_per_call is not None}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.facts import current, kernel_ns, most_common
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import graph_by_partition, kernels_by_session, nodes_of
+from ortlens.analysis.identity import kernels_by_session, nodes_of
+from ortlens.analysis.index import graph_by_partition, sessions_by_id
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.analysis.timing import calls_by_graph
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -105,7 +106,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
 def slow_kernel(capture: Capture) -> Iterator[Finding]:
     """Report kernels far from their roofline."""
     graph_of, calls = graph_by_partition(capture), calls_by_graph(capture)
-    sessions = {session.session_id: session for session in capture.sessions}
+    sessions = sessions_by_id(capture)
     judged = {
         (kernel.session_id, kernel.kernel)
         for kernel in capture.kernels
@@ -187,8 +188,7 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
 def float16_nodes(capture: Capture) -> Iterator[Finding]:
     """Report graphs that compute in half precision on the CPU."""
     on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (CPU,)}
-    upcast = capture.environment.get("option_upcast", "").split(", ")
-    halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in upcast)
+    halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in capture.figures.option_upcast)
     for graph, nodes, computing in _computing_in(capture, halves):
         narrow = [node for node in computing if node.partition_id in on_cpu]  # what stays in PyTorch is no matter of these kernels
         if not narrow or _weight(nodes, narrow)[0] < _WIDE_SHARE:

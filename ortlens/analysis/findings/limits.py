@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:

@@ -6,17 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import (
-    current,
-    entries_per_call,
-    kernel_ns,
-    least_run_ns,
-    run_times,
-    sessions_by_partition,
-    whole_by_graph,
-)
+from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, least_run_ns, run_times, whole_by_graph
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import graph_by_partition, kernels_by_session
+from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import graph_by_partition, sessions_by_partition
 from ortlens.analysis.roofline import CPU
 from ortlens.units import counted, size_from_bytes, time_from_ns
 

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, TypeAlias
 
-from ortlens.analysis.findings.facts import partitions_by_graph, sessions_by_partition
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import graph_by_partition, plain_function
+from ortlens.analysis.identity import plain_function
+from ortlens.analysis.index import graph_by_partition, graphs_by_id, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ranks import ranks_of
 from ortlens.units import counted, time_from_ns
 
@@ -167,8 +167,8 @@ def straggler(capture: Capture) -> Iterator[Finding]:
     period = _period(steps)
     busy = {rank: sum(_quarter(runs[rank]) for runs in steps.values()) for rank in ranks}
     late = _late(capture, steps, ranks)
-    cores = capture.environment.get("cpu_usable", "")  # absent where ranks on several machines differ in it
-    share_cores = cores.isdecimal() and len(ranks) > int(cores)
+    cores = capture.figures.cpu_usable  # absent where ranks on several machines differ in it
+    share_cores = cores is not None and len(ranks) > cores
     for rank in ranks:
         others = median(busy[other] for other in ranks if other != rank)
         is_slow = busy[rank] > _SLOWER * others and busy[rank] - others > _SLOWER_SHARE * period
@@ -255,7 +255,7 @@ def _odd(ranks: tuple[int, ...], values: Mapping[int, Hashable]) -> tuple[list[i
 
 def _steps(capture: Capture, ranks: tuple[int, ...]) -> dict[tuple[Place, str, str], dict[int, dict[int, Run]]]:
     """Group the runs of each graph that every rank runs by rank and number of the call."""
-    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    graphs = graphs_by_id(capture)
     graph_of = graph_by_partition(capture)
     session_graph = {session.session_id: graph_of.get(session.partition_id) for session in capture.sessions}
     found: dict[tuple[Place, str, str], dict[int, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.facts import (
-    ENOUGH_CALLS,
-    crossings,
-    current,
-    entries_per_call,
-    partitions_by_graph,
-    run_times,
-    sessions_by_partition,
-)
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.index import graphs_by_id, partitions_by_graph, partitions_by_id, sessions_by_partition
 from ortlens.analysis.roofline import usable_cores
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -48,8 +41,8 @@ _HANDED_NS = 5_000
 )
 def session_churn(capture: Capture) -> Iterator[Finding]:
     """Report partitions that get a session per size."""
-    parts = {partition.partition_id: partition for partition in capture.partitions}
-    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    parts = partitions_by_id(capture)
+    graphs = graphs_by_id(capture)
     for partition_id, sessions in sessions_by_partition(capture).items():
         made = [session for session in sessions if session.cause in ("first", "sizes")]
         if len(made) < _MANY_SIZES or not any(session.cause == "sizes" for session in made):
@@ -77,8 +70,8 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
 def weights_changed(capture: Capture) -> Iterator[Finding]:
     """Report partitions whose weights change between calls, or that run for several modules."""
     entries = entries_per_call(capture)
-    parts = {partition.partition_id: partition for partition in capture.partitions}
-    graphs = {graph.graph_id: graph for graph in capture.graphs}
+    parts = partitions_by_id(capture)
+    graphs = graphs_by_id(capture)
     for partition_id, sessions in sessions_by_partition(capture).items():
         anew = [session for session in sessions if session.cause == "weights"]
         if not anew:
@@ -187,8 +180,8 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
 )
 def unpacked_weights(capture: Capture) -> Iterator[Finding]:
     """Report sessions in which quantisation saves no memory."""
-    graphs = {graph.graph_id: graph for graph in capture.graphs}
-    parts = {partition.partition_id: partition for partition in capture.partitions}
+    graphs = graphs_by_id(capture)
+    parts = partitions_by_id(capture)
     for partition_id, sessions in sessions_by_partition(capture).items():
         session, part = sessions[-1], parts.get(partition_id)
         packed = session.integer_bytes or 0
@@ -217,8 +210,8 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
 )
 def packed_copies(capture: Capture) -> Iterator[Finding]:
     """Report sessions whose packed weights take much memory."""
-    graphs = {graph.graph_id: graph for graph in capture.graphs}
-    parts = {partition.partition_id: partition for partition in capture.partitions}
+    graphs = graphs_by_id(capture)
+    parts = partitions_by_id(capture)
     for partition_id, sessions in sessions_by_partition(capture).items():
         session, part = sessions[-1], parts.get(partition_id)
         shared = (session.frozen_bytes or 0) - (session.copied_bytes or 0)
@@ -334,7 +327,7 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
 def output_allocations(capture: Capture) -> Iterator[Finding]:
     """Report sessions that spend their time returning outputs of symbolic size."""
     dynamic = {graph.graph_id: graph for graph in current(capture) if graph.dynamic_shapes}
-    parts = {part.partition_id: part for part in capture.partitions}
+    parts = partitions_by_id(capture)
     times, calls = run_times(capture), calls_by_graph(capture)
     for partition_id, sessions in sessions_by_partition(capture).items():
         session = sessions[-1]  # those before it ended, or were made for other sizes

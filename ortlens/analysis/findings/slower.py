@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
-from ortlens.analysis.findings.facts import (
-    current,
-    entries_per_call,
-    nodes_by_partition,
-    partitions_by_graph,
-    sessions_by_partition,
-    whole_by_graph,
-)
+from ortlens.analysis.findings.facts import current, entries_per_call, whole_by_graph
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.speed import WORTH_A_WARNING
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
 

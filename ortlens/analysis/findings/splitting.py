@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings.bfloat16 import OPTION, bfloat16_remedy, is_bfloat16
 from ortlens.analysis.findings.complex_numbers import complex_remedy, is_complex
-from ortlens.analysis.findings.facts import (
-    ENOUGH_CALLS,
-    crossings,
-    current,
-    entries_per_call,
-    fallbacks_by_graph,
-    measured_ledger,
-    most_common,
-    partitions_by_graph,
-    whole_by_graph,
-)
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, measured_ledger, most_common, whole_by_graph
 from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph
 from ortlens.analysis.timing import calls_by_graph, fallback_ns, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
@@ -150,7 +141,7 @@ _REMEDIES = {
 
 def _remedy(capture: Capture, code: str, worst: Fallback) -> str:
     if is_bfloat16(worst.reason):
-        return bfloat16_remedy(capture.environment)
+        return bfloat16_remedy(has_instructions=capture.figures.cpu_bfloat16)
     if is_complex(worst.reason):
         return complex_remedy()
     return _REMEDIES.get(code, "Provide a conversion function (custom_translation_table), or rewrite the line.")

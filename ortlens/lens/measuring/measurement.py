@@ -50,7 +50,6 @@ class Measurement:
     originals: Mapping[str | None, torch.fx.GraphModule] | None  # Dynamo's, by compile id; None where the backend is not ours
     steps: list[StepReading] | None  # calls of the model inside the `generate` that is measured
     captured: Callable[[], r.Capture]  # the capture so far
-    facts: dict[str, str]  # receives how many calls were averaged or made, their spread, what else had the cores, the uncompiled time
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
         """Measure a call, and return its last result; `made` counts the calls made before, to prepare it.
@@ -76,13 +75,14 @@ class Measurement:
             most -= 1
         result = ledger.measure(call, max_calls=most, **limits)
         if ledger.averaged:
-            self.facts["ledger_calls"] = str(ledger.averaged)
+            figures: dict[str, float] = {"ledger_calls": ledger.averaged}
             if ledger.spread:
-                self.facts["ledger_spread"] = f"{ledger.spread:.2f}"
+                figures["ledger_spread"] = ledger.spread
             if ledger.cores is not None:
-                self.facts["ledger_others"], self.facts["ledger_idle"] = (f"{cores:.2f}" for cores in ledger.cores)
+                figures["ledger_others"], figures["ledger_idle"] = ledger.cores
             if ledger.uncompiled_ns:
-                self.facts["uncompiled_ns"] = str(ledger.uncompiled_ns)
+                figures["uncompiled_ns"] = ledger.uncompiled_ns
+            self.recorder.note(**figures)
         elif ledger.found_none:
             self._note_none(ledger, call.made, made)
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
@@ -93,9 +93,11 @@ class Measurement:
     def _note_none(self, ledger: LedgerPass, made: int, before: int) -> None:
         """Note why no call counts. The calls before compiled the target; an exported program was compiled without them."""
         by_dynamo = bool(self.watch.started)
-        self.facts["ledger_made"] = str(made + before)
-        self.facts["ledger_compiling"] = str(ledger.compiling + (before if by_dynamo else 0))
-        self.facts["ledger_creating"] = str(ledger.creating + (0 if by_dynamo else before))
+        self.recorder.note(
+            ledger_made=made + before,
+            ledger_compiling=ledger.compiling + (before if by_dynamo else 0),
+            ledger_creating=ledger.creating + (0 if by_dynamo else before),
+        )
 
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
         """Measure what fewer threads would bring, where sessions have more threads than there are cores."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.errors import UsageError
-from ortlens.lens.environment import machine_facts
+from ortlens.lens.environment import machine_figures
 from ortlens.lens.lens_recorder import LensRecorder
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import threads_of
@@ -75,7 +75,7 @@ class OnnxLens(CaptureView):
         self._signature = inputs
         self._choice = choice
         self._structure = structure
-        self._recorder = LensRecorder(self, "onnxruntime", machine_facts, journal)
+        self._recorder = LensRecorder(self, "onnxruntime", machine_figures, journal)
         self._facts = self._recorder.facts
         self._facts["onnx_model"] = "file" if source.path is not None else "bytes"
         if structure is not None:
@@ -192,7 +192,7 @@ class OnnxLens(CaptureView):
 
         session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)
-        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._facts) as words:
+        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:
             feed = self._feed(args, kwargs)
             profile(session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
             if not repeats.budget.is_over():

@@ -34,13 +34,13 @@ _LENGTH = 16 << 20
 _REPEATS = 12
 _BUDGET_NS = 400_000_000
 
-_MEASURED: dict[str, str] = {}
+_MEASURED: dict[tuple[str | None, int], r.MachinePeak] = {}
 _LOCK = threading.Lock()
 
 
-def measured() -> Mapping[str, str]:
-    """Return the peaks so far as environment entries: `peak_flops_float32_threads_2`, `peak_bytes_threads_2`; both per second."""
-    return dict(_MEASURED)
+def measured() -> tuple[r.MachinePeak, ...]:
+    """Return the peaks so far."""
+    return tuple(_MEASURED.values())
 
 
 def measure(dtypes: set[str], threads: int) -> None:
@@ -49,19 +49,16 @@ def measure(dtypes: set[str], threads: int) -> None:
     Only `float32` and `float64` are measured: ONNX Runtime computes the others in these. `threads` work on one operator.
     """
     with _LOCK:
-        for dtype in sorted(dtypes & {"float32", "float64"}):
-            name = f"peak_flops_{dtype}_threads_{threads}"
-            if name not in _MEASURED:
-                _MEASURED[name] = f"{_flops(dtype, threads):.4g}"
-        name = f"peak_bytes_threads_{threads}"
-        if name not in _MEASURED:
-            _MEASURED[name] = f"{_bytes(threads):.4g}"
+        for dtype in (*sorted(dtypes & {"float32", "float64"}), None):
+            if (dtype, threads) not in _MEASURED:
+                per_s = _bytes(threads) if dtype is None else _flops(dtype, threads)
+                _MEASURED[dtype, threads] = r.MachinePeak(dtype=dtype, threads=threads, per_s=per_s)
 
 
 def measure_peaks(recorder: Recorder) -> None:
     """Measure the peaks that the kernels of a profile are compared with; nothing if all kernels are short.
 
-    The figures go into the environment of every later capture. A failure becomes a finding.
+    Every later capture has them among its figures. A failure becomes a finding.
     """
     kernels = kernels_by_session(recorder.records(r.Kernel))
     sessions = [session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()))]

@@ -31,7 +31,7 @@ from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
@@ -58,12 +58,11 @@ class Verification:
         targets: CompiledTargets,
         tolerances: Tolerances,
         budget: TimeBudget,
-        facts: MutableMapping[str, str],
         *,
         expected_s: float,
         per_op: bool,
     ) -> None:
-        """Prepare a verification; `facts` gets the expected and the actual time.
+        """Prepare a verification.
 
         The call as a whole is compared even if that takes longer than the budget.
         """
@@ -71,7 +70,6 @@ class Verification:
         self._targets = targets
         self._tolerances = tolerances
         self._budget = budget
-        self._facts = facts
         self._expected_s = expected_s
         self._per_op = per_op
         self._step: Callable[[int], None] = no_progress
@@ -100,7 +98,7 @@ class Verification:
         values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
         with contextlib.ExitStack() as after:
             after.callback(self._restore, eager)
-            words = after.enter_context(self._budget.spent("verify", _VERIFYING, self._expected_s, self._facts))
+            words = after.enter_context(self._budget.spent("verify", _VERIFYING, self._expected_s, self._recorder))
             self._step = after.enter_context(progress(words, values, "value", at_once=words != _VERIFYING))
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""

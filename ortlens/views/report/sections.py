@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.numbers import numbers_of
+from ortlens.trace.facts import facts_of
 from ortlens.views.flame_svg import flame_svg
 from ortlens.views.html import answers_html, tiles_html
 from ortlens.views.report.optimised import optimised_html
@@ -195,7 +196,7 @@ def surroundings_of(capture: Capture) -> tuple[tuple[str, str], ...]:
 
 
 def _pairs(capture: Capture) -> Iterator[tuple[str, str]]:
-    left = dict(sorted(capture.environment.items()))
+    left = dict(sorted(facts_of(capture).items()))
     yield "captured", capture.created.replace("T", " ").replace("+00:00", " UTC") or "not recorded"
     yield "backend", capture.backend
     for name in [name for name in left if name.startswith("version_")]:

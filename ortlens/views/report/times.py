@@ -41,8 +41,8 @@ def ledger_figure(capture: Capture, overview: Overview) -> Figure | None:
     rows = [bar for bar in rows if bar.total] if len(graphs) > 1 else []
     bars = (whole, *bounded(rows, "{} other graphs", lambda ns: time_from_ns(round(ns)))[: MAX_ROWS - 1])
     measured = ledger.is_measured
-    calls = capture.environment.get("ledger_calls", "")
-    many = f"{calls} calls, the middle half by wall time" if calls.isdigit() else "the middle half by wall time of the measured calls"
+    calls = capture.figures.ledger_calls
+    many = f"{calls} calls, the middle half by wall time" if calls is not None else "the middle half by wall time of the measured calls"
     return Figure(
         name="ledger",
         title="Where does the time of a call go?",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.identity import graph_by_partition
+from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.roofline import roofs
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, time_from_ns

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.findings.registry import RULES
 from ortlens.trace.records import Capture, Fallback, Graph, Model, Node, Partition, Run, Session
+from tests.facts import head
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Finding
@@ -94,7 +95,7 @@ def node(name: str, **changes: Any) -> Node:
 def clean(**changes: Any) -> Capture:
     """One graph, one partition, one session of 1 ms per call, 100 calls."""
     made = Capture(
-        environment={"cpu_count": "4", "cpu_usable": "2"},
+        **head({"cpu_count": "4", "cpu_usable": "2"}),
         graphs=(graph(),),
         partitions=(partition(),),
         models=(Model(model_id="m0", partition_id="p0", node_count=9, initializer_bytes=1 << 20),),

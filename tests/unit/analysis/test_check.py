@@ -10,7 +10,9 @@ import pytest
 from ortlens.analysis.check import Limits, limits_from, verdicts_of
 from ortlens.analysis.numbers import LEFT_OUT
 from ortlens.errors import UsageError
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
+from tests.facts import head
 from tests.unit.analysis import hand_made
 from tests.unit.analysis.test_compare import towers
 
@@ -64,10 +66,8 @@ def test_offenders_are_named() -> None:
     ]
 
 
-FOREIGN = Capture(
-    backend="inductor", name="net", graphs=(Graph(graph_id="g0", phase="inference", op_count=3),), environment={"cpu_count": "4"}
-)
-DRY = hand_made.clean(sessions=(), runs=(), environment={"dry_run": "1"})
+FOREIGN = Capture(backend="inductor", name="net", graphs=(Graph(graph_id="g0", phase="inference", op_count=3),), **head({"cpu_count": "4"}))
+DRY = hand_made.clean(sessions=(), runs=(), **head({"dry_run": "1"}))
 ENDED = replace(DRY, findings=(Finding(rule="dry_run_ended", severity="warning", title="ended"),))
 
 
@@ -139,7 +139,7 @@ def test_a_slower_partition_is_named_and_held_against_the_limit() -> None:
     assert row.detail.startswith("partition p1 (back) 1.2")
     assert only(towers("planted2"), towers("plain2"), max_slowdown=1.5).verdict == "passed"
     assert against(towers("plain2"), towers("planted2"))["times"] == "failed"
-    elsewhere = replace(towers("planted2"), environment={**towers("planted2").environment, "cpu_count": "64"})
+    elsewhere = replace(towers("planted2"), **head({**facts_of(towers("planted2")), "cpu_count": "64"}))
     assert only(elsewhere, towers("plain2"), max_slowdown=1.1).detail.endswith("; the baseline is of another machine or number of threads")
 
 

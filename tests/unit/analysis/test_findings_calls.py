@@ -10,7 +10,9 @@ import pytest
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import price_of
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding, LedgerPart
+from tests.facts import head
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, node, partition, runs, session
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ def slow_call(plain: int, **parts: int) -> Capture:
     whole = sum(parts.values())
     rows = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / whole) for part, ns in parts.items())  # type: ignore[arg-type]  # names
     made = clean(graphs=(graph(entries_per_call=1.0, file=FILE, line=3),), ledger=rows)
-    return replace(made, environment={**made.environment, "uncompiled_ns": str(plain)})
+    return replace(made, **head({**facts_of(made), "uncompiled_ns": str(plain)}))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ WORDED: tuple[tuple[str, Capture], ...] = (
 def test_no_call_is_slower_without_a_word_about_it_unless_the_machine_is_busy() -> None:
     capture = slow_call(100 * MICRO, guards=30 * MICRO, run=82 * MICRO, residual=0)
     assert len(looks_of(overview_of(capture))) == 1
-    busy = replace(capture, environment={**capture.environment, "ledger_others": "1.0", "ledger_idle": "0.0"})
+    busy = replace(capture, **head({**facts_of(capture), "ledger_others": "1.0", "ledger_idle": "0.0"}))
     assert looks_of(overview_of(busy)) == ()
 
 
@@ -177,7 +179,7 @@ def test_what_would_save_much_of_a_call_stands_out(guards: int, run: int, count:
     looks = looks_of(overview_of(capture))
     assert len(looks) == count
     assert all((look.at_most, look.ns_per_call) == (True, guards * MICRO) for look in looks)
-    busy = replace(capture, environment={**capture.environment, "ledger_others": "1.0", "ledger_idle": "0.0"})
+    busy = replace(capture, **head({**facts_of(capture), "ledger_others": "1.0", "ledger_idle": "0.0"}))
     assert [look.is_busy for look in looks_of(overview_of(busy))] == [True] * count
 
 

@@ -24,6 +24,7 @@ from ortlens.trace.records import (
     Severity,
     WeightsChange,
 )
+from tests.facts import head
 from tests.unit.analysis.hand_made import (
     FILE,
     MICRO,
@@ -155,7 +156,7 @@ def kernels(*rows: Kernel, provider: str = "CUDAExecutionProvider", **environmen
     return clean(
         sessions=(session(providers=(provider, "CPUExecutionProvider")),),
         kernels=rows,
-        environment={"cpu_usable": "2", **environment},
+        **head({"cpu_usable": "2", **environment}),
         nodes=(node("mm", target="aten.mm.default", flops=2_000_000_000), node("gelu", flops=0)),
     )
 
@@ -299,8 +300,8 @@ CASES = (
     ),
     case(
         "float16_nodes",
-        replace(wide(10, dtype="float16"), environment={"option_upcast": "bfloat16"}),
-        replace(wide(10, dtype="float16"), environment={"option_upcast": "bfloat16, float16"}),
+        replace(wide(10, dtype="float16"), **head({"option_upcast": "bfloat16"})),
+        replace(wide(10, dtype="float16"), **head({"option_upcast": "bfloat16, float16"})),
         wide(9, dtype="float16"),
     ),
     case(
@@ -350,8 +351,8 @@ CASES = (
         looked_up(tables=800_000, held=100_000, size=1_000_000),
     ),
     case("unfrozen_weights", weights(0, 1 << 16), weights(0, (1 << 16) - 1), weights(0, 1 << 20, "forward")),
-    case("too_many_threads", clean(sessions=(session(threads=3),)), clean(), clean(sessions=(session(threads=64),), environment={})),
-    case("too_many_threads", clean(sessions=(session(threads=64),), environment={"cpu_count": "8"})),
+    case("too_many_threads", clean(sessions=(session(threads=3),)), clean(), clean(sessions=(session(threads=64),), **head({}))),
+    case("too_many_threads", clean(sessions=(session(threads=64),), **head({"cpu_count": "8"}))),
     case(
         "spinning_threads",
         alternating(spinning=True),
@@ -452,7 +453,7 @@ BFLOAT16 = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 a
 def unconverted(reason: str = BFLOAT16, **facts: str) -> Capture:
     made = staying(4, 40 * MILLI)
     rows = tuple(replace(row, reason_code="dtype", reason=reason) for row in made.fallbacks)
-    return replace(made, fallbacks=rows, environment=facts)
+    return replace(made, fallbacks=rows, **head(facts))
 
 
 def split(reason: str = BFLOAT16) -> Capture:

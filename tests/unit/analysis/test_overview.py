@@ -9,6 +9,7 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.guards import advice_for_recompile
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
+from tests.facts import head
 from tests.unit.analysis.hand_made import fallback, graph, partition, runs, session
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
@@ -205,7 +206,7 @@ def kept(*targets: str, reason: str = BFLOAT16, code: ReasonCode = "dtype", **fa
     """Operators that stay in PyTorch for one reason, beside some that run in ONNX Runtime."""
     first = replace(SAMPLES["demo_like"].fallbacks[0], reason_code=code, reason=reason)
     rows = tuple(replace(first, node=target, target=target) for target in targets)
-    return replace(SAMPLES["demo_like"], fallbacks=rows, breaks=(), recompiles=(), environment=facts)
+    return replace(SAMPLES["demo_like"], fallbacks=rows, breaks=(), recompiles=(), **head(facts))
 
 
 def nothing_runs(*targets: str, reason: str, code: ReasonCode = "dtype") -> Capture:
@@ -218,7 +219,7 @@ def costing(plain: int) -> Capture:
     """Calls of 100 µs in which nothing runs in ONNX Runtime, beside so many µs without torch.compile."""
     spent: dict[LedgerPartName, int] = {"guards": 30_000, "eager": 70_000, "residual": 0}
     parts = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 100_000) for part, ns in spent.items())
-    return replace(SAMPLES["nothing_runs"], ledger=parts, environment={"uncompiled_ns": str(plain * 1000)})
+    return replace(SAMPLES["nothing_runs"], ledger=parts, **head({"uncompiled_ns": str(plain * 1000)}))
 
 
 def test_bfloat16_in_pytorch_is_one_look() -> None:
@@ -307,7 +308,7 @@ def test_an_operator_that_splits_a_graph_costs_more_than_its_own_time() -> None:
 def gaining(spread: str = "1.0", *, measured: bool = True) -> Capture:
     finding = Finding(rule="tiny_graph", severity="warning", title="slow", gain_ns=2_000, measured=measured, mitigation="Stop.")
     dear = Break(break_id="b0", reason="r", cost_ns=900, overhead_ns=900)
-    return Capture(findings=(finding,), breaks=(dear,), environment={"ledger_spread": spread})
+    return Capture(findings=(finding,), breaks=(dear,), **head({"ledger_spread": spread}))
 
 
 def test_a_busy_machine_lowers_the_confidence_of_every_time() -> None:

@@ -11,8 +11,10 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.ranks import merged, rank_rows, ranks_of
 from ortlens.errors import UsageError
 from ortlens.trace import store
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, LedgerPart, Model, Node, Partition, Recompile, Run, Session
 from ortlens.trace.schema import TABLES
+from tests.facts import head
 from tests.unit.views.sample_captures import SAMPLES
 
 MS = 1_000_000
@@ -36,7 +38,7 @@ def one(rank: int, *, delay_ms: float = 0, slow: float = 1, calls: int = 30, ops
         runs.append(Run(session_id="s1", call=call, start_ns=start + took, run_ns=took, total_ns=took))
     return Capture(
         name=f"train rank{rank}-{100 + rank}",
-        environment={"rank": str(rank), "boot": "abc", "torch_threads": "1", "pid": str(rank)},
+        **head({"rank": str(rank), "boot": "abc", "torch_threads": "1", "pid": str(rank)}),
         graphs=tuple(graphs),
         nodes=tuple(nodes),
         partitions=tuple(parts),
@@ -63,7 +65,8 @@ def test_records_and_ids_of_all_ranks() -> None:
     ]
     assert [model.path for model in capture.models[:1]] == ["models/r0.m0.onnx"]
     assert sorted(capture.attachments)[:2] == ["models/r0.m0.onnx", "models/r0.m1.onnx"]
-    assert capture.environment == {"boot": "abc", "torch_threads": "1", "rank0_pid": "0", "rank1_pid": "1", "ranks": "0 1"}
+    assert capture.environment == {"boot": "abc", "rank0_pid": "0", "rank1_pid": "1"}
+    assert (capture.figures.torch_threads, capture.figures.rank, capture.figures.ranks) == (1, None, (0, 1))
     assert [(row.rank, row.graphs, row.runs, row.run_ns) for row in rank_rows(capture)] == [(0, 2, 60, 5 * MS), (1, 2, 60, 5 * MS)]
 
 
@@ -92,7 +95,7 @@ def test_any_captures_merge_and_are_saved_and_shown(name: str, tmp_path: object)
     [
         ([one(0)], "two ranks or more, not 1"),
         ([one(0), one(0)], "two captures are of rank 0"),
-        ([one(0), replace(one(1), environment={})], "some did not: 0, none"),
+        ([one(0), replace(one(1), **head({}))], "some did not: 0, none"),
         ([one(0), merged([one(0), one(1)])], "merged already"),
     ],
 )
@@ -148,7 +151,7 @@ def test_a_rank_that_is_slow_inside_or_outside_of_its_graphs() -> None:
     assert found(*SLOW)["straggler"].subject == "rank 1"
     finding = found(*DELAYED)["straggler"]
     assert (finding.subject, round((finding.gain_ns or 0) / MS)) == ("rank 2", 30)
-    elsewhere = replace(one(2, delay_ms=30), environment={"rank": "2", "boot": "other"})
+    elsewhere = replace(one(2, delay_ms=30), **head({"rank": "2", "boot": "other"}))
     assert found(one(0), one(1), elsewhere, one(3)) == {}, "clocks of two machines tell nothing"
     assert found(one(0, calls=9), one(1, calls=9), one(2, delay_ms=30, calls=9)) == {}
 
@@ -156,7 +159,7 @@ def test_a_rank_that_is_slow_inside_or_outside_of_its_graphs() -> None:
 def test_a_few_milliseconds_are_the_schedulers_where_ranks_share_cores() -> None:
     def on(cores: str, slow: float) -> set[str]:
         ranks = (one(0), one(1), one(2, slow=slow), one(3))
-        return set(found(*(replace(rank, environment={**rank.environment, "cpu_usable": cores}) for rank in ranks)))
+        return set(found(*(replace(rank, **head({**facts_of(rank), "cpu_usable": cores})) for rank in ranks)))
 
     assert on("4", 1.8) == on("2", 2.2) == on("", 1.8) == {"straggler"}
     assert on("2", 1.8) == set(), "8 ms behind the others"

@@ -8,6 +8,7 @@ import pytest
 
 from ortlens.analysis.roofline import Roof, is_worth_comparing, roofs
 from ortlens.trace.records import Capture, Kernel
+from tests.facts import head
 from tests.unit.analysis.hand_made import MILLI, clean, node, session
 
 PEAKS = {"peak_flops_float32_threads_2": "1e12", "peak_bytes_threads_2": "1e10", "peak_flops_float64_threads_2": "5e11"}
@@ -31,7 +32,7 @@ def kernel(op_type: str = "MatMul", **changes: object) -> Kernel:
 def capture(*kernels: Kernel, peaks: dict[str, str] | None = None) -> Capture:
     nodes = (node("mm", target="aten.mm.default", flops=2 * GIGA), node("gelu", flops=0), node("mm64", flops=GIGA, dtype="float64"))
     environment = {"cpu_usable": "2", **(PEAKS if peaks is None else peaks)}
-    return clean(sessions=(session(threads=2),), kernels=kernels, nodes=nodes, environment=environment)
+    return clean(sessions=(session(threads=2),), kernels=kernels, nodes=nodes, **head(environment))
 
 
 def only(*kernels: Kernel) -> Roof:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from ortlens.lens.time_budget import TimeBudget
+from ortlens.trace.recorder import Recorder
 
 
 @pytest.mark.parametrize(
@@ -21,13 +22,15 @@ from ortlens.lens.time_budget import TimeBudget
     ],
 )
 def test_what_is_said_before(expected_s: float, budget_s: float, words: str) -> None:
-    facts: dict[str, str] = {}
-    with TimeBudget(budget_s).spent("verify", "verifying", expected_s, facts) as said:
+    recorder = Recorder()
+    with TimeBudget(budget_s).spent("verify", "verifying", expected_s, recorder) as said:
         assert said == words
-        assert "verify_took_s" not in facts
-    assert float(facts["verify_expected_s"]) == pytest.approx(expected_s, rel=0.01)
-    assert float(facts["verify_took_s"]) < 1
-    assert facts["verify_budget_s"] == f"{budget_s:g}"
+        assert recorder.figures.verify_took_s is None
+    figures = recorder.figures
+    assert figures.verify_expected_s == expected_s
+    assert figures.verify_took_s is not None
+    assert figures.verify_took_s < 1
+    assert figures.verify_budget_s == budget_s
 
 
 def test_it_is_over_when_its_time_is() -> None:

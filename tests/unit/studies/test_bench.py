@@ -1,11 +1,11 @@
-"""The table of `ortlens bench`, its conclusion and its facts."""
+"""The table of `ortlens bench` and its conclusion."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ortlens.cli.bench import conclusion, ways_text
-from ortlens.studies.bench import RunVariant, facts_of
+from ortlens.trace.records import RunVariant
 
 EAGER = RunVariant(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0, first_ns=5, rounds=20)
 FAST = RunVariant(
@@ -24,11 +24,3 @@ def test_the_table_and_its_conclusion() -> None:
     assert conclusion((EAGER, near, FAST)) == "Fastest: ortlens, 0.50x of eager; exported cannot be told apart from it."
     assert conclusion((EAGER, replace(FAST, verdict="same"))) == "No way is faster than eager outside the noise."
     assert "other shapes or NaN" in ways_text((EAGER, replace(FAST, max_abs=float("inf"))))
-
-
-def test_the_facts_for_the_capture() -> None:
-    assert facts_of((EAGER, FAST, FAILED)) == {
-        "bench_eager": "call_ns=100000 ratio=1.000 low=1.000 high=1.000 reference",
-        "bench_ortlens": "call_ns=50000 ratio=0.500 low=0.450 high=0.550 faster",
-        "bench_inductor": "unmeasured: no compiler",
-    }

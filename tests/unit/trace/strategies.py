@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from ortlens.trace.records import Capture, Record
-from ortlens.trace.schema import TABLES, Column, Table
+from ortlens.trace.schema import FIGURES, TABLES, Column, Table
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -23,6 +23,8 @@ _NAMES = st.from_regex(r"[a-z0-9]{1,6}(/[a-z0-9]{1,6}){0,2}\.(onnx|bin)", fullma
 
 
 def _values(column: Column) -> SearchStrategy[Any]:
+    if column.rows is not None:
+        return st.lists(records(column.rows), max_size=2).map(tuple)
     kinds: dict[str, SearchStrategy[Any]] = {
         "str": st.sampled_from(column.choices) if column.choices else TEXT,
         "int": INT64,
@@ -48,12 +50,13 @@ def captures() -> SearchStrategy[Capture]:
         backend=TEXT,
         created=TEXT,
         environment=st.dictionaries(TEXT, TEXT, max_size=3),
+        figures=records(FIGURES),
         attachments=st.dictionaries(_NAMES, st.binary(max_size=50), max_size=3),
         **tables,
     )
 
 
-def _filled(table: Table) -> Record:
+def _filled(table: Table) -> Any:  # noqa: ANN401 - a record of the table
     """A record with its required fields filled in, texts with the name of the column."""
     fill: dict[str, Any] = {"int": 3, "float": 0.5, "bool": True, "tuple": ("x",)}
     values: dict[str, Any] = {c.name: c.choices[0] if c.choices else fill.get(c.kind, c.name) for c in table.columns if c.required}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ortlens
+from ortlens.trace import store
 from ortlens.trace.records import SCHEMA_VERSION
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "data" / "captures" / "schemas"
@@ -23,6 +24,13 @@ def members(path: Path) -> dict[str, Any]:
 def test_each_schema_version_has_a_capture() -> None:
     found = {int(path.stem): members(path)["manifest.json"]["schema_version"] for path in SCHEMAS.glob("*.ortlens")}
     assert found == {version: version for version in range(1, SCHEMA_VERSION + 1)}
+
+
+def test_the_figures_of_the_first_version_are_read_from_its_facts() -> None:
+    first, second = (store.load(SCHEMAS / f"{version}.ortlens") for version in (1, 2))
+    assert (first.figures, first.environment) == (second.figures, second.environment)
+    assert first.figures.torch_threads == int(members(SCHEMAS / "1.ortlens")["manifest.json"]["environment"]["torch_threads"])
+    assert "torch_threads" not in first.environment
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))

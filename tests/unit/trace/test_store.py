@@ -304,7 +304,7 @@ def test_what_an_older_writer_lacks_takes_its_default(tmp_path: Path) -> None:
 def test_a_newer_schema_says_who_wrote_it_and_what_to_do(tmp_path: Path) -> None:
     path = store.save(small_capture(), tmp_path / "run")
     _edit(path, lambda manifest: manifest.update(schema_version=r.SCHEMA_VERSION + 1, ortlens="9.1"))
-    with pytest.raises(CaptureError, match=r"written by ortlens 9\.1 with schema 2; .* reads schemas up to 1: upgrade ortlens"):
+    with pytest.raises(CaptureError, match=r"written by ortlens 9\.1 with schema 3; .* reads schemas up to 2: upgrade ortlens"):
         store.load(path)
 
 

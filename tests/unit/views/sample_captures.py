@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.overview import Overview, overview_of
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import (
     Break,
     Capture,
@@ -23,6 +24,7 @@ from ortlens.trace.records import (
     Run,
     Session,
 )
+from tests.facts import head
 
 if TYPE_CHECKING:
     from ortlens.trace.records import LedgerPartName, Phase
@@ -316,7 +318,7 @@ def rich() -> Capture:
     )
     return replace(
         base,
-        environment={**base.environment, **facts},
+        **head({**facts_of(base), **facts}),
         nodes=(*base.nodes, replace(product, module_type="Linear", line=50)),
         kernels=tuple(replace(kernel, node="mm", nodes=("mm",), confidence="exact", file=FILE, line=50) for kernel in kernels),
         numerics=(

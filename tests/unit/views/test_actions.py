@@ -13,11 +13,13 @@ from ortlens.analysis.first_look import looks_of, ranked_looks
 from ortlens.analysis.overview import overview_of
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.trace import store
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph
 from ortlens.units import time_from_ns
 from ortlens.views.actions import action_facts
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.payload import overview_facts, verdict_sentence
+from tests.facts import head
 from tests.unit.views.sample_captures import SAMPLES
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -112,7 +114,7 @@ def test_an_operator_that_takes_no_time_says_so() -> None:
 
 
 def test_a_busy_machine_is_told() -> None:
-    busy = replace(RECORDED["splitd"], environment={**RECORDED["splitd"].environment, "ledger_spread": "3.0"})
+    busy = replace(RECORDED["splitd"], **head({**facts_of(RECORDED["splitd"]), "ledger_spread": "3.0"}))
     assert action_facts(busy, overview_of(busy))[0]["confidence"] == "measured on a busy machine"
 
 

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis.overview import overview_of
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Fallback, Graph, LedgerPart
 from ortlens.views.html import failure_html, summary_html
 from ortlens.views.text import summary
 from ortlens.views.time_sentences import against_sentence
+from tests.facts import head
 from tests.unit.views.sample_captures import SAMPLES, hostile, overview
 
 if TYPE_CHECKING:
@@ -164,10 +166,10 @@ def test_a_measured_call_is_held_against_the_uncompiled_one(plain: str, words: s
         LedgerPart(graph_id="g0", part="run", ns=1_500_000, share=0.75),
         LedgerPart(graph_id="g0", part="residual", ns=500_000, share=0.25),
     )
-    capture = replace(SAMPLES["told"], ledger=ledger, environment={"uncompiled_ns": plain})
+    capture = replace(SAMPLES["told"], ledger=ledger, **head({"uncompiled_ns": plain}))
     assert against_sentence(overview_of(capture)).partition(", measured")[0] == words
-    crowd = {**capture.environment, "torch_threads": "2", "ledger_others": "1.05", "ledger_idle": "0.02"}
-    crowded = against_sentence(overview_of(replace(capture, environment=crowd)))
+    crowd = {**facts_of(capture), "torch_threads": "2", "ledger_others": "1.05", "ledger_idle": "0.02"}
+    crowded = against_sentence(overview_of(replace(capture, **head(crowd))))
     assert ("threads waited for cores" in crowded) == bool(words)
     assert "times as" not in crowded
     assert against_sentence(overview_of(replace(capture, ledger=()))) == ""
@@ -182,7 +184,7 @@ def test_a_measured_call_is_held_against_the_uncompiled_one(plain: str, words: s
     ],
 )
 def test_a_busy_machine_is_told_beside_the_time_of_a_call(environment: dict[str, str], *, is_busy: bool) -> None:
-    measured = replace(SAMPLES["told"], environment=environment)
+    measured = replace(SAMPLES["told"], **head(environment))
     assert overview_of(measured).is_busy is is_busy
     assert ("the machine was busy: " in " ".join(summary(measured, width=400).split())) is is_busy
 

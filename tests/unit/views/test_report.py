@@ -19,10 +19,12 @@ import pytest
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from ortlens.trace import store
+from ortlens.trace.facts import facts_of
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.report import page as page_module
 from ortlens.views.report.drawing import svg_from_figure
 from ortlens.views.report.page import BUDGET_BYTES, report_page
+from tests.facts import head
 from tests.sample import sampled
 from tests.unit.analysis.hand_made import clean, node, session
 from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, hostile
@@ -151,7 +153,7 @@ def test_nothing_of_a_redacted_page_tells_paths_or_sources() -> None:
     capture = replace(
         plain,
         name=f"run of {path}",
-        environment={**plain.environment, "option_cache_dir": f"{secret}/cache"},
+        **head({**facts_of(plain), "option_cache_dir": f"{secret}/cache"}),
         nodes=nodes,
         graphs=tuple(replace(item, file=path) for item in plain.graphs),
         breaks=tuple(replace(item, file=path, source=line, explanation=f'File "{path}", line 3\n    {line}') for item in plain.breaks),
@@ -232,13 +234,13 @@ def test_kernels_stand_under_the_peaks_of_the_machine() -> None:
         sessions=(session(threads=1),),
         nodes=(node("mm", flops=2_000_000),),
         kernels=(gemm, replace(gemm, kernel="b", op_type="Gelu", mean_ns=50_000)),
-        environment={"peak_flops_float32_threads_1": "4e10", "peak_bytes_threads_1": "1e10"},
+        **head({"peak_flops_float32_threads_1": "4e10", "peak_bytes_threads_1": "1e10"}),
     )
     page = page_of(capture)
     assert "<h3>Are the kernels as fast as this machine can be?</h3>" in page
     assert "40 GFLOP/s, 10 GB/s: float32, 1 thread</text>" in page
     assert "1 kernel with counted operations" in page
-    assert "as fast as this machine can be" not in page_of(replace(capture, environment={}))
+    assert "as fast as this machine can be" not in page_of(replace(capture, **head({})))
 
 
 def test_tables_are_bounded_and_say_what_they_leave_out() -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from ortlens.analysis.overview import overview_of
 from ortlens.trace import store
+from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Numeric
 from ortlens.views.tiles import Tile, tiles_of
+from tests.facts import head
 from tests.unit.views.sample_captures import SAMPLES, overview
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def tiles(capture: Capture) -> dict[str, Tile]:
 
 
 def timed(ns: int, **facts: str) -> Capture:
-    return replace(SPLIT, environment={**SPLIT.environment, "uncompiled_ns": str(ns), **facts})
+    return replace(SPLIT, **head({**facts_of(SPLIT), "uncompiled_ns": str(ns), **facts}))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_a_speed_for_which_threads_waited_is_uncertain() -> None:
 )
 def test_calls_that_all_prepare_something_are_said(facts: dict[str, str], detail: str, *, again: bool) -> None:
     logged = tuple(row for row in SPLIT.ledger if row.part in ("bind", "run", "output"))
-    speed = tiles(replace(SPLIT, ledger=logged, environment=facts))["speed"]
+    speed = tiles(replace(SPLIT, ledger=logged, **head(facts)))["speed"]
     assert (speed.word, speed.detail) == ("not measured", detail)
     assert (speed.state, speed.call) == (("unknown", "lens.measure(x)") if again else ("caution", ""))
     measured = tiles(timed(1_000_000, **facts))["speed"]
@@ -88,7 +90,7 @@ def test_calls_that_all_prepare_something_are_said(facts: dict[str, str], detail
 @pytest.mark.parametrize("value", ["-1", "nan", "1e999", "many", ""])
 def test_damaged_counts_of_calls_say_nothing(value: str) -> None:
     logged = tuple(row for row in SPLIT.ledger if row.part in ("bind", "run", "output"))
-    speed = tiles(replace(SPLIT, ledger=logged, environment={"ledger_compiling": value, "ledger_made": "2"}))["speed"]
+    speed = tiles(replace(SPLIT, ledger=logged, **head({"ledger_compiling": value, "ledger_made": "2"})))["speed"]
     assert speed.detail == "against eager PyTorch"
 
 
@@ -98,10 +100,10 @@ def test_bench_brings_intervals_and_inductor() -> None:
         "bench_ortlens": "call_ns=500000 ratio=0.500 low=0.480 high=0.520 faster",
         "bench_inductor": "call_ns=800000 ratio=0.800 low=0.790 high=0.810 faster",
     }
-    speed = tiles(replace(SAMPLES["whole"], environment=facts))["speed"]
+    speed = tiles(replace(SAMPLES["whole"], **head(facts)))["speed"]
     assert speed.word == "2.0 times as fast as eager"
     assert speed.detail == "500 µs, eager 1.00 ms; in turns; 99 % interval 0.48x to 0.52x of eager; inductor: 1.2 times as fast as eager"
-    damaged = replace(SAMPLES["whole"], environment=facts | {"bench_ortlens": "call_ns=1e9 <script>"})
+    damaged = replace(SAMPLES["whole"], **head(facts | {"bench_ortlens": "call_ns=1e9 <script>"}))
     assert tiles(damaged)["speed"].word == "not measured"
 
 

@@ -1,0 +1,91 @@
+"""Figures as named texts: what old captures hold becomes figures, and what is no figure stays text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.roofline import roofs, usable_cores
+from ortlens.analysis.verdict import verdict_of
+from ortlens.trace.facts import facts_of, figures_from_facts
+from ortlens.trace.records import Capture, Figures, MachinePeak, RunVariant
+from tests.unit.views.sample_captures import SAMPLES
+
+FACTS = {
+    "version_torch": "2.13",
+    "dry_run": "yes",
+    "rank": "0",
+    "ranks": "0, 1",
+    "cpu_bfloat16": "no",
+    "option_upcast": "bfloat16, float16",
+    "ledger_spread": "1.08",
+    "uncompiled_ns": "20366",
+    "peak_flops_float32_threads_2": "2.587e+11",
+    "peak_bytes_threads_2": "4.053e+10",
+    "bench_eager": "call_ns=100000 ratio=1.000 low=1.000 high=1.000 reference",
+    "bench_ortlens": "call_ns=50000 ratio=0.500 low=0.450 high=0.550 faster",
+    "bench_inductor": "unmeasured: no compiler",
+}
+FIGURES = Figures(
+    dry_run=True,
+    rank=0,
+    ranks=(0, 1),
+    cpu_bfloat16=False,
+    option_upcast=("bfloat16", "float16"),
+    ledger_spread=1.08,
+    uncompiled_ns=20366,
+    peaks=(MachinePeak(dtype="float32", threads=2, per_s=2.587e11), MachinePeak(threads=2, per_s=4.053e10)),
+    ways=(
+        RunVariant(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0),
+        RunVariant(way="ortlens", verdict="faster", call_ns=50_000, ratio=0.5, ratio_low=0.45, ratio_high=0.55),
+        RunVariant(way="inductor", verdict="unmeasured", note="no compiler"),
+    ),
+)
+
+
+def test_facts_are_figures_and_back() -> None:
+    figures, environment = figures_from_facts(FACTS)
+    assert (figures, environment) == (FIGURES, {"version_torch": "2.13"})
+    assert facts_of(Capture(environment=environment, figures=figures)) == FACTS
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("uncompiled_ns", text) for text in ("", "-5", "9" * 16, "nonsense", "1.5", "²")),
+        *(("ledger_spread", text) for text in ("", "nan", "1e999", "-inf", "nonsense")),
+        ("cpu_bfloat16", "perhaps"),
+        ("peak_flops_float32_threads_1", "nan"),
+        ("peak_bytes_threads_99999", "1e9"),
+        *(("bench_ortlens", text) for text in ("", "call_ns=1e9 <script>", "call_ns=1 ratio=1.2.3 low=1 high=1 same")),
+    ],
+)
+def test_what_is_no_figure_stays_text(name: str, text: str) -> None:
+    assert figures_from_facts({name: text}) == (Figures(), {name: text})
+
+
+@pytest.mark.parametrize("number", [-1, 0, -(2**63), 2**63 - 1, float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_cannot_be_are_no_answers(number: float) -> None:
+    """A capture of this version may hold any number of the right type."""
+    names = [
+        name
+        for name, kind in Figures.__annotations__.items()
+        if kind.startswith("float" if isinstance(number, float) else ("int", "float"))
+    ]
+    peaks = tuple(MachinePeak(dtype=dtype, threads=threads, per_s=number) for dtype in ("float32", None) for threads in (1, 2))
+    way = RunVariant(way="ortlens", verdict="faster", call_ns=5, ratio=number, ratio_low=number, ratio_high=number)
+    numbers: dict[str, Any] = dict.fromkeys(names, number)
+    figures = Figures(**numbers, peaks=peaks, ways=(replace(way, way="eager"), way))
+    for sample in SAMPLES.values():
+        capture = replace(sample, figures=figures)
+        overview = overview_of(capture)
+        assert overview.spread is None or overview.spread == number == 2**63 - 1
+        assert overview.uncompiled_ns is None
+        assert usable_cores(capture) in {None, number}
+        assert (usable_cores(capture) or 1) > 0
+        assert verdict_of(capture, overview).speed.verdict in {"unmeasured", "faster"}
+        roofs(capture)
+        assert facts_of(capture)
