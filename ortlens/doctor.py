@@ -25,7 +25,7 @@ _GROUP = "torch_dynamo_backends"
 FEATURES = {
     "notebook packages": ("anywidget", "ipython", "ipywidgets", "traitlets"),
     "ONNX drawings": ("netron",),
-    "report figures": ("matplotlib",),
+    "pages": ("jinja2",),
     "safetensors files": ("safetensors",),
 }
 """Features that need packages of their own. All of them are dependencies; `pip install --no-deps` leaves them out."""

@@ -11,7 +11,7 @@ from ortlens.cli.exit_codes import EXIT_OK
 from ortlens.cli.printing import json_text, print_json, print_summary, print_text, width
 from ortlens.errors import UsageError
 from ortlens.job.request import ParsedArgument
-from ortlens.views.plain_tables import csv_from_rows, records_of, rows_of
+from ortlens.views.table import csv_from_rows, records_of, rows_of
 
 if TYPE_CHECKING:
     from ortlens.cli.commands import Commands

@@ -21,7 +21,7 @@ from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import table_from_record
 from ortlens.views import cells, held
 from ortlens.views.mimebundle import mimebundle
-from ortlens.views.netron.embedding import embedding
+from ortlens.views.netron.frame import embedding
 from ortlens.views.payload import MAX_RUNS
 from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.trace.records import Capture
-    from ortlens.views.netron.embedding import Embedding
+    from ortlens.views.netron.frame import Embedding
 
     Test = Callable[[Link], bool]
 

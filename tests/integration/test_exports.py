@@ -15,7 +15,7 @@ from ortlens.analysis.key_figures import key_figures
 from ortlens.errors import UsageError
 from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import TABLES
-from ortlens.views.plain_tables import records_of
+from ortlens.views.table import records_of
 
 if TYPE_CHECKING:
     from pathlib import Path
