@@ -26,7 +26,7 @@ from ortlens.views.comparison_text import (
     verdict_sentence,
 )
 from ortlens.views.comparison_tiles import comparison_tiles
-from ortlens.views.markup import page_html, rendered
+from ortlens.views.markup import page_html, render
 from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def comparison_page(compared: Compared, *, title: str | None = None) -> str:
 
 def comparison_html(compared: Compared) -> str:
     """Make a fragment for a notebook, without ids, scripts or links; names in the comparison may hold anything."""
-    return rendered("comparison.html", **_about(compared, _NOTEBOOK_ROWS), anchored=False)
+    return render("comparison.html", **_about(compared, _NOTEBOOK_ROWS), anchored=False)
 
 
 def _about(compared: Compared, max_rows: int) -> dict[str, Any]:

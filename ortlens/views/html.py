@@ -13,7 +13,7 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.units import percent, time_from_ns
-from ortlens.views.markup import rendered, safe
+from ortlens.views.markup import render, safe
 from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
@@ -48,7 +48,7 @@ def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
 
 def fragment_html(title: str, tables: Iterable[Table], **about: object) -> str:
     """Put a title and tables into a fragment for notebooks, with tiles and answers where they are given."""
-    return rendered("summary.html", **{"title": title, "tables": tables, "max_bytes": MAX_BYTES, "tiles": (), "answers": None} | about)
+    return render("summary.html", **{"title": title, "tables": tables, "max_bytes": MAX_BYTES, "tiles": (), "answers": None} | about)
 
 
 def answers_of(overview: Overview, numbers: NumericsSummary | None) -> dict[str, Any]:

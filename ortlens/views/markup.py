@@ -30,7 +30,7 @@ _MAX_TEXT = 240
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
-def rendered(template: str, **about: object) -> str:
+def render(template: str, **about: object) -> str:
     """Fill a template; texts are escaped, and control characters in them written out."""
     return _environment().get_template(template).render(about)
 
@@ -49,7 +49,7 @@ def page_html(
     `styles` are style sheets, `scripts` the inline scripts that may run, and `sources` what else the page's rules allow, by directive.
     """
     rules = policy(map(script_source, scripts), sources)
-    return rendered(template, title=title, mark=MARK, rules=rules, sheets="\n".join(styles), **about)
+    return render(template, title=title, mark=MARK, rules=rules, sheets="\n".join(styles), **about)
 
 
 def policy(scripts: Iterable[str] = (), more: Mapping[str, str] | None = None) -> str:
@@ -68,7 +68,7 @@ def script_source(script: str) -> str:
 
 
 @cache
-def part(name: str) -> str:
+def asset(name: str) -> str:
     """Read a style sheet or script of the pages; style sheets come as one line."""
     text = (_FOLDER / name).read_text(encoding="utf-8")
     return _COMMENT.sub("", text).replace("\n", "") if name.endswith(".css") else text.strip()
@@ -97,5 +97,5 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"clip": lambda text, width=_MAX_TEXT: clipped(text, width), "sentence": _sentence, "width": _bar_width}
-    environment.globals["part"] = part
+    environment.globals["asset"] = asset
     return environment

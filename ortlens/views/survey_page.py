@@ -12,7 +12,7 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.html import answers_of
-from ortlens.views.markup import page_html, part
+from ortlens.views.markup import asset, page_html
 from ortlens.views.tables import answer_tables
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def survey_page(rows: Sequence[SurveyRow], capture_of: Callable[[SurveyRow], Cap
     return page_html(
         "survey.html",
         title,
-        styles=(part("summary.css"), part("survey.css")),
-        scripts=(part("survey.js"),),
+        styles=(asset("summary.css"), asset("survey.css")),
+        scripts=(asset("survey.js"),),
         verdict=_verdict(rows),
         about=_about(rows),
         chips=[(status, words, counts[status]) for status, words in _WORDS.items() if counts[status]],

@@ -86,7 +86,7 @@ class Table:
         """The texts of the first rows."""
         return tuple(tuple(column.text(record) for column in self.columns) for record in self.records[: self.limit])
 
-    def shown(self, max_bytes: int = MAX_BYTES) -> list[list[Cell]]:
+    def cells(self, max_bytes: int = MAX_BYTES) -> list[list[Cell]]:
         """Cut the cells, and leave out the rows beyond a size in HTML."""
         found: list[list[Cell]] = []
         for row in self.rows:

@@ -20,7 +20,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.flame_svg import flame_svg
 from ortlens.views.html import answers_of
-from ortlens.views.markup import page_html, part
+from ortlens.views.markup import asset, page_html
 from ortlens.views.payload import packed_payload, payload_from_shown
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.report.figures import current_kernels, figures_of
@@ -100,7 +100,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
         "environment": environment,
         "version": ortlens.__version__,
     }
-    packed: list[_Packed] = [("ortlens-data", _packed(packed_payload(data)), {})]
+    packed: list[_Packed] = [("ortlens-data", _base64(packed_payload(data)), {})]
     page = _page(about, packed)
     if not models or redact or not shown.models:
         return page
@@ -115,9 +115,9 @@ def _with_models(capture: Capture, about: dict[str, Any], packed: list[_Packed],
     if not found.models:
         return _page(about, packed, notes=found.notes)
     if found.frame:
-        packed = [*packed, ("ortlens-frame", _packed(found.frame), {"data-ortlens-frame": ""})]
+        packed = [*packed, ("ortlens-frame", _base64(found.frame), {"data-ortlens-frame": ""})]
     for number, (name, model) in enumerate(found.models.items()):
-        packed = [*packed, (f"ortlens-model-{number}", _packed(model), {"data-ortlens-model": clipped(name, 240)})]
+        packed = [*packed, (f"ortlens-model-{number}", _base64(model), {"data-ortlens-model": clipped(name, 240)})]
     return _page(about, packed, notes=found.notes, notice=found.licence, sources=page_policy())
 
 
@@ -126,7 +126,7 @@ def _page(
 ) -> str:
     return page_html(
         "report.html",
-        styles=(part("summary.css"), part("comparison.css"), _static("explorer.css"), part("report.css")),
+        styles=(asset("summary.css"), asset("comparison.css"), _static("explorer.css"), asset("report.css")),
         scripts=(_STARTED, _FOLD, _bundle()),
         sources=sources,
         model_notes=notes,
@@ -139,7 +139,7 @@ def _page(
     )
 
 
-def _packed(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
