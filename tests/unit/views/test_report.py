@@ -214,7 +214,7 @@ def test_bars_of_a_figure_are_as_long_as_what_they_stand_for() -> None:
     for figure in figures:
         rows = re.findall(r"<tr>.*?</tr>", figure, re.DOTALL)
         lengths = [sum(map(float, re.findall(r"width:([\d.]+)%", row))) for row in rows]
-        assert max(lengths) == pytest.approx(60, abs=1)
+        assert max(lengths) == pytest.approx(50, abs=1)
         assert min(lengths) >= 0
 
 
