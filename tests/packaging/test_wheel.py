@@ -167,7 +167,7 @@ def test_a_capture_is_read_where_nothing_but_pandas_and_jinja2_are_installed(rea
     program = """
 import importlib.util, sys
 import ortlens
-print([name for name in ("torch", "onnx", "onnxruntime", "IPython", "ipywidgets", "tqdm") if importlib.util.find_spec(name)])
+print([name for name in ("torch", "onnx", "onnxruntime", "IPython", "ipywidgets", "matplotlib", "tqdm") if importlib.util.find_spec(name)])
 lens = ortlens.load(sys.argv[1])
 print(len(lens.graphs), len(lens.nodes) > 100)
 print(lens.summary())
@@ -183,4 +183,6 @@ def test_the_command_shows_and_reports_a_capture_where_nothing_but_pandas_and_ji
         command = [str(reader / "bin" / "ortlens"), *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert "<figure>" in (tmp_path / "run.html").read_text(encoding="utf-8")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "<figure>" in page
+    assert "pip install matplotlib" in page

@@ -1,7 +1,7 @@
-"""What the figures of a report show, as plain data: bars, which need no script and can be printed.
+"""What the figures of a report show, as plain data: bars, which need no script and can be printed; `drawing` draws what bars cannot show.
 
-The explorer above them draws what bars cannot: single calls, differences in the order of the graph, the roofline. Every figure says how it
-was measured and over how many calls. One of which nothing was recorded is absent: an empty picture would look like a finding.
+Every figure says how it was measured and over how many calls. One of which nothing was recorded is absent: an empty picture would look like
+a finding.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_BARS = 12
 """Bars of a figure; the rest becomes one bar of its own, so that the whole stays the whole."""
 
 _LABEL = 40
-_CLOCK = "The clock is time.perf_counter_ns."
-_PROFILED = (
+CLOCK = "The clock is time.perf_counter_ns."
+PROFILED = (
     "lens.profile(...) creates a second session with ONNX Runtime's profiler on and runs the two alternately on the same inputs. The "
     "time of the runs without the profiler is divided among the kernels; the profiler's own cost per kernel is measured and "
     "subtracted. The profiler reports kernels below a microsecond as 0 or 1, so the shortest bars are the least certain."
@@ -67,13 +67,15 @@ class Figure:
         method: The same in full: what was done, by which clock, and what the figure does not show.
         bars: From top to bottom.
         words: What the kinds of parts mean, in the order of the legend; one kind needs no legend.
+        svg: An `svg` element in place of bars.
     """
 
     title: str
     caption: str
     method: str
-    bars: tuple[Bar, ...]
+    bars: tuple[Bar, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
+    svg: str = ""
 
     @property
     def longest(self) -> float:
@@ -82,7 +84,7 @@ class Figure:
 
 
 def figures_of(capture: Capture, overview: Overview) -> tuple[Figure, ...]:
-    """Make every figure for which something was recorded."""
+    """Make every figure with bars for which something was recorded."""
     found = (
         _ledger(capture, overview),
         _lines(capture),
@@ -145,10 +147,10 @@ def _ledger(capture: Capture, overview: Overview) -> Figure | None:
             "The compiled function was called again and again, at most for half a second and 100 times, with a clock at the entry of "
             "every graph; sessions and PyTorch's operators keep their own readings of the same clock. Shown are means over the middle "
             "half of the calls by wall time, so that outliers are excluded and the parts still add up to the whole. Calls in "
-            f"which Dynamo's look-ups were traced are excluded as well. {_CLOCK}"
+            f"which Dynamo's look-ups were traced are excluded as well. {CLOCK}"
             if ledger.is_measured
             else "No call was measured as a whole. The bars are medians of what sessions recorded for their own calls, and means of "
-            f"PyTorch's operators, of which only sums are recorded. lens.measure(...) measures the rest. {_CLOCK}"
+            f"PyTorch's operators, of which only sums are recorded. lens.measure(...) measures the rest. {CLOCK}"
         ),
         bars=(whole, *_bounded(rows, "other graphs")[: MAX_BARS - 1]),
         words={part: f"{word} {percent(ledger.ns[part] / ledger.total_ns)}" for part, word in words.items() if ledger.ns.get(part)},
@@ -179,7 +181,7 @@ def _lines(capture: Capture) -> Figure | None:
         title="Which source lines take the most time?",
         caption=f"One call of each kernel, by the faster half of {_runs(kernels)}; operators in PyTorch by their own clock{apart}.",
         method=(
-            f"{_PROFILED} Kernels are traced back to lines through the values of the optimised model; a fused kernel counts for the line "
+            f"{PROFILED} Kernels are traced back to lines through the values of the optimised model; a fused kernel counts for the line "
             "that computes its output. Operators in PyTorch are timed by a clock around each: the median of the measured calls where "
             "calls were measured, else the mean of all calls. On a GPU that is only the launch."
         ),
@@ -204,7 +206,7 @@ def operators_figure(capture: Capture) -> Figure | None:
     return Figure(
         title="Which operators take the most time in ONNX Runtime?",
         caption=f"{counted(len(kernels), 'kernel')}, one call of each, by the faster half of {_runs(kernels)}, without its own cost.",
-        method=_PROFILED,
+        method=PROFILED,
         bars=_bounded(bars, "other types"),
     )
 
@@ -244,7 +246,7 @@ def _sessions(capture: Capture, overview: Overview) -> Figure:
         method=(
             "Every call of a session is timed from binding its inputs to returning its outputs, the first calls included. Percentiles "
             "come from a histogram whose buckets are at most 3.2 % wide; the slowest call is exact. "
-            f"{_CLOCK} A far outlier is usually the first call."
+            f"{CLOCK} A far outlier is usually the first call."
         ),
         bars=tuple(map(_session, shown)),
         words={"median": "median", "p90": "to 90 %", "p99": "to 99 %"},

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from ortlens.analysis.fusions import optimised
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.errors import OptionalDependencyError
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.flame_svg import flame_svg
 from ortlens.views.html import answers_of
 from ortlens.views.markup import asset, page_html
 from ortlens.views.payload import packed_payload, payload_from_shown
 from ortlens.views.redaction import redacted_capture
+from ortlens.views.report.drawing import drawings_of
 from ortlens.views.report.figures import current_kernels, figures_of
 from ortlens.views.tables import report_tables
 from ortlens.views.tiles import tiles_of
@@ -82,6 +84,11 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     overview = overview_of(shown)
     data = payload_from_shown(shown, overview, redacted=redact)
     notes = list(data["meta"]["left_out"])
+    figures = figures_of(shown, overview)
+    try:
+        figures += drawings_of(shown)
+    except OptionalDependencyError:
+        notes.append("some figures need matplotlib, which was not installed: pip install matplotlib")
     if redact:
         notes.append("paths are shortened; source text, values in guards and messages, and ONNX models are left out")
     environment = list(_environment(shown))[:_MAX_ENTRIES]
@@ -94,7 +101,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
         "tiles": tiles_of(shown, overview),
         "flame": flame_svg(shown),
         "is_measured": overview.ledger is not None and overview.ledger.is_measured,
-        "figures": figures_of(shown, overview),
+        "figures": figures,
         "optimised": _optimised(shown),
         "tables": report_tables(shown, overview, current_kernels(shown)),
         "environment": environment,

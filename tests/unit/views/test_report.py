@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ortlens.views.capture_view import SavedCapture
 from ortlens.views.report import page as page_module
 from ortlens.views.report.page import BUDGET_BYTES, report_page
 from tests.sample import sampled
+from tests.unit.analysis.hand_made import clean, node, session
 from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, hostile
 
 ROOT = Path(__file__).parents[3]
@@ -102,8 +104,24 @@ def test_a_name_of_a_kernel_is_text_in_the_figure() -> None:
     assert "<figure>" not in report_page(r.Capture())
 
 
+@pytest.mark.parametrize("hostile_name", ['"/><script>alert(1)</script> #010203 id="x"', "$x^2$ \\frac"])
+def test_a_name_is_text_in_a_drawing(hostile_name: str) -> None:
+    page = report_page(_under_peaks(hostile_name))
+    assert "<script>alert" not in page
+    assert f"{hostile_name}, 1 thread</text>" in unescape(page)  # a colour stays as it is written, and nothing is mathematics
+
+
 def test_equal_captures_give_equal_pages() -> None:
     assert report_page(CAPTURES["pieces"]) == report_page(store.load(RECORDED["pieces"]))
+
+
+def test_the_settings_of_matplotlib_are_the_users() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"svg.fonttype": "path", "axes.linewidth": 5.0, "xtick.direction": "in"}):
+        changed = report_page(CAPTURES["pieces"])
+    assert changed == report_page(CAPTURES["pieces"])
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_nothing_of_a_redacted_page_tells_paths_or_sources() -> None:
@@ -171,20 +189,41 @@ def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
     )
     kernel = r.Kernel(session_id="s0", kernel="k", op_type="Add", provider="CPU", calls=1, mean_ns=5, share=error)
     page = report_page(r.Capture(numerics=values, kernels=(kernel,)))
-    assert page.count("<figure>") == 1
+    assert "Are the results correct?" in page
+    assert page.count("<figure>") == 2
     assert page.count("out of tolerance</td>") == 1
+    assert (">NaN or Inf</text>" in page) == (not math.isfinite(error))
 
 
 def test_the_page_says_how_each_figure_was_measured_and_over_how_many_calls() -> None:
     page = report_page(CAPTURES["pieces"])
     titles = re.findall(r"<figure><h3>(.*?)</h3>", page)
-    assert len(titles) == 7
+    assert len(titles) == 9
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
-    assert len(captions) == 8
-    counts = r"\d+ (profiled run|calls|graphs|sessions)|of the measured calls"
+    assert len(captions) == 10
+    counts = r"\d+ (profiled run|calls|graphs|sessions|values|latest calls)|of the measured calls"
     assert all(re.search(counts, caption) for caption in captions), captions
     for title in titles:
         assert f"<dt>{title}</dt><dd>" in page
+
+
+def _under_peaks(dtype: str) -> r.Capture:
+    cpu = "CPUExecutionProvider"
+    gemm = r.Kernel(session_id="s0", kernel="a", op_type="Gemm", provider=cpu, mean_ns=100_000, bytes=9_000, node="mm", nodes=("mm",))
+    return clean(
+        sessions=(session(threads=1),),
+        nodes=(node("mm", flops=2_000_000, dtype=dtype),),
+        kernels=(gemm, replace(gemm, kernel="b", op_type="Gelu", mean_ns=50_000)),
+        environment={f"peak_flops_{dtype}_threads_1": "4e10", "peak_bytes_threads_1": "1e10"},
+    )
+
+
+def test_kernels_stand_under_the_peaks_of_the_machine() -> None:
+    page = report_page(_under_peaks("float32"))
+    assert "<h3>Are the kernels as fast as this machine can be?</h3>" in page
+    assert "40 GFLOP/s, 10 GB/s: float32, 1 thread</text>" in page
+    assert "1 kernel with counted operations" in page
+    assert "as fast as this machine can be" not in report_page(replace(_under_peaks("float32"), environment={}))
 
 
 def test_tables_are_bounded_and_say_what_they_leave_out() -> None:
@@ -201,16 +240,31 @@ def test_rows_that_the_explorer_leaves_out_are_said(monkeypatch: pytest.MonkeyPa
     assert "The newest 10 of 400 runs are shown; the frame `.runs` has all." in report_page(CAPTURES["pieces"])
 
 
-def test_the_drawing_refers_to_its_own_ids_only() -> None:
-    (drawing,) = re.findall(r"<svg.*?</svg>", report_page(CAPTURES["pieces"]), re.DOTALL)
-    ids = re.findall(r' id="([^"]*)"', drawing)
+def test_without_matplotlib_the_page_is_there_and_says_what_figures_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = report_page(CAPTURES["pieces"])
+    assert "Some figures need matplotlib, which was not installed: pip install matplotlib." in page
+    assert page.count("<figure>") == 7
+    assert "<strong>Kernels</strong>" in page
+
+
+def test_drawings_follow_the_page_and_share_no_ids() -> None:
+    drawings = re.findall(r"<svg.*?</svg>", report_page(CAPTURES["bert"]), re.DOTALL)
+    assert len(drawings) == 4
+    assert all("currentColor" in drawing and 'role="img" aria-label="' in drawing for drawing in drawings)
+    assert not re.search(r"#0102|<style|<metadata|<!--", "".join(drawings))
+    ids = [identifier for drawing in drawings for identifier in re.findall(r' id="([^"]*)"', drawing)]
     assert len(ids) == len(set(ids))
-    assert set(re.findall(r'(?:url\(#|href="#)([^)"]+)', drawing)) <= set(ids)
+    for drawing in drawings:
+        referred = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', drawing))
+        assert referred <= set(re.findall(r' id="([^"]*)"', drawing))
 
 
 def test_bars_of_a_figure_are_as_long_as_what_they_stand_for() -> None:
     page = report_page(CAPTURES["pieces"])
-    figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+    figures = re.findall(r'<table class="or-bars">.*?</table>', page, re.DOTALL)
     for figure in figures:
         rows = re.findall(r"<tr>.*?</tr>", figure, re.DOTALL)
         lengths = [sum(map(float, re.findall(r"width:([\d.]+)%", row))) for row in rows]
