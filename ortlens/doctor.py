@@ -25,6 +25,7 @@ _GROUP = "torch_dynamo_backends"
 FEATURES = {
     "notebook packages": ("anywidget", "ipython", "ipywidgets", "traitlets"),
     "ONNX drawings": ("netron",),
+    "pages": ("jinja2",),
     "report figures": ("matplotlib",),
     "safetensors files": ("safetensors",),
 }

@@ -92,8 +92,7 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _table(capture: Capture, options: argparse.Namespace) -> str:
-    from ortlens.views.plain_tables import csv_from_rows, records_of, rows_of
-    from ortlens.views.table import table
+    from ortlens.views.table import csv_from_rows, records_of, rows_of, table
 
     if not options.json and not options.csv:
         return table(records_of(capture, options.table), width=None if options.wide else width(), limit=options.rows or None)

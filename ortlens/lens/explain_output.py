@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.units import counted
-from ortlens.views.html import failure_html
-from ortlens.views.static_table import MAX_ROWS, StaticTable, safe, table_html
-from ortlens.views.style import CSS
+from ortlens.views.html import failure_html, fragment_html
+from ortlens.views.tables import Column, Table
 
 if TYPE_CHECKING:
     import torch.fx
@@ -74,10 +73,7 @@ class ExplainOutput:
     def _repr_html_(self) -> str:
         """Return the counts and the reasons for a notebook; never raises."""
         try:
-            table = table_html(_table(self.break_reasons)) if self.break_reasons else ""
-            return (
-                f'<div class="ortlens-summary"><style>{CSS}</style><p class="ol-title">{safe(", ".join(self._counts()))}</p>{table}</div>'
-            )
+            return fragment_html(", ".join(self._counts()), [_table(self.break_reasons)] if self.break_reasons else [])
         except Exception as err:  # noqa: BLE001 - a guard of the lens: looking at an object must not raise
             return failure_html([f"ortlens could not draw this: {type(err).__name__}: {err}", "print() shows it as text."])
 
@@ -88,18 +84,18 @@ class ExplainOutput:
         )
 
 
-def _table(reasons: tuple[BreakReason, ...]) -> StaticTable:
-    return StaticTable(
+def _table(reasons: tuple[BreakReason, ...]) -> Table:
+    return Table(
         title="Break reasons",
         help="Where PyTorch stopped a graph and started another, and how many boundaries between graphs this caused.",
         source="break_reasons",
-        total=len(reasons),
-        head=("reason", "where", "called from", "times"),
-        rows=tuple(
-            (reason.reason, "".join(reason.user_stack[-1:]), "".join(reason.user_stack[-2:-1]), f"{reason.occurrences:,}")
-            for reason in reasons[:MAX_ROWS]
+        records=reasons,
+        columns=(
+            Column("reason", lambda item: item.reason),
+            Column("where", lambda item: "".join(item.user_stack[-1:])),
+            Column("called from", lambda item: "".join(item.user_stack[-2:-1])),
+            Column("times", lambda item: f"{item.occurrences:,}", "number"),
         ),
-        numbers=frozenset({"times"}),
     )
 
 

@@ -342,7 +342,7 @@ class CaptureView(ABC):
     def report(self, path: str | os.PathLike[str], title: str | None = None, *, redact: bool = False, models: bool = True) -> Path:
         """Write one self-contained HTML file: the explorer, and the same as text, tables and figures, which needs no JavaScript.
 
-        It loads nothing, so that it can be mailed, kept, and opened offline. Figures are drawn with matplotlib.
+        It loads nothing, so that it can be mailed, kept, and opened offline.
 
         Args:
             path: The file; an existing report is replaced.

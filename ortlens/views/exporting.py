@@ -14,7 +14,7 @@ from ortlens._optional import require
 from ortlens.errors import UsageError
 from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import TABLES, table_by_name
-from ortlens.views.plain_tables import csv_from_rows, records_of, rows_of
+from ortlens.views.table import csv_from_rows, records_of, rows_of
 from ortlens.views.trace_events import trace_from_capture
 
 if TYPE_CHECKING:

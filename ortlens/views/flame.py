@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
 from ortlens.analysis.coverage import current_graphs
@@ -26,22 +26,7 @@ if TYPE_CHECKING:
 FrameKind: TypeAlias = Literal[
     "call", "graph", "module", "ort", "torch", "kernel", "session", "bind", "output", "residual", "guards", "between", "break", "phase"
 ]
-KINDS: tuple[FrameKind, ...] = (
-    "call",
-    "graph",
-    "module",
-    "ort",
-    "torch",
-    "kernel",
-    "session",
-    "bind",
-    "output",
-    "residual",
-    "guards",
-    "between",
-    "break",
-    "phase",
-)
+KINDS: tuple[FrameKind, ...] = get_args(FrameKind)
 """Codes of the kinds in the packed data are places in this."""
 
 _AROUND: tuple[Literal["bind", "output", "residual"], ...] = ("bind", "output", "residual")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ortlens._files import write_file
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
-from ortlens.views.answers import graph_label
 from ortlens.views.flame import flame_of
+from ortlens.views.tables import graph_label
 from ortlens.views.wording import clipped, function, place
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
-from ortlens.views.static_table import safe
-from ortlens.views.style import CSS
+from ortlens.views.markup import asset, safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +41,7 @@ def live_html(points: Sequence[LivePoint], *, name: str = "", is_over: bool = Fa
     more = f"<p>and {counted(len(figures.graphs) - _GRAPHS, 'more graph')}</p>" if len(figures.graphs) > _GRAPHS else ""
     table = f"<table>{heads}{rows}</table>{more}" if rows else ""
     body = f'{title}<div class="ol-live">{cells}</div>{_curve(points)}{table}'
-    return f'<div class="ortlens-summary"><style>{CSS}{_STYLE}</style>{body}</div>'
+    return f'<div class="ortlens-summary"><style>{asset("summary.css")}{_STYLE}</style>{body}</div>'
 
 
 def _cells(figures: LiveFigures) -> Iterator[tuple[str, str]]:

@@ -1,19 +1,24 @@
-"""Records as an aligned text table, with times and sizes in human units."""
+"""Records of a capture as an aligned text table, with times and sizes in human units, as plain rows, and as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import textwrap
 from dataclasses import dataclass, fields
 from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING
 
+from ortlens.trace.schema import TABLES
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ortlens.trace.records import Record
+    from ortlens.trace.codec import Json
+    from ortlens.trace.records import Capture, Record
 
 _GAP = "  "
 _MAX_CELL = 48
@@ -155,3 +160,28 @@ def _omissions(rows: int, columns: Sequence[str]) -> list[str]:
     if columns:
         notes.append(f"... not enough room for {counted(len(columns), 'column')}: {', '.join(columns)}")
     return notes
+
+
+def records_of(capture: Capture, table: str) -> Sequence[Record]:
+    """Look up the records of a table; of `findings`, those of the rules too."""
+    from ortlens.analysis.findings.registry import findings_of
+
+    records: Sequence[Record] = findings_of(capture) if table == "findings" else getattr(capture, table)
+    return records
+
+
+def rows_of(capture: Capture, table: str) -> list[dict[str, Json]]:
+    """Return a table as plain data, with a mapping per row in the order of the columns."""
+    from ortlens.trace.codec import row_from_record
+
+    return [row_from_record(TABLES[table], record) for record in records_of(capture, table)]
+
+
+def csv_from_rows(table: str, rows: Sequence[Mapping[str, Json]]) -> str:
+    """Write rows as CSV, lists in them as JSON; the columns of the table are the heading, also without rows."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [column.name for column in TABLES[table].columns], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()})
+    return text.getvalue()

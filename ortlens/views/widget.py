@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
+from ortlens._shell import shell
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.identity import Link, links
 from ortlens.errors import UsageError
 from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import table_from_record
-from ortlens.views import cells, held
+from ortlens.views import held
 from ortlens.views.mimebundle import mimebundle
-from ortlens.views.netron.embedding import embedding
+from ortlens.views.netron.frame import embedding
 from ortlens.views.payload import MAX_RUNS
 from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.trace.records import Capture
-    from ortlens.views.netron.embedding import Embedding
+    from ortlens.views.netron.frame import Embedding
 
     Test = Callable[[Link], bool]
 
@@ -78,7 +79,7 @@ class Explorer(anywidget.AnyWidget):
         beginning = self._selectable.checked(selected=selected, tab=tab, graph=graph)
         super().__init__(**beginning, **self._hold(), _summary=f"ortlens-summary-{secrets.token_hex(6)}")
         self.on_msg(self._answer)
-        cells.shown(self.close)
+        show_in_cell(self.close)
 
     @property
     def chain(self) -> pd.DataFrame:
@@ -90,7 +91,7 @@ class Explorer(anywidget.AnyWidget):
         super().close()
         self.layout.close()  # ipywidgets leaves it in the browser, and in saved notebooks
         self.__dict__.pop("_repr_mimebundle_", None)  # ipywidgets hides the method, for good
-        cells.forget(self.close)
+        forget(self.close)
         held.release(self)
 
     def _hold(self) -> dict[str, str]:
@@ -163,7 +164,7 @@ class Explorer(anywidget.AnyWidget):
                 self.set_trait(name, value)
             self.layout.open()
             self.open()
-        cells.shown(self.close)
+        show_in_cell(self.close)
         return super()._repr_mimebundle_()
 
     def _static(self) -> dict[str, str]:
@@ -212,3 +213,48 @@ def _of_event(capture: Capture, kind: str, name: str) -> Test:
         return lambda link: link.graph_id in graphs
     row = findings_of(capture)[int(name)] if kind == "finding" else next(one for one in capture.breaks if one.break_id == name)
     return lambda link: link.file is not None and (link.file, link.line) == (row.file, row.line)
+
+
+# A cell that runs again shows something else, so what nothing else shows is closed. Without it, every run of a cell would leave a model in
+# the kernel, in the page and in the saved notebook.
+
+_SHOWN: dict[Callable[[], None], set[str]] = {}  # by what closes it
+
+
+def show_in_cell(close: Callable[[], None]) -> None:
+    """Note that the running cell shows something; `close` is called when no cell does any more, once for equal ones."""
+    cell = _metadata().get("cellId")
+    if isinstance(cell, str):  # nbclient and consoles name no cells: there nothing runs twice
+        _watch()
+        _SHOWN.setdefault(close, set()).add(cell)
+
+
+def forget(close: Callable[[], None]) -> None:
+    """Stop following something that was closed otherwise."""
+    _SHOWN.pop(close, None)
+
+
+def cell_starts(_info: object = None) -> None:
+    """Close what was shown only by the cell that now starts to run, or by deleted cells; IPython calls this."""
+    about = _metadata()
+    deleted = about.get("deletedCells")
+    gone = {about.get("cellId"), *(deleted if isinstance(deleted, list) else ())}
+    for close, cells in list(_SHOWN.items()):
+        cells.difference_update(gone)
+        if not cells:
+            _SHOWN.pop(close, None)
+            close()
+
+
+def _watch() -> None:
+    events = shell().events
+    if cell_starts not in events.callbacks.get("pre_run_cell", ()):
+        events.register("pre_run_cell", cell_starts)
+
+
+def _metadata() -> dict[str, Any]:
+    """Return what the front end said about the cell that runs; notebooks give its id."""
+    ask = getattr(shell(), "get_parent", None)  # a kernel's shell has it
+    parent = ask() if ask is not None else None
+    found = parent.get("metadata") if isinstance(parent, dict) else None
+    return found if isinstance(found, dict) else {}

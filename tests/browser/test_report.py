@@ -84,7 +84,7 @@ def test_the_explorer_is_on_top_and_the_rest_folded_below(report: Callable[..., 
     assert first is not None
     assert explorer["height"] > 500
     assert first["y"] >= explorer["y"] + explorer["height"]
-    for name in (".or-verdict", "#figures h3", _DRAWN):
+    for name in (".or-verdict", "#figures h3", ".or-bars small", _DRAWN):
         assert (brightness(page.evaluate(_COLOUR, [name, "color"])) > 128) == (scheme == "dark"), name
     assert (brightness(page.evaluate(_COLOUR, [_DRAWN, "fill"])) > 128) == (scheme == "dark")
     assert (brightness(page.evaluate(_COLOUR, ["body", "backgroundColor"])) > 128) == (scheme == "light")
@@ -133,7 +133,8 @@ def test_without_javascript_all_of_it_can_be_read(report: Callable[..., Page]) -
     assert not page.locator(".or-explorer").is_visible()
     assert page.locator("noscript").inner_text().startswith("The interactive explorer needs JavaScript")
     assert page.locator("details.or-part[open]").count() == len(PARTS)
-    assert page.locator("#figures svg").count() == 10
+    assert page.locator("#figures svg").count() == 3
+    assert page.locator("#figures .or-bars").count() == 7
     assert page.locator("#tables table").count() == 11
 
 
@@ -147,7 +148,8 @@ def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..
         box = shown.bounding_box()
         assert box is not None
         assert box["height"] > 10, part
-    assert brightness(page.evaluate(_COLOUR, [".or-figure text", "fill"])) < 100
+    assert brightness(page.evaluate(_COLOUR, [_DRAWN, "fill"])) < 100
+    assert brightness(page.evaluate(_COLOUR, [".or-bars small", "color"])) < 100
     page.emulate_media(media="screen")
     paper = page.pdf(format="A4")
     assert 3 <= len(re.findall(rb"/Type /Page\b", paper)) <= 20

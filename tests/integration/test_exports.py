@@ -16,7 +16,7 @@ from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
 from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import TABLES
-from ortlens.views.plain_tables import records_of
+from ortlens.views.table import records_of
 from tests.facts import head
 
 if TYPE_CHECKING:

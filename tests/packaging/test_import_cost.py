@@ -58,3 +58,9 @@ def test_readers_import_without_torch_and_onnxruntime(root: Path, run_python: Ca
     assert len(names) > 5
     failed = json.loads(run_python(WITHOUT_RUNTIMES, json.dumps([*names, "onnxruntime"])))
     assert set(failed) == {"onnxruntime"}, failed  # the block on it works
+
+
+def test_showing_a_capture_as_text_loads_no_templates(root: Path, run_python: Callable[..., str]) -> None:
+    capture = root / "tests" / "browser" / "captures" / "models.ortlens"
+    program = "import sys\nfrom ortlens import cli\ncli.main(['show', sys.argv[1]])\nprint('jinja2' in sys.modules)"
+    assert run_python(program, str(capture)).splitlines()[-1] == "False"

@@ -102,10 +102,10 @@ def needed_by(name: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def reader(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment as `pip install numpy pandas` and `pip install --no-deps ortlens` leave it."""
+    """A fresh virtual environment as `pip install jinja2 numpy pandas` and `pip install --no-deps ortlens` leave it."""
     folder = tmp_path_factory.mktemp("reader")
     site_packages = installed_alone(wheel, folder)
-    for name in needed_by("pandas"):
+    for name in needed_by("jinja2") | needed_by("pandas"):
         for entry in {file.parts[0] for file in metadata.files(name) or ()} - {"..", "__pycache__"}:
             (site_packages / entry).symlink_to(Path(sysconfig.get_path("purelib")) / entry)
     return folder
@@ -162,7 +162,7 @@ print(sum(backend.execution_count for backend in ortlens.OrtBackend.get_cached_i
     assert int(run_clean(program).split()[-1]) >= 1
 
 
-def test_a_capture_is_read_where_nothing_but_pandas_is_installed(reader: Path, run_python: Callable[..., str]) -> None:
+def test_a_capture_is_read_where_nothing_but_pandas_and_jinja2_are_installed(reader: Path, run_python: Callable[..., str]) -> None:
     capture = next((ROOT / "tests").rglob("bert.ortlens"))
     program = """
 import importlib.util, sys
@@ -177,10 +177,12 @@ print(lens.summary())
     assert "In ONNX Runtime" in summary
 
 
-def test_the_command_shows_and_reports_a_capture_where_nothing_but_pandas_is_installed(reader: Path, tmp_path: Path) -> None:
+def test_the_command_shows_and_reports_a_capture_where_nothing_but_pandas_and_jinja2_are_installed(reader: Path, tmp_path: Path) -> None:
     capture = next((ROOT / "tests").rglob("bert.ortlens"))
     for arguments in (("show", str(capture)), ("report", str(capture), "-o", "run.html")):
         command = [str(reader / "bin" / "ortlens"), *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert "pip install matplotlib" in (tmp_path / "run.html").read_text(encoding="utf-8")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "<figure>" in page
+    assert "pip install matplotlib" in page

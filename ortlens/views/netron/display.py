@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from ortlens._files import write_file
 from ortlens.errors import CaptureError, UsageError
 from ortlens.units import counted
-from ortlens.views.netron.frame import frame_html
-from ortlens.views.netron.models import OPTIMIZED, attached_model, model_named
-from ortlens.views.netron.slim import SlimModel, slim_model
+from ortlens.views.markup import policy
+from ortlens.views.netron.frame import OPTIMIZED, attached_model, frame_html
+from ortlens.views.netron.slim import SlimModel, WireError, slim_model
 from ortlens.views.netron.viewer import TESTED, UnexpectedFilesError, Viewer, installed_viewer
-from ortlens.views.netron.wire import WireError
-from ortlens.views.policy import policy
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
@@ -32,18 +30,21 @@ _MAX_LINK_BYTES = 2 * 2**20  # of a model behind a link in a notebook; a larger 
 
 @dataclass(frozen=True)
 class NetronView:
-    """An ONNX model as Netron draws it. A notebook shows it; elsewhere `save` writes it to a file."""
+    """An ONNX model as Netron draws it. A notebook shows it; elsewhere `save` writes it to a file.
+
+    Attributes:
+        name: Id of the model, `m0` or `m0.optimized`.
+        partition_id: Partition that it was made from.
+        model: The model as it was recorded, serialised: what `onnx.load_from_string` reads.
+        viewer: The installed Netron; None where its files are not what they should be.
+        trouble: Why there is no viewer.
+    """
 
     name: str
-    """Id of the model, `m0` or `m0.optimized`."""
     partition_id: str
-    """Partition that it was made from."""
     model: bytes
-    """The model as it was recorded, serialised: what `onnx.load_from_string` reads."""
     viewer: Viewer | None
-    """The installed Netron; None where its files are not what they should be."""
     trouble: str = ""
-    """Why there is no viewer."""
 
     @cached_property
     def slim(self) -> SlimModel:
@@ -123,17 +124,13 @@ def netron_view(capture: Capture, name: object, *, optimized: bool) -> NetronVie
 
     An optimised model is known only where it was profiled; else this raises `UsageError`.
     """
-    model = model_named(capture, name)
-    data = attached_model(capture, model, optimized=optimized)
-    viewer, trouble = _viewer()
+    model, data = attached_model(capture, name, optimized=optimized)
+    viewer, trouble = None, ""
+    try:
+        viewer = installed_viewer("lens.netron()")
+    except UnexpectedFilesError as err:
+        trouble = f"this needs Netron {TESTED}; the installed version has unexpected files ({clipped(str(err), 200)})"
     shown = clipped(model.model_id, _MAX_NAME) + (OPTIMIZED if optimized else "")
     view = NetronView(name=shown, partition_id=clipped(model.partition_id, _MAX_NAME), model=data, viewer=viewer, trouble=trouble)
     _ = view.slim  # a damaged model is an error of this call, not of a later display
     return view
-
-
-def _viewer() -> tuple[Viewer | None, str]:
-    try:
-        return installed_viewer("lens.netron()"), ""
-    except UnexpectedFilesError as err:
-        return None, f"this needs Netron {TESTED}; the installed version has unexpected files ({clipped(str(err), 200)})"

@@ -1,4 +1,7 @@
-"""The page in the frame: Netron's modules packed, our script that runs them, and the rules that keep it from asking for anything."""
+"""The frame that Netron runs in, and all models of a capture for it: once per page, without weights.
+
+The frame is a page of its own: Netron's modules packed, our script that runs them, and rules that keep it from asking for anything.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,151 @@ import base64
 import gzip
 import hashlib
 import json
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.views.netron.viewer import LICENCE, Viewer, operators_for
-from ortlens.views.policy import policy, script_source
+from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
+from ortlens.units import counted
+from ortlens.views.markup import policy, script_source
+from ortlens.views.netron.slim import SlimModel, WireError, slim_model
+from ortlens.views.netron.viewer import TESTED, UnexpectedFilesError, Viewer, installed_viewer, operators_for
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from ortlens.views.netron.slim import SlimModel
+    from ortlens.trace.records import Capture, Model
+
+OPTIMIZED = ".optimized"
+"""End of the id of a model as ONNX Runtime runs it, after its own rewrites."""
+
+MAX_MODEL_BYTES = 64 * 2**20
+"""Models above this are not gone through: their weights are inside, and reading them would hold the page up."""
+
+_LISTED = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """What a page needs so that the explorer can show ONNX models.
+
+    Attributes:
+        frame: The frame's HTML, gzip'd: the viewer, without a model. Empty where Netron is not there; models can be saved then.
+        models: The models without weights, serialised and gzip'd, by id: `m0`, and `m0.optimized` where it was profiled.
+        notes: Sentences about what is not in it, and why.
+        licence: Notice that a page must carry that embeds the frame; empty without one.
+    """
+
+    frame: bytes
+    models: Mapping[str, bytes]
+    notes: tuple[str, ...]
+    licence: str
+
+
+def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding:
+    """Pack a capture's models for the explorer; never raises for what a capture or the installed Netron holds.
+
+    Within `budget_bytes`, gzip'd and frame included, models with many nodes go first, rewritten ones last; sentences say what was left out.
+    """
+    slim, notes = _slim_models(capture)
+    if not slim:
+        return Embedding(frame=b"", models={}, notes=tuple(notes), licence="")
+    frame, viewer_notes = _viewer_frame(slim)
+    if budget_bytes is not None and len(frame) > budget_bytes:
+        frame = b""
+        viewer_notes = ["Netron does not fit into this page; save a model to open it elsewhere."]
+    room = float("inf") if budget_bytes is None else budget_bytes - len(frame)
+    models: dict[str, bytes] = {}
+    dropped = []
+    for name, model in slim.items():
+        data = gzip.compress(model.data, 9, mtime=0)
+        if len(data) <= room:
+            models[name] = data
+            room -= len(data)
+        else:
+            dropped.append(name)
+    if dropped:
+        notes.append(f"Left out so that the page stays small: {_names(dropped)}. lens.netron(...) shows each of them.")
+    return Embedding(frame=frame, models=models, notes=(*viewer_notes, *notes), licence=_own("licence.txt") if frame else "")
+
+
+def _slim_models(capture: Capture) -> tuple[dict[str, SlimModel], list[str]]:
+    """Collect the models that can be drawn, the largest first, the rewritten ones behind, and sentences about the others."""
+    found: dict[str, SlimModel] = {}
+    absent, damaged, large = [], [], []
+    for optimized in (False, True):
+        for model in sorted(capture.models, key=lambda model: -model.node_count):
+            name = f"{model.model_id}{OPTIMIZED}" if optimized else model.model_id
+            data = capture.attachments.get(_attachment(model, optimized=optimized))
+            if data is None:
+                absent += [] if optimized else [name]
+            elif len(data) > MAX_MODEL_BYTES:
+                large.append(name)
+            else:
+                try:
+                    found[name] = slim_model(data)
+                except WireError as err:
+                    damaged.append(f"{clipped(name, 40)} ({err})")
+    notes = [f"This capture holds only metadata of {_names(absent)}: redacted captures contain no models."] if absent else []
+    notes += [f"Damaged, and left out: {_names(damaged)}."] if damaged else []
+    limit = f"Larger than {MAX_MODEL_BYTES // 2**20} MB"
+    notes += [f"{limit}, and left out: {_names(large)}. lens.netron(...) shows each of them."] if large else []
+    return found, notes
+
+
+def _names(names: list[str], shown: int = 6) -> str:
+    listed = ", ".join(clipped(name, 120) for name in names[:shown])
+    return f"{listed} and {counted(len(names) - shown, 'other')}" if len(names) > shown else listed
+
+
+def _viewer_frame(slim: Mapping[str, SlimModel]) -> tuple[bytes, list[str]]:
+    """Make the frame for some models, gzip'd, and say what is wrong with the installed Netron; empty where it cannot be used."""
+    try:
+        viewer = installed_viewer("The ONNX panel")
+    except OptionalDependencyError as err:
+        return b"", [f"{err}."]
+    except UnexpectedFilesError as err:
+        why = clipped(str(err), 200)
+        return b"", [f"The installed Netron differs from {TESTED} ({why}): models can be saved here and opened in Netron itself."]
+    notes = [] if viewer.tested else [f"ortlens was tested with Netron {TESTED}; {viewer.version} is installed."]
+    return gzip.compress(frame_html(viewer, list(slim.values())).encode(), 9, mtime=0), notes
+
+
+def attached_model(capture: Capture, name: object, *, optimized: bool) -> tuple[Model, bytes]:
+    """Find a model by its id or its partition's, and its bytes; `optimized` is known only where it was profiled."""
+    model = next((model for model in capture.models if name in (model.partition_id, model.model_id)), None)
+    if model is None:
+        raise UsageError(_nothing_called(capture, name))
+    found = capture.attachments.get(_attachment(model, optimized=optimized))
+    if found is not None:
+        return model, found
+    if optimized and _attachment(model, optimized=False) in capture.attachments:
+        raise UsageError(
+            f"the optimized version of model {model.model_id} is not known yet: call lens.profile(...) first. "
+            f"Without optimized=True, the converted model is shown"
+        )
+    raise CaptureError(
+        f"model {model.model_id} of partition {model.partition_id} is not in this capture, "
+        f"only its metadata ({counted(model.node_count, 'node')}). "
+        "Redacted captures leave models out: load the capture as it was saved, or record it again"
+    )
+
+
+def _attachment(model: Model, *, optimized: bool) -> str:
+    # Never `model.path`: a loaded capture may name any file of this machine there.
+    return f"models/{model.model_id}{OPTIMIZED if optimized else ''}.onnx"
+
+
+def _nothing_called(capture: Capture, name: object) -> str:
+    asked = clipped(repr(name), 80)
+    if not capture.models:
+        return f"there is no partition or model {asked}: this capture has none. A backend other than ortlens creates no ONNX models"
+    pairs = [f"{model.partition_id} ({model.model_id})" for model in capture.models]
+    more = f" and {len(pairs) - _LISTED} more, see .partitions" if len(pairs) > _LISTED else ""
+    return f"there is no partition or model {asked} in this capture; it has {', '.join(pairs[:_LISTED])}{more}"
 
 
 @cache
@@ -30,12 +166,8 @@ def page_policy() -> dict[str, str]:
 
     All these sources are made in the frame; nothing is loaded.
     """
-    return {
-        "script-src": f"{script_source(_own('frame.js'))} blob:",
-        "worker-src": "blob:",
-        "style-src": "'unsafe-inline'",
-        "img-src": "data:",
-    }
+    scripts = f"{script_source(_own('frame.js'))} blob:"
+    return {"script-src": scripts, "worker-src": "blob:", "style-src": "'unsafe-inline'", "img-src": "data:"}
 
 
 def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str, bytes] | None = None) -> str:
@@ -64,7 +196,7 @@ def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str,
     meta = f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{rules}\">"
     head = f"{meta}<title>Netron</title><style>{_own('frame.css')}</style>"
     return (
-        f"<!doctype html>\n<!--\n{LICENCE}-->\n<html lang='en'><head>{head}</head><body class='welcome spinner'>{body}{data}"
+        f"<!doctype html>\n<!--\n{_own('licence.txt')}-->\n<html lang='en'><head>{head}</head><body class='welcome spinner'>{body}{data}"
         f"<script nonce='{nonce}'>{_own('frame.js')}</script></body></html>"
     )
 

@@ -22,27 +22,6 @@ if TYPE_CHECKING:
 TESTED = SupportedRange(low=(9, 0), high=(9, 4))
 """Versions whose files were seen to work in a browser: 9.0.0 and 9.3.3. Others are tried, and say so."""
 
-LICENCE = """\
-The viewer of ONNX models on this page is Netron (https://github.com/lutzroeder/netron), taken from the installed package.
-
-MIT License
-
-Copyright (c) Lutz Roeder
-
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation
-files (the "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy,
-modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
-Software is furnished to do so, subject to the following conditions:
-
-The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-Software.
-
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
-WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
-COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE,
-ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
-"""
-
 _MODULES = ("text", "base", "grapher", "dagre", "protobuf", "onnx", "onnx-proto", "view")
 _IMPORT = re.compile(r"^import \* as (\w+) from '\./([\w-]+)\.js';$", re.MULTILINE)
 _EXPORT = re.compile(r"^export const (?:(\w+)|\{ ([\w, ]+) \}) = ", re.MULTILINE)
@@ -60,18 +39,21 @@ class UnexpectedFilesError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """What a page needs of Netron."""
+    """What a page needs of Netron.
+
+    Attributes:
+        version: Version of the installed package; `unknown` without metadata.
+        modules: Bodies of functions of `need` and `later` that return what a module exports, by the module's name.
+        styles: Style sheets.
+        body: Markup that the modules expect to find.
+        operators: What Netron knows about operators of ONNX, each version of each.
+    """
 
     version: str
-    """Version of the installed package; `unknown` without metadata."""
     modules: dict[str, str]
-    """Bodies of functions of `need` and `later` that return what a module exports, by the module's name."""
     styles: tuple[str, ...]
-    """Style sheets."""
     body: str
-    """Markup that the modules expect to find."""
     operators: tuple[dict[str, Any], ...]
-    """What Netron knows about operators of ONNX, each version of each."""
 
     @property
     def tested(self) -> bool:

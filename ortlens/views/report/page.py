@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
+from collections import Counter
 from functools import cache
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+from ortlens.analysis.fusions import optimised
+from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.errors import OptionalDependencyError
+from ortlens.trace.facts import facts_of
+from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.flame_svg import flame_svg
+from ortlens.views.html import answers_of
+from ortlens.views.markup import asset, page_html
 from ortlens.views.payload import packed_payload, payload_from_shown
-from ortlens.views.policy import policy
 from ortlens.views.redaction import redacted_capture
-from ortlens.views.report.drawing import svg_from_figure
-from ortlens.views.report.sections import FOLD, MAX_TITLE, Contents, footer, header, sections
-from ortlens.views.report.state import memory_figure, numerics_figure
-from ortlens.views.report.times import compile_figure, course_figure, ledger_figure, sessions_figure
-from ortlens.views.report.work import fallbacks_figure, lines_figure, operators_figure, roofline_figure
-from ortlens.views.report.write import MARK
-from ortlens.views.static_table import safe
-from ortlens.views.style import CSS as SUMMARY_CSS
+from ortlens.views.report.drawing import drawings_of
+from ortlens.views.report.figures import current_kernels, figures_of
+from ortlens.views.tables import report_tables
+from ortlens.views.tiles import tiles_of
+from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
-    from ortlens.analysis.overview import Overview
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ortlens.analysis.fusions import Change, Optimised
     from ortlens.trace.records import Capture
-    from ortlens.views.report.figures import Figure
 
 BUDGET_BYTES = 1_500_000
 """What a page may weigh: more does not go through every mail gate. ONNX models that do not fit are left out, with a sentence."""
@@ -38,86 +43,34 @@ BUDGET_BYTES = 1_500_000
 _STATIC = Path(__file__).parents[1] / "static"
 _ENDS = re.compile(r"<(/script|!--)", re.IGNORECASE)
 _STARTED = "document.documentElement.classList.add('js')"
-
-_RULES = """
-:root{color-scheme:light dark;
---or-soft:color-mix(in srgb,CanvasText 68%,Canvas);--or-line:color-mix(in srgb,CanvasText 20%,Canvas);--or-link:light-dark(#0060a0,#6cb8f0);
---of-run:light-dark(#0072b2,#3d9bd6);--of-on-run:light-dark(#fff,#000);--of-eager:light-dark(#d55e00,#e8792b);
---of-bind:light-dark(#e69f00,#e6a817);--of-output:light-dark(#009e73,#1fb58a);--of-guards:light-dark(#cc79a7,#d18bb3);
---of-residual:light-dark(#8a8a8a,#9a9a9a);--of-other:#56b4e9;--of-soft:var(--or-soft);--of-line:var(--or-line)}
-:root[data-theme=light]{color-scheme:light}
-:root[data-theme=dark]{color-scheme:dark}
-*{box-sizing:border-box}
-body{margin:0;background:Canvas;color:CanvasText;font:14px/1.5 system-ui,"DejaVu Sans",sans-serif}
-.or-head{padding:.7rem 1.2rem .5rem;border-bottom:1px solid var(--or-line)}
-.or-head h1{font-size:1.25rem;margin:0;overflow-wrap:anywhere}
-.or-verdict{font-size:1.05rem;margin:.1rem 0;overflow-wrap:anywhere}
-.or-wrong{color:light-dark(#b3261e,#ff8a80);font-weight:600}
-.or-about{color:var(--or-soft);font-size:.86rem;margin:0;overflow-wrap:anywhere}
-@media screen and (max-width:600px){.or-head{padding:.4rem .7rem .3rem}.or-head h1{font-size:1.05rem}
-.or-verdict{font-size:.95rem;line-height:1.35}.js .or-head .or-about{display:none}}
-.or-explorer{display:none;position:relative;border-bottom:1px solid var(--or-line)}
-.js .or-explorer{display:block;min-height:max(30rem,calc(100vh - 9.5rem));--ortlens-height:max(30rem,calc(100vh - 9.5rem))}
-.or-explorer>p{padding:1rem 1.2rem}
-.or-explorer .ortlens .ol-name,.or-explorer .ortlens .ol-verdict,.or-explorer .ortlens .ol-note{display:none}
-.or-explorer .ortlens .ol-shell{display:grid;
-grid-template:"tiles tiles" auto "tabs head" auto "body body" minmax(0,1fr) / minmax(0,1fr) auto}
-.or-explorer .ortlens .ol-tiles{grid-area:tiles}
-.or-explorer .ortlens .ol-tabs{grid-area:tabs}
-.or-explorer .ortlens .ol-body{grid-area:body}
-.or-explorer .ortlens .ol-header{grid-area:head;align-items:center;gap:.3rem;padding:0 .3rem;border-bottom:1px solid var(--ol-line)}
-main{padding:.4rem 1.2rem 2rem;max-width:96rem}
-.or-part{border-top:1px solid var(--or-line);padding:.2rem 0}
-.or-part:first-child{border-top:0}
-.or-part>summary{cursor:pointer;padding:.35rem 0}
-.or-part>summary h2{display:inline;font-size:1.08rem;margin:0}
-.or-part>summary:focus-visible{outline:2px solid var(--or-link)}
-.or-help{color:var(--or-soft);margin:.1rem 0 .6rem}
-.or-figures{columns:28rem;column-gap:2rem;padding-bottom:.4rem}
-.or-figures figure{margin:0 0 1.3rem;break-inside:avoid}
-.or-figures h3{font-size:1rem;margin:.2rem 0}
-.or-figures figcaption{color:var(--or-soft);font-size:.86rem}
-.or-figures .or-wide{column-span:all}
-.or-figure{display:block;width:100%;height:auto;max-height:26rem;color:CanvasText}
-.or-figure *{stroke-linejoin:round;stroke-linecap:butt}
-.ortlens-summary{max-width:none;padding:0;font-size:13px}
-.or-method dt{font-weight:600;margin-top:.6rem}
-.or-method dd{margin:0;max-width:60rem}
-.or-facts{border-collapse:collapse;font-size:13px}
-.or-facts th,.or-facts td{text-align:left;vertical-align:top;font-weight:400;padding:.15rem 1rem .15rem 0;
-border-bottom:1px solid var(--or-line);overflow-wrap:anywhere}
-.or-facts th{color:var(--or-soft);white-space:nowrap}
-.or-foot{color:var(--or-soft);font-size:.86rem;padding:.6rem 1.2rem 1.5rem;border-top:1px solid var(--or-line);margin:0}
-@media print{
-:root,:root[data-theme]{color-scheme:light}
-@page{margin:14mm}
-body{font-size:9pt}
-.or-figures h3{font-size:9.5pt}
-.or-figures figcaption,.or-facts,.or-about{font-size:8pt}
-.js .or-explorer,.or-explorer{display:none}
-.or-head,main,.or-foot{padding-left:0;padding-right:0}
-.or-part>summary{list-style:none;break-after:avoid}
-.or-part::details-content{content-visibility:visible;display:block;height:auto}
-.or-figures{columns:2;column-gap:1.2rem}
-.or-figures h3,.ortlens-summary caption,dt{break-after:avoid}
-.ortlens-summary{font-size:8pt;overflow:visible}
-.ortlens-summary thead{display:table-header-group}
-.ortlens-summary tr,figure,dd{break-inside:avoid}
-*{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+_FOLD = "document.currentScript.parentNode.open=false"
+_MAX_ENTRIES = 100
+_WORDS = {
+    "python": "Python",
+    "platform": "system",
+    "machine": "processor type",
+    "cpu_count": "processors",
+    "cpu_usable": "usable processors",
+    "torch_threads": "torch threads",
+    "ledger_calls": "calls averaged in the ledger",
+    "explain_calls": "calls that explain made, compiled",
+    "explain_uncompiled_calls": "calls that explain made, without torch.compile",
 }
-"""
-CSS = _RULES.strip()
-"""The rules."""
 
+_MAX_ROWS, _FOLDED, _MAX_NODES = 400, 4, 12
+_CHANGES: Mapping[Change | Literal["shared"] | None, str] = {
+    None: "",
+    "fused": "fused",
+    "changed": "another operator",
+    "inserted": "inserted",
+    "unknown": "origin not known",
+    "gone": "removed or folded",
+    "shared": "fused, kernel not known",
+}
+_LOOKS = {None: "oc-same", "fused": "oc-fused", "changed": "oc-fused", "gone": "oc-removed", "shared": "oc-fused"}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Models:
-    """The panel of ONNX models: scripts with its data, what the page's rules must allow, and what is not in it."""
-
-    data: str = ""
-    notice: str = ""
-    sources: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+_Packed = tuple[str, str, "Mapping[str, str]"]
+"""Data in the page: the id of its script, gzip'd and in base64, and attributes."""
 
 
 def report_page(capture: Capture, *, title: str | None = None, redact: bool = False, models: bool = True) -> str:
@@ -126,72 +79,76 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     `models` puts ONNX models without their weights in, as far as they fit; `redact` leaves them, source text and values out, and shortens
     paths.
     """
+    import ortlens
+
     shown = redacted_capture(capture) if redact else capture
     overview = overview_of(shown)
     data = payload_from_shown(shown, overview, redacted=redact)
-    figures, notes = _figures(shown, overview)
-    notes = [*data["meta"]["left_out"], *notes]
+    notes = list(data["meta"]["left_out"])
+    figures = figures_of(shown, overview)
+    try:
+        figures += drawings_of(shown)
+    except OptionalDependencyError:
+        notes.append("some figures need matplotlib, which was not installed: pip install matplotlib")
     if redact:
         notes.append("paths are shortened; source text, values in guards and messages, and ONNX models are left out")
-    parts = Contents(
-        heading=title or data["overview"]["title"],
-        verdict=data["overview"]["verdict"],
-        capture=shown,
-        overview=overview,
-        figures=figures,
-        notes=tuple(notes),
+    environment = list(_environment(shown))[:_MAX_ENTRIES]
+    about = {
+        "title": title or data["overview"]["title"],
+        "verdict": data["overview"]["verdict"],
+        "about": _surroundings(dict(environment)),
+        "notes": notes,
+        "answers": answers_of(overview, numbers_of(shown)),
+        "tiles": tiles_of(shown, overview),
+        "flame": flame_svg(shown),
+        "is_measured": overview.ledger is not None and overview.ledger.is_measured,
+        "figures": figures,
+        "optimised": _optimised(shown),
+        "tables": report_tables(shown, overview, current_kernels(shown)),
+        "environment": environment,
+        "version": ortlens.__version__,
+    }
+    packed: list[_Packed] = [("ortlens-data", _base64(packed_payload(data)), {})]
+    page = _page(about, packed)
+    if not models or redact or not shown.models:
+        return page
+    return _with_models(shown, about, packed, BUDGET_BYTES - len(page.encode()))
+
+
+def _with_models(capture: Capture, about: dict[str, Any], packed: list[_Packed], room: int) -> str:
+    """Make the page with the ONNX models that fit into `room`, and the viewer that draws them."""
+    from ortlens.views.netron.frame import embedding, page_policy
+
+    found = embedding(capture, budget_bytes=max(0, room - 4_000 - 150 * len(capture.models)) * 3 // 4)
+    if not found.models:
+        return _page(about, packed, notes=found.notes)
+    if found.frame:
+        packed = [*packed, ("ortlens-frame", _base64(found.frame), {"data-ortlens-frame": ""})]
+    for number, (name, model) in enumerate(found.models.items()):
+        packed = [*packed, (f"ortlens-model-{number}", _base64(model), {"data-ortlens-model": clipped(name, 240)})]
+    return _page(about, packed, notes=found.notes, notice=found.licence, sources=page_policy())
+
+
+def _page(
+    about: dict[str, Any], packed: list[_Packed], *, notes: tuple[str, ...] = (), notice: str = "", sources: Mapping[str, str] | None = None
+) -> str:
+    return page_html(
+        "report.html",
+        styles=(asset("summary.css"), asset("comparison.css"), _static("explorer.css"), asset("report.css")),
+        scripts=(_STARTED, _FOLD, _bundle()),
+        sources=sources,
+        model_notes=notes,
+        packed=packed,
+        licences=_quoted(_static("THIRD_PARTY_LICENSES.txt") + notice),
+        started=_STARTED,
+        fold=_FOLD,
+        bundle=_bundle(),
+        **about,
     )
-    packed = _data("ortlens-data", packed_payload(data))
-    weight = len(_assembled(parts, packed, _Models()).encode())
-    return _assembled(parts, packed, _embedded(shown, BUDGET_BYTES - weight) if models and not redact else _Models())
 
 
-def _figures(capture: Capture, overview: Overview) -> tuple[tuple[tuple[Figure, str], ...], list[str]]:
-    """Draw the figures, which needs matplotlib, or say that it is missing."""
-    found = figures_of(capture, overview)
-    try:
-        return tuple((figure, svg_from_figure(figure)) for figure in found), []
-    except OptionalDependencyError:
-        return (), ["figures need matplotlib, which was not installed: pip install matplotlib"]
-
-
-def _embedded(capture: Capture, room: int) -> _Models:
-    from ortlens.views.netron.embedding import embedding
-    from ortlens.views.netron.frame import page_policy
-
-    if not capture.models:
-        return _Models()
-    packed = embedding(capture, budget_bytes=max(0, room - 4_000 - 150 * len(capture.models)) * 3 // 4)
-    if not packed.models:
-        return _Models(notes=packed.notes)
-    data = [
-        _data(f"ortlens-model-{n}", model, f' data-ortlens-model="{safe(name)}"') for n, (name, model) in enumerate(packed.models.items())
-    ]
-    frame = _data("ortlens-frame", packed.frame, " data-ortlens-frame") if packed.frame else ""
-    return _Models(data="".join([frame, *data]), notice=packed.licence, sources=tuple(page_policy().items()), notes=packed.notes)
-
-
-def _data(name: str, data: bytes, about: str = "") -> str:
-    return f'<script type="text/plain" id="{name}"{about}>{base64.b64encode(data).decode()}</script>\n'
-
-
-def _assembled(parts: Contents, packed: str, models: _Models) -> str:
-    head = [
-        '<meta charset="utf-8">',
-        MARK,
-        f'<meta http-equiv="Content-Security-Policy" content="{policy((_STARTED, FOLD, _bundle()), dict(models.sources))}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="referrer" content="no-referrer">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{safe(parts.heading, MAX_TITLE)}</title>",
-        f"<style>{SUMMARY_CSS}</style><style>{_static('explorer.css')}</style><style>{CSS}</style>",
-        f"<script>{_STARTED}</script>",
-    ]
-    explorer = '<section class="or-explorer" aria-label="Explorer"><div data-ortlens-payload="ortlens-data"></div></section>'
-    licences = f'<script type="text/plain" id="ortlens-licences">{_quoted(_static("THIRD_PARTY_LICENSES.txt") + models.notice)}</script>'
-    code = f"{packed}{models.data}{licences}\n<script>{_bundle()}</script>"
-    body = f"{header(parts, models.notes)}\n{explorer}\n<main>\n{''.join(sections(parts))}</main>\n{footer()}\n{code}"
-    return '<!doctype html>\n<html lang="en">\n<head>\n' + "\n".join(head) + f"\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 @cache
@@ -209,18 +166,82 @@ def _quoted(text: str) -> str:
     return _ENDS.sub(r"<\\\1", text)
 
 
-def figures_of(capture: Capture, overview: Overview) -> tuple[Figure, ...]:
-    """Make every figure for which something was recorded."""
-    found = (
-        ledger_figure(capture, overview),
-        lines_figure(capture),
-        operators_figure(capture),
-        roofline_figure(capture),
-        fallbacks_figure(capture, overview),
-        sessions_figure(capture, overview),
-        course_figure(capture),
-        compile_figure(capture, overview),
-        memory_figure(capture),
-        numerics_figure(capture),
+def _surroundings(known: Mapping[str, str]) -> list[str]:
+    """Say on a line where a capture was recorded."""
+    facts = [] if known["captured"] == "not recorded" else [f"captured {known['captured']}"]
+    facts += [f"{name} {known[name]}" for name in ("backend", "torch", "onnxruntime") if name in known]
+    return [*facts, *([known["execution providers"]] if "execution providers" in known else [])]
+
+
+def _environment(capture: Capture) -> Iterator[tuple[str, str]]:
+    """Yield names and values: versions, machine, choices."""
+    left = dict(sorted(facts_of(capture).items()))
+    yield "captured", capture.created.replace("T", " ").replace("+00:00", " UTC") or "not recorded"
+    yield "backend", capture.backend
+    for name in [name for name in left if name.startswith("version_")]:
+        yield name.removeprefix("version_"), left.pop(name)
+    for name in [name for name in _WORDS if name in left]:
+        yield _WORDS[name], left.pop(name)
+    providers = dict.fromkeys(", ".join(session.providers) for session in capture.sessions)
+    if providers:
+        yield "execution providers", "; ".join(providers)
+    threads = dict.fromkeys(
+        _threads(session.threads, session.threads_reason) for session in capture.sessions if session.threads is not None
     )
-    return tuple(figure for figure in found if figure is not None)
+    if threads:
+        yield "threads per session", "; ".join(threads)
+    for name in [name for name in left if name.startswith("option_")]:
+        yield f"option {name.removeprefix('option_')}", left.pop(name)
+    yield from left.items()
+
+
+def _threads(count: int, reason: str) -> str:
+    many = "chosen by ONNX Runtime" if count == 0 else str(count)
+    return f"{many} ({reason})" if reason else many
+
+
+def _optimised(capture: Capture) -> list[dict[str, Any]]:
+    """Lay models beside what ran, for a template, per profiled session of the newest graphs; empty where ONNX Runtime changed nothing."""
+    current = {kernel.session_id for kernel in current_kernels(capture)}
+    partitions = {session.session_id: session.partition_id for session in capture.sessions}
+    room = _MAX_ROWS
+    found = []
+    for session_id, group in groupby((row for row in optimised(capture) if row.session_id in current), key=lambda row: row.session_id):
+        rows = list(group)
+        if any(row.change for row in rows) and room > 0:
+            found.append(_profiled_session(partitions[session_id], rows, room))
+            room -= len(rows)
+    return found
+
+
+def _profiled_session(partition: str, rows: Sequence[Optimised], room: int) -> dict[str, Any]:
+    nodes, kernels = sum(len(row.onnx_nodes) for row in rows), sum(row.kernel is not None for row in rows)
+    counts = Counter(row.change for row in rows if row.change)
+    runs = []
+    for is_same, group in groupby(rows[:room], key=lambda row: row.change is None):
+        run = list(group)
+        fold = f"{counted(len(run), 'node')} that ran as they were" if is_same and len(run) >= _FOLDED else ""
+        runs.append({"fold": fold, "rows": [*map(_optimised_row, run)]})
+    return {
+        "title": f"Partition {clipped(partition, 60)}: {counted(nodes, 'ONNX node')}, {counted(kernels, 'kernel')}",
+        "counts": ", ".join(f"{count} {_CHANGES[change]}" for change, count in counts.most_common()),
+        "runs": runs,
+        "left": counted(len(rows) - room, "more row") if len(rows) > room else "",
+    }
+
+
+def _optimised_row(row: Optimised) -> dict[str, Any]:
+    kernel, figures = row.kernel, []
+    if kernel is not None and kernel.mean_ns is not None:
+        figures.append(time_from_ns(kernel.mean_ns))
+    if kernel is not None and kernel.share is not None and 0 <= kernel.share <= 1:  # NaN in a damaged file
+        figures.append(percent(kernel.share))
+    return {
+        "look": _LOOKS.get(row.change, "oc-added"),
+        "nodes": [(op, name) for name, op in row.onnx_nodes[:_MAX_NODES]],
+        "nodes_look": "oc-joined" if len(row.onnx_nodes) > 1 else "" if row.onnx_nodes else "oc-none",
+        "more": max(len(row.onnx_nodes) - _MAX_NODES, 0),
+        "kernel": kernel,
+        "figures": " · ".join(figures),
+        "change": f"{len(row.onnx_nodes)} fused into 1" if row.change == "fused" else _CHANGES[row.change],
+    }

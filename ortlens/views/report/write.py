@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
 from ortlens.errors import UsageError
+from ortlens.views.markup import MARK
 
 if TYPE_CHECKING:
     import os
-
-MARK = '<meta name="generator" content="ortlens report">'
-"""Near the top of every report; identifies it as one."""
 
 _HEAD = 4096  # bytes in which the mark is looked for
 

@@ -17,14 +17,12 @@ from ortlens.analysis.overview import Overview, overview_of
 from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.answers import answer_tables
 from ortlens.views.capture_view import SavedCapture, load
 from ortlens.views.flame import Frame, flame_of
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.report.figures import Bars
-from ortlens.views.report.tables import report_tables
-from ortlens.views.report.work import current_kernels, operators_figure
+from ortlens.views.report.figures import current_kernels, operators_figure
 from ortlens.views.sentences import coverage_sentence, look_sentence, partitions_sentence
+from ortlens.views.tables import report_tables
 from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
@@ -50,7 +48,7 @@ class Seen:
         self.page = html.unescape(re.sub(r"<[^>]+>", " ", self.view._repr_html_()))
         self.payload: dict[str, Any] = payload_from_capture(self.capture)
         self.facts: dict[str, Any] = self.payload["overview"]
-        self.tables = {table.source: table for table in (*answer_tables(self.overview), *report_tables(self.capture, self.overview))}
+        self.tables = {table.source: table for table in report_tables(self.capture, self.overview, current_kernels(self.capture))}
         self.current = {graph.graph_id for graph in current_graphs(self.capture.graphs)}
 
     def explored(self, table: str, column: str) -> list[Any]:
@@ -151,8 +149,7 @@ def test_kernels_add_up_to_the_operators_of_the_figure(seen: Seen) -> None:
     if figure is None:
         assert len(shown) == 0
         return
-    assert isinstance(figure.drawing, Bars)
-    assert sum(bar.total for bar in figure.drawing.bars) == sum(kernel.mean_ns or 0 for kernel in shown)
+    assert sum(bar.total for bar in figure.bars) == sum(kernel.mean_ns or 0 for kernel in shown)
     cells = seen.cells("kernels", "of session")
     ranked = sorted(shown, key=lambda kernel: -(kernel.mean_ns or 0))
     assert cells == [percent(kernel.share or 0.0) for kernel in ranked][: len(cells)]

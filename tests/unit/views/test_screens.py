@@ -8,7 +8,6 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import pytest
 
@@ -20,7 +19,7 @@ from ortlens.views.comparison_html import comparison_html
 from ortlens.views.comparison_text import comparison_text
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.report import page as page_module
+from ortlens.views.report.page import report_page
 from ortlens.views.survey_page import survey_page
 from ortlens.views.text import summary
 from tests.unit.views.sample_captures import SAMPLES, rich
@@ -94,8 +93,7 @@ def survey() -> str:
 
 def report() -> str:
     """What the report says beyond the summary of a notebook, which is a part of it."""
-    with patch.object(page_module, "svg_from_figure", lambda _: "<svg></svg>"):
-        page = words(page_module.report_page(RICH, models=False)).replace(ortlens.__version__, "VERSION")
+    page = words(report_page(RICH, models=False)).replace(ortlens.__version__, "VERSION")
     return "\n".join(line for line in page.split("\n") if line not in words(summary_html(RICH)).split("\n"))
 
 

@@ -18,7 +18,7 @@ import ortlens
 from ortlens import _shell
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
-from ortlens.views import cells, held
+from ortlens.views import held, widget
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.show import StaticSummary
 from ortlens.views.widget import Explorer
@@ -54,7 +54,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     yield made
     made.run("-", deletedCells=["a", "b", "c"])  # closes what is open
     assert held._HELD == {}
-    assert cells._SHOWN == {}
+    assert widget._SHOWN == {}
 
 
 def shown(lens: SavedCapture = PIECES, **how: str) -> Explorer:
@@ -238,7 +238,7 @@ def test_front_ends_that_name_no_cells_keep_everything_open(shell: Shell) -> Non
     for metadata in ({}, None, {"cellId": 3}):
         shell.metadata = metadata
         view = shown()
-        cells.cell_starts()
+        widget.cell_starts()
         assert view.comm is not None
         view.close()
 

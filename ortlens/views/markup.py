@@ -1,0 +1,101 @@
+"""Pages and fragments of HTML: one environment of templates, which escape what they are given, one shell of a page, its style sheets.
+
+Templates and style sheets are in `pages/`. No page loads anything, and its own Content-Security-Policy forbids it to: only those
+inline scripts run that it names. What a template marks as `safe` is ours: styles, scripts, and drawings that escape names by themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortlens._optional import require
+from ortlens.views.wording import clipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from jinja2 import Environment
+
+MARK = '<meta name="generator" content="ortlens report">'
+"""Near the top of every page; identifies it as one."""
+
+_FOLDER = Path(__file__).with_name("pages")
+_MAX_TEXT = 240
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+def render(template: str, **about: object) -> str:
+    """Fill a template; texts are escaped, and control characters in them written out."""
+    return _environment().get_template(template).render(about)
+
+
+def page_html(
+    template: str,
+    title: str,
+    *,
+    styles: Iterable[str],
+    scripts: Iterable[str] = (),
+    sources: Mapping[str, str] | None = None,
+    **about: object,
+) -> str:
+    """Fill a template that extends `page.html`.
+
+    `styles` are style sheets, `scripts` the inline scripts that may run, and `sources` what else the page's rules allow, by directive.
+    """
+    rules = policy(map(script_source, scripts), sources)
+    return render(template, title=title, mark=MARK, rules=rules, sheets="\n".join(styles), **about)
+
+
+def policy(scripts: Iterable[str] = (), more: Mapping[str, str] | None = None) -> str:
+    """Write the policy of a page for its `meta` element, without double quotes; `more` has sources by directive, separated by spaces."""
+    sources = {"default-src": ["'none'"], "script-src": [*scripts], "style-src": ["'unsafe-inline'"]}
+    for directive, added in (more or {}).items():
+        found = sources.setdefault(directive, [])
+        found += [source for source in added.split() if source not in found]
+    rules = [f"{directive} {' '.join(found)}" for directive, found in sources.items() if found]
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
+
+
+def script_source(script: str) -> str:
+    """Return the hash that allows one inline script in `script-src`; `script` is the text between its tags."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+@cache
+def asset(name: str) -> str:
+    """Read a style sheet or script of the pages; style sheets come as one line."""
+    text = (_FOLDER / name).read_text(encoding="utf-8")
+    return _COMMENT.sub("", text).replace("\n", "") if name.endswith(".css") else text.strip()
+
+
+def safe(text: str, width: int = _MAX_TEXT) -> str:
+    """Cut text, write control characters out and escape markup: it is harmless in HTML, within tags and in attributes."""
+    return escape(clipped(text, width), quote=True)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _bar_width(share: float) -> str:
+    """Write a share as the width of a bar; rounded down, so that a full bar means all of it."""
+    return f"{int(min(max(share, 0.0), 1.0) * 1000) / 10:.1f}%"
+
+
+@cache
+def _environment() -> Environment:
+    require("jinja2", feature="HTML")
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"clip": lambda text, width=_MAX_TEXT: clipped(text, width), "sentence": _sentence, "width": _bar_width}
+    environment.globals["asset"] = asset
+    return environment
