@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from ortlens.analysis.compare.noise import Band, Machine, band_of, verdict_of
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.speed import SpeedVerdict  # noqa: TC001 - the table of columns reads the annotation
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Node, Run
 
 Scope: TypeAlias = Literal["call", "graph", "partition"]

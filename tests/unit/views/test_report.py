@@ -216,7 +216,7 @@ def _under_peaks(dtype: str) -> r.Capture:
         sessions=(session(threads=1),),
         nodes=(node("mm", flops=2_000_000, dtype=dtype),),
         kernels=(gemm, replace(gemm, kernel="b", op_type="Gelu", mean_ns=50_000)),
-        **head({f"peak_flops_{dtype}_threads_1": "4e10", "peak_bytes_threads_1": "1e10"}),
+        figures=r.Figures(peaks=(r.MachinePeak(dtype=dtype, threads=1, per_s=4e10), r.MachinePeak(threads=1, per_s=1e10))),
     )
 
 
@@ -225,7 +225,7 @@ def test_kernels_stand_under_the_peaks_of_the_machine() -> None:
     assert "<h3>Are the kernels as fast as this machine can be?</h3>" in page
     assert "40 GFLOP/s, 10 GB/s: float32, 1 thread</text>" in page
     assert "1 kernel with counted operations" in page
-    assert "as fast as this machine can be" not in report_page(replace(_under_peaks("float32"), **head({})))
+    assert "as fast as this machine can be" not in report_page(replace(_under_peaks("float32"), figures=r.Figures()))
 
 
 def test_tables_are_bounded_and_say_what_they_leave_out() -> None:
