@@ -45,6 +45,23 @@ INSIDE: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((3, 0, 2), (0, 4)), ((3, 0, 2), (3, 0, 4)), ((0, 2), (2, 3, 0, 4)), ((0, 2, 3), (2, 1)), ((2, 0, 2, 3), (2, 1))],
+    ids=str,
+)
+def test_a_transposed_product_of_nothing(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a.mT @ b * 0.5
+
+    args = torch.ones(first), torch.ones(second)
+    compiled, written = torch.compile(product, backend=OrtBackend()), product(*args)
+    for _ in range(3):
+        used = torch.full((max(written.numel(), 1),), 7.0)  # what is not written into its memory shows
+        del used
+        torch.testing.assert_close(compiled(*args), written)
+
+
 @pytest.mark.parametrize("name", INSIDE)
 def test_negative_views_inside_a_graph(name: str) -> None:
     function = INSIDE[name]

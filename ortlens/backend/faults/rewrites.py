@@ -42,6 +42,22 @@ FAULTS = (
         expected=lambda: (_MATRIX.T @ np.array([1, 2, 3], np.float32),),
     ),
     Fault(
+        name="transposed_product_of_nothing",
+        culprit="MatmulTransposeFusion",
+        kind="rewrite",
+        form="a Transpose feeds a MatMul over nothing, whose result is then not written, or of a batch of no matrices with a matrix",
+        last="1.31.1",
+        room="partitioning/wrong_functions.py",
+        avoided="products with nothing to sum over and batches of none stay in PyTorch",
+        graph="""g (float[0,2,3] a, float[2,1] b) => (float[0,3,1] y) {
+  turned = Transpose<perm = [0, 2, 1]>(a)
+  y = MatMul(turned, b)
+}""",
+        inputs={"a": np.zeros((0, 2, 3), np.float32), "b": np.zeros((2, 1), np.float32)},
+        expected=lambda: (np.zeros((0, 3, 1), np.float32),),
+        raises=True,
+    ),
+    Fault(
         name="float64_product_scaled",
         culprit="MatMulScaleFusion",
         kind="rewrite",

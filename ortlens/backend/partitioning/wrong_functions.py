@@ -148,6 +148,21 @@ def _broadcasts_slices(call: Call) -> bool:
     return len(added) != len(to) or not all(statically_known_true(size == other) for dim, (size, other) in enumerate(sizes) if dim != place)
 
 
+_FIRST_FACTOR: Mapping[Any, int] = {
+    **dict.fromkeys((_aten.mm.default, _aten.bmm.default, _aten.matmul.default, _aten.linear.default), 0),
+    **dict.fromkeys((_aten.addmm.default, _aten.baddbmm.default), 1),
+}
+"""Products of matrices, and where the first of them is among the arguments."""
+
+
+def _may_multiply_nothing(call: Call) -> bool:
+    first = call.tensor(_FIRST_FACTOR[call.node.target])
+    if first is None or not first.dim():
+        return False
+    summed, batch = first.shape[-1], first.shape[:-2]
+    return any(map(_is_known_nothing, first.shape)) or not all(statically_known_true(size > 0) for size in (summed, *batch))
+
+
 def _may_pad_nothing(call: Call) -> bool:
     sizes = call["pad"]
     nothing = not any(isinstance(size, int) and size for size in sizes) and not all(isinstance(size, int) for size in sizes)
@@ -324,6 +339,12 @@ WRONG = (
         (_aten.max.default, _aten.min.default),
         f"gives a number for no elements{_REFUSED}",
         lambda call: not statically_known_true(call["self"].numel() > 0),
+    ),
+    Rule(
+        tuple(_FIRST_FACTOR),
+        "may have nothing to multiply, where ONNX Runtime fails or leaves results unwritten",
+        _may_multiply_nothing,
+        fault="transposed_product_of_nothing",
     ),
     Rule(
         (_aten.repeat_interleave.Tensor,),
