@@ -29,6 +29,7 @@ PROTOCOL_NAMES = [
     "pytestmark",
     "handle_*",
     "on_files",
+    "on_page_markdown",
     *("inputs_at", "outputs_at"),  # read by the code that call.py generates
 ]
 MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that nothing names
