@@ -60,9 +60,14 @@ def has_fixed_sizes(meta: torch.Tensor) -> bool:
     return all(isinstance(size, int) for size in meta.shape)
 
 
+def last_place(sizes: Iterable[int], strides: Iterable[int]) -> int:
+    """Count the elements from the first one in memory to the last, which lies at that place; no size may be 0."""
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
 def span(tensor: torch.Tensor) -> int:
-    """Count the elements from the first one of a tensor in memory to its last, with the gaps between them."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    """Count the elements of memory that a tensor reaches over, with the gaps between its own."""
+    return 1 + last_place(tensor.shape, tensor.stride()) if tensor.numel() else 0
 
 
 def laid_out(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._files import temp_sibling, write_file
 from ortlens._optional import require
+from ortlens.analysis.index import partitions_by_id
 from ortlens.errors import UsageError
 from ortlens.trace.frames import frame_from_records
 from ortlens.trace.schema import TABLES, table_by_name
@@ -185,11 +186,11 @@ def _profiled(capture: Capture) -> dict[str, list[Kernel]]:
 
 def _errors(capture: Capture) -> dict[str, dict[str, float]]:
     """Find by model the largest difference of each FX node's value, at the ONNX node that makes it."""
-    model_of = {partition.partition_id: partition for partition in capture.partitions}
+    partitions = partitions_by_id(capture)
     makers = {(node.partition_id, node.node): node.onnx_nodes[-1] for node in capture.nodes if node.onnx_nodes}
     errors: dict[str, dict[str, float]] = {}
     for row in capture.numerics:
-        maker, partition = makers.get((row.partition_id, row.node)), model_of.get(row.partition_id or "")
+        maker, partition = makers.get((row.partition_id, row.node)), partitions.get(row.partition_id or "")
         if maker and partition and partition.model_id and row.max_abs is not None and math.isfinite(row.max_abs):
             known = errors.setdefault(partition.model_id, {})
             known[maker] = max(known.get(maker, 0.0), row.max_abs)

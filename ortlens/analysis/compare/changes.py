@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.index import sessions_by_id
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import column
 
@@ -284,8 +285,7 @@ def _kind_of(name: str) -> Kind | None:
 
 def _sessions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Change]:
     """Yield what differs in providers and threads of paired sessions, each difference once."""
-    ours = {session.session_id: session for session in before.sessions}
-    theirs = {session.session_id: session for session in after.sessions}
+    ours, theirs = sessions_by_id(before), sessions_by_id(after)
     seen: dict[tuple[Kind, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     for first, second in pairing.sessions.items():
         left, right = ours[first], theirs[second]

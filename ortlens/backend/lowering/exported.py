@@ -16,7 +16,7 @@ from ortlens.backend.lowering.entry import count_ops
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.returned_views import owner_of, without_returned_views
-from ortlens.backend.memory_order import needs_restride
+from ortlens.backend.memory_order import last_place, needs_restride
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
         for node, value in values.items():
             if _torch.share_storage(value, earlier):
                 lengths = [1 if isinstance(size, int) and not size else size for size in value.shape]
-                span = 1 + sum((size - 1) * stride for size, stride in zip(lengths, value.stride(), strict=True))
+                span = 1 + last_place(lengths, value.stride())
                 with _torch.fake_mode_of((value,)):
                     room = torch.empty(value.storage_offset() + span, dtype=value.dtype, device=value.device)
                     node.meta["val"] = room.as_strided(value.shape, value.stride(), value.storage_offset())

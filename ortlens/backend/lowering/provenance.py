@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import math
+import operator
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -184,6 +185,5 @@ def attribute_of(node: torch.fx.Node) -> object:
     owner = node.graph.owning_module
     if node.op != "get_attr" or owner is None:
         return None
-    for part in str(node.target).split("."):
-        owner = getattr(owner, part)
-    return owner
+    found: object = operator.attrgetter(str(node.target))(owner)
+    return found

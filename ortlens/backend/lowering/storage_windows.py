@@ -17,7 +17,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering.returned_views import base_of
-from ortlens.backend.memory_order import inverse_order, may_overlap_itself, order_from_strides
+from ortlens.backend.memory_order import inverse_order, last_place, may_overlap_itself, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:
     if not all(isinstance(number, int) for number in numbers) or 0 in size or tensor.dtype is not whole.dtype:
         return None
     start: int = begins - whole.storage_offset()
-    last = start + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    last = start + last_place(size, stride)
     fills = whole.permute(order_from_strides(whole.shape, whole.stride())).is_contiguous()
     return start if fills and start >= 0 and last < whole.numel() else None
 

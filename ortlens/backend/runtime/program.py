@@ -9,6 +9,7 @@ fails, the generator is put back to where it was before the draw.
 
 from __future__ import annotations
 
+import operator
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -203,7 +204,7 @@ class _Writer:
     def _rendered_node(self, node: torch.fx.Node) -> str:
         if node in self._fixed:
             return self._constant(self._fixed[node])
-        return self._constant(_attribute(self._owner, str(node.target))) if node.op == "get_attr" else self._name(node)
+        return self._constant(operator.attrgetter(str(node.target))(self._owner)) if node.op == "get_attr" else self._name(node)
 
 
 def _device_of(draw: torch.fx.Node) -> torch.device:
@@ -211,9 +212,3 @@ def _device_of(draw: torch.fx.Node) -> torch.device:
     value = draw.meta.get("val")
     made = value[0] if isinstance(value, (tuple, list)) else value
     return made.device if isinstance(made, torch.Tensor) else torch.device("meta")
-
-
-def _attribute(owner: Any, path: str) -> Any:
-    for part in path.split("."):
-        owner = getattr(owner, part)
-    return owner

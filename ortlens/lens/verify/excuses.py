@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.fx
 
+from ortlens.backend.partitioning.rules import Call
 from ortlens.lens.verify.lockstep import call, call_in_double, widened
 
 if TYPE_CHECKING:
@@ -67,12 +68,15 @@ def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: An
 
     False also if the operator defines the order, or if a position is out of range.
     """
-    if node.target not in _ORDERS or item is None or _argument(node, "stable") is True:
+    if node.target not in _ORDERS or item is None:
+        return False
+    given = Call(node)
+    if given.get("stable") is True:
         return False
     source = read(node.all_input_nodes[0])
     if not all(isinstance(value, torch.Tensor) for value in (first, second, source)) or first.shape != second.shape or not source.dim():
         return False
-    dim, in_any_order = _argument(node, "dim"), _argument(node, "sorted") is False
+    dim, in_any_order = given["dim"], given.get("sorted") is False
     if item == 0:
         return in_any_order and torch.equal(first.sort(dim).values, second.sort(dim).values)
     values = [_values_at(source, places, dim) for places in (first, second)]
@@ -88,14 +92,6 @@ def _values_at(source: torch.Tensor, places: torch.Tensor, dim: int) -> torch.Te
         return None
     distinct = bool((places.sort(dim).values.diff(dim=dim) != 0).all())
     return source.gather(dim, places) if distinct else None
-
-
-def _argument(node: torch.fx.Node, name: str) -> Any:
-    """Return an argument of an operator, or its default."""
-    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # noqa: SLF001 - an overload has one
-        if argument.name == name:
-            return node.args[place] if place < len(node.args) else node.kwargs.get(name, argument.default_value)
-    return None
 
 
 def _cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any], tolerance: Tolerance | None) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, graphs_by_id
 from ortlens.analysis.memory import memory
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
@@ -128,10 +128,9 @@ def _ledger(capture: Capture, overview: Overview) -> Figure | None:
     graphs: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for item in capture.ledger:
         graphs[item.graph_id][item.part] = float(item.ns)
-    names = {row.graph.graph_id: row.graph for row in overview.graphs}
     rows = []
     for graph_id, parts in graphs.items():
-        graph = names.get(graph_id)
+        graph = graphs_by_id(capture).get(graph_id)
         label = graph_id if graph is None else f"{graph_label(graph)}: {function(graph.name)}" if graph.name else graph_label(graph)
         rows.append(Bar(label=label, parts=parts, text=_time(sum(parts.values()))))
     rows = sorted((bar for bar in rows if bar.total), key=lambda bar: -bar.total) if len(graphs) > 1 else []
