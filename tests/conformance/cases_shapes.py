@@ -85,7 +85,10 @@ SLICES: dict[str, OpCase] = {
         lambda x: (torch.zeros_like(x) + torch.full_like(x, 3), x.new_zeros(3) + x.new_tensor([1.0, 2.0, 3.0])), r(4, 6), then=(r(5, 3),)
     ),
     "no_elements": case(lambda x: (x.sin() + 1, x.sum(), x.t()), torch.empty(0, 4)),
-    "no_elements_matmul": case(lambda x, y, a, b: (x @ y, a @ b), torch.empty(0, 4), r(4, 3), torch.empty(3, 0), torch.empty(0, 2)),
+    # FusedMatMul of ONNX Runtime leaves what it returns unwritten where there is nothing to sum.
+    "no_elements_matmul": case(
+        lambda x, y, a, b: (x @ y, a @ b), torch.empty(0, 4), r(4, 3), torch.empty(3, 0), torch.empty(0, 2), stays={"aten.mm.default": "no_converter"}
+    ),
     "no_dimensions": case(lambda x: (x.sin() + 1, x.view(1), x.expand(3)), torch.tensor(0.5)),
     "strided_input": case(
         lambda x, y: (x.sin(), y.sin()), r(4, 6)[:, ::2], r(1, 6).expand(4, 6), then=(r(5, 8)[:, ::2], r(1, 3).expand(5, 3))
