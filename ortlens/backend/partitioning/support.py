@@ -254,7 +254,8 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
     """Find the nodes that must stay in PyTorch because the storage behind a tensor matters to them, and not its values alone.
 
     `as_strided` reads it. Writing a part of an unfolded tensor changes elements outside of that part; writing into a tensor with gaps
-    copies what lies in them. These stay, with the views and copies of a whole storage that they read, down to its owner.
+    copies what lies in them. These stay, with the views and copies of a whole storage that they read, down to its owner, and with
+    the views of a result with gaps that are returned.
     """
     verdicts: dict[str, Verdict] = {}
     (output,) = graph.find_nodes(op="output")
@@ -266,6 +267,12 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
             verdicts[chain.name] = Verdict(supported=False, code="layout", reason=reason)
             source = chain.all_input_nodes[0] if chain.all_input_nodes else None
             chain = source if source is not None and keeps_storage_of(source) is not None else None
+    for node in output.all_input_nodes:
+        owner, view = owner_of(node, ()), node
+        kept = verdicts.get(owner.name)
+        while kept is not None and view is not owner and needs_restride(owner.meta["val"]):
+            verdicts[view.name] = kept
+            view = view.all_input_nodes[0]
     return verdicts
 
 
