@@ -80,6 +80,7 @@ from ortlens._torch.exporter import (
     decomposition_table,
     dispatch,
     insert_type_promotion,
+    quiet,
     registry_with,
     shared_registry,
 )
@@ -96,7 +97,6 @@ from ortlens._torch.programs import (
     with_renamed_guards,
     without_tokens,
 )
-from ortlens._torch.quiet import quiet
 from ortlens._torch.tensors import (
     depends_on_data,
     expression_of,

@@ -7,7 +7,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ortlens._torch.quiet import quiet
+from ortlens._torch.exporter import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -32,8 +32,8 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.context import CompileContext
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import torch.fx
 
-    from ortlens.backend.context import CompileContext
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.recording.reporter import Phases
     from ortlens.backend.runtime.runner import PartitionRunner

@@ -19,8 +19,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes, upcasting
-from ortlens.backend.conversion.functions.numbers import LIMITS
-from ortlens.backend.conversion.int_ranges import int_range
+from ortlens.backend.conversion.functions.numbers import LIMITS, int_range
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
 from ortlens.backend.memory_order import memory_order
 from ortlens.progress import no_progress

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.trace.recorder import Recorder
 
 

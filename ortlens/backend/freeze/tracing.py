@@ -10,7 +10,7 @@ import torch
 import torch.overrides
 
 from ortlens import _torch
-from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code
+from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:

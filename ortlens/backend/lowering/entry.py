@@ -1,8 +1,12 @@
-"""Sends Dynamo's graphs through AOTAutograd and keeps what AOTAutograd does not pass on."""
+"""Sends Dynamo's graphs through AOTAutograd and keeps what AOTAutograd does not pass on; and which graphs are not worth that."""
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
+import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +14,6 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
-from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.provenance import input_name, layout_text
 from ortlens.backend.lowering.returned_views import without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
@@ -19,7 +22,47 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ortlens.backend.lowering.returned_views import ReturnedViews
     from ortlens.trace.records import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredGraph:
+    """An ATen graph, ready to be partitioned.
+
+    Attributes:
+        module: The graph: functional, its nodes with `meta["val"]`. It is never changed.
+        phase: `inference`, `forward` or `backward`.
+        static_inputs: Positions of the inputs that are parameters or buffers.
+        compile_id: Dynamo's id; None for an exported program.
+        op_count: Number of operations before decomposition.
+        aot_ns: Time that decomposition took, in ns.
+        input_names: Names of the inputs in a deployed model; empty to use the names of the nodes.
+        output_names: Names of the outputs in a deployed model; empty to number them.
+        is_plain: Whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly.
+        views: The outputs that PyTorch makes as views; None when there are none.
+        mutated: Positions of the inputs whose new values are the first outputs, in that order.
+        checks_signs: Whether inputs may be negative or conjugate views, which tracing did not see.
+    """
+
+    module: torch.fx.GraphModule
+    phase: Phase
+    static_inputs: frozenset[int]
+    compile_id: str | None
+    op_count: int
+    aot_ns: int
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    is_plain: bool = False
+    views: ReturnedViews | None = None
+    mutated: tuple[int, ...] = ()
+    checks_signs: bool = False
+
+    @property
+    def partitioned(self) -> torch.fx.GraphModule:
+        """The graph without the views that it returns."""
+        return self.module if self.views is None else self.views.module
+
 
 _MANY_OPERATIONS = 1000  # AOTAutograd takes more than a second for as many
 
@@ -180,3 +223,40 @@ def needs_gradient(inputs: Sequence[Any]) -> bool:
 def count_ops(module: torch.fx.GraphModule) -> int:
     """Count the calls of functions, methods and modules in a Dynamo graph."""
     return sum(1 for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+
+
+_METHODS = frozenset(
+    {"add_", "sub_", "mul_", "div_", "neg_", "lerp_", "addcmul_", "addcdiv_", "copy_", "zero_", "fill_", "clamp_", "sqrt_", "reciprocal_"}
+)
+_FUNCTIONS = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
+
+
+def updates_once(module: torch.fx.GraphModule) -> bool:
+    """Tell whether a graph consists of elementwise updates of inputs in place, at least one, and updates none twice."""
+    updated: list[Any] = []
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        if not _updates(node):
+            return False
+        updated.extend(node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]])
+    given = all(isinstance(value, torch.fx.Node) and value.op in ("placeholder", "get_attr") for value in updated)
+    return bool(updated) and given and len(set(updated)) == len(updated)
+
+
+def _updates(node: torch.fx.Node) -> bool:
+    if not node.args:
+        return False
+    if node.op == "call_method":
+        return node.target in _METHODS
+    name = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and (node.target in _FUNCTIONS or (name.startswith("_foreach_") and name.endswith("_")))
+
+
+def as_recorded(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Make a function of a graph whose tensors are plain attributes: a module takes as long to find one as an update."""
+    names = [str(node.target) for node in module.graph.find_nodes(op="get_attr")]
+    if any("." in name for name in names):
+        return module.forward
+    written = type(torch.fx.GraphModule(module, module.graph))  # Dynamo's own writes its code at the first call
+    return functools.partial(written.forward, types.SimpleNamespace(**{name: getattr(module, name) for name in names}))

@@ -12,9 +12,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
-from ortlens.backend.lowering.entry import count_ops
+from ortlens.backend.lowering.entry import LoweredGraph, count_ops
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
-from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.returned_views import owner_of, without_returned_views
 from ortlens.backend.memory_order import last_place, needs_restride
 from ortlens.errors import UsageError

@@ -6,6 +6,7 @@ time of the passes. A graph that breaks one stays in PyTorch, as after any failu
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.backend.lowering import common_values, grouped_products, size_numbers, storage_windows, type_promotion
+from ortlens.backend.lowering import attention, provenance, storage_windows, type_promotion
+from ortlens.backend.lowering.returned_views import base_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
+
 
 _METADATA_CHECK = torch.ops.aten._assert_tensor_metadata.default  # noqa: SLF001 - an operator's name
 
@@ -74,12 +77,12 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "make tensors of numbers": Pass(run=lambda copy: size_numbers.make_tensors_of_numbers(copy.module.graph)),
+    "make tensors of numbers": Pass(run=lambda copy: type_promotion.make_tensors_of_numbers(copy.module.graph)),
     "promote types": Pass(run=_Copy.promote),
     "gather windows": Pass(run=lambda copy: storage_windows.gather_windows(copy.module)),
     "drop metadata checks": Pass(run=_Copy.drop_metadata_checks, ensures=frozenset({Condition.SETTLED})),
-    "multiply by group": Pass(run=lambda copy: grouped_products.multiply_by_group(copy.module.graph)),
-    "compute once": Pass(run=lambda copy: common_values.compute_once(copy.module.graph)),
+    "multiply by group": Pass(run=lambda copy: attention.multiply_by_group(copy.module.graph)),
+    "compute once": Pass(run=lambda copy: compute_once(copy.module.graph)),
     "drop what nobody reads": Pass(
         run=lambda copy: copy.module.graph.eliminate_dead_code(), ensures=frozenset({Condition.READ}), invalidates=frozenset()
     ),
@@ -145,3 +148,92 @@ _CHECKS: dict[Condition, Callable[[torch.fx.Graph], bool]] = {
     Condition.SETTLED: lambda graph: not graph.find_nodes(op="call_function", target=_METADATA_CHECK),
     Condition.READ: _is_read,
 }
+
+
+_SEPARATE_TAGS = frozenset({torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+
+
+def compute_once(graph: torch.fx.Graph) -> None:
+    """Let one node compute what several nodes of a functional graph do; a graph with an operator that writes stays as it is.
+
+    Decompositions and type promotion repeat themselves: each layer of a model with a key-value cache checks the same position, and each
+    residual converts the same mask. ONNX Runtime removes repeats within a session, but not what leaves one: every repeat is bound as an
+    output of its own. AOTAutograd removes them before it partitions a training graph, and from inference graphs not at all.
+
+    The first of several equal nodes stays, with its line and its module. These stay all: random draws, what writes or has no schema, views
+    (their equal results make what reads them equal, and they move no data), constants (each session folds its own), and what the graph
+    returns, since tensors that a program returns are separate.
+    """
+    if any(_writes(node) for node in graph.nodes):
+        return
+    returned = _returned(graph)
+    number: dict[torch.fx.Node, int] = {}  # equal numbers: equal values
+    first: dict[Hashable, torch.fx.Node] = {}
+    made_of_inputs: set[torch.fx.Node] = set()
+    for node in list(graph.nodes):
+        if node.op in ("placeholder", "output"):
+            number[node] = len(number)
+            made_of_inputs.add(node)
+            continue
+        if not made_of_inputs.isdisjoint(node.all_input_nodes):
+            made_of_inputs.add(node)
+        key = _key(node, number)
+        equal = node if key is None else first.setdefault(key, node)
+        if equal is not node and _made(equal) != _made(node):
+            equal = node
+        number[node] = number.get(equal, len(number))
+        if equal is not node and node in made_of_inputs and returned.isdisjoint((node, equal)) and _makes_a_value(node):
+            node.replace_all_uses_with(equal)
+            graph.erase_node(node)
+
+
+def _key(node: torch.fx.Node, number: dict[torch.fx.Node, int]) -> Hashable | None:
+    """Collect what determines the value of a node; None where another node with the same may have another value."""
+    if node.op == "get_attr":
+        return (node.op, node.target)
+    if node.op != "call_function" or not (node.target is operator.getitem or _is_pure(node.target)):
+        return None
+    arguments = _frozen((*node.args, *node.kwargs.items()), number)
+    return None if arguments is None else (node.target, arguments)
+
+
+def _is_pure(target: Any) -> bool:
+    return getattr(target, "namespace", None) in ("aten", "prims") and _SEPARATE_TAGS.isdisjoint(target.tags)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _frozen(value: Any, number: dict[torch.fx.Node, int]) -> Hashable | None:
+    """Make an argument a part of a key; None where it cannot be one."""
+    if isinstance(value, torch.fx.Node):
+        return ("node", number[value])
+    if isinstance(value, (list, tuple)):
+        items = [_frozen(item, number) for item in value]
+        return None if None in items else tuple(items)
+    return (type(value), repr(value)) if isinstance(value, _PLAIN) else None
+
+
+def _made(node: torch.fx.Node) -> tuple[str, ...]:
+    """Describe how what a node makes is typed and laid out."""
+    value = node.meta.get("val")
+    return tuple(map(provenance.layout_text, provenance.tensors_in(value)))
+
+
+def _makes_a_value(node: torch.fx.Node) -> bool:
+    """Tell whether a node makes tensors of its own."""
+    return base_of(node) is None and next(provenance.tensors_in(node.meta.get("val")), None) is not None
+
+
+def _returned(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Collect what the graph returns, what that is a view of, and what makes it as an item of a tuple."""
+    found: set[torch.fx.Node] = set()
+    for node in next(iter(graph.find_nodes(op="output"))).all_input_nodes:
+        step: torch.fx.Node | None = node
+        while step is not None:
+            found.add(step)
+            step = base_of(step) or (step.all_input_nodes[0] if step.target is operator.getitem else None)
+    return found

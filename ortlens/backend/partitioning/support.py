@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
-from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
+from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.returned_views import base_of, owner_of
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
-from ortlens.backend.partitioning.slow_functions import slow_in_ort
+from ortlens.backend.partitioning.rules import slow_in_ort
 from ortlens.backend.partitioning.wrong_functions import wrong_for
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import torch.fx
 
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo

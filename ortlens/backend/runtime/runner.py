@@ -15,9 +15,8 @@ import torch.fx
 from ortlens.backend.conversion.node_provenance import provenance_of
 from ortlens.backend.runtime import call, devices, in_place, weights
 from ortlens.backend.runtime.left_to_torch import Failures, before_a_trial, torch_is_faster
-from ortlens.backend.runtime.session_factory import SessionFactory
-from ortlens.backend.runtime.watch import WeightWatch
-from ortlens.backend.runtime.weights import lookup_tables
+from ortlens.backend.runtime.session import SessionFactory
+from ortlens.backend.runtime.weights import WeightWatch, lookup_tables
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:

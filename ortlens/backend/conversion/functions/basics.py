@@ -164,7 +164,7 @@ def with_exact_numbers(function: Callable[..., Any], *, jumps: bool = False) -> 
 
 
 def kept_half(x: Any) -> Any:
-    """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `half_rounding`."""
+    """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `optimize`."""
     return _item(x, op.Constant(value_int=0)) if is_half(x) else x
 
 
