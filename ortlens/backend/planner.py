@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +14,7 @@ from ortlens.backend.conversion.converter import NodeFailures
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.error_text import short_text
-from ortlens.backend.lowering import buffer_writes, passes
+from ortlens.backend.lowering import passes
 from ortlens.backend.options import registered_ops
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
@@ -56,10 +56,17 @@ class Planner:
         self._phases = phases
         started = time.perf_counter_ns()
         # The graph with explicit type promotion, which is what gets partitioned.
-        self.promoted, failures = passes.prepared(lowered.partitioned, lambda target: bool(context.registry.get_decomps(target)))
-        self._left_to_sessions = self._session_writes()
+        self._prepared = passes.prepared(
+            lowered.partitioned,
+            lambda target: bool(context.registry.get_decomps(target)),
+            mutated=lowered.mutated,
+            of_users={**registered_ops(), **(context.options.custom_translation_table or {})},
+            writes=lowered.phase == "inference" and not context.deployed,  # a model to deploy returns the new values
+            leaves=self._updates_in_place() and runs_on_cpu_alone(context.options),
+        )
+        self.promoted = self._prepared.module
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})  # the nodes that failed so far
-        self.exclusions.promotion_failed(failures)
+        self.exclusions.promotion_failed(self._prepared.failures)
         phases.partition_ns += time.perf_counter_ns() - started
 
     def runners(self) -> list[PartitionRunner]:
@@ -77,30 +84,17 @@ class Planner:
         raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
 
     def _writes(self) -> dict[str, Verdict]:
-        """Make the writes into large buffers in place, and keep them in PyTorch; a model to deploy returns the new values."""
-        if self._lowered.phase != "inference" or self._context.deployed:
-            return {}
-        reasons = buffer_writes.write_in_place(self.promoted, self._lowered.mutated, self._of_users(), self._left_to_sessions)
-        return {name: Verdict(supported=False, code="policy", reason=reason) for name, reason in reasons.items()}
-
-    def _session_writes(self) -> tuple[torch.fx.Node, ...]:
-        """Find the writes into large buffers that may be left to sessions."""
-        if not self._updates_in_place() or not runs_on_cpu_alone(self._context.options):
-            return ()
-        return buffer_writes.session_writes(self.promoted, self._lowered.mutated, self._of_users())
+        """Keep the writes into large buffers in PyTorch, but for those of sessions."""
+        return {name: Verdict(supported=False, code="policy", reason=reason) for name, reason in self._prepared.kept.items()}
 
     def _in_place_writes_succeeded(self, runners: list[PartitionRunner]) -> bool:
         """Tell whether sessions make the writes that were left to them in place; if not, PyTorch does, in another plan."""
         made = {node for runner in runners for node in runner.updated_in_place()}
-        if made.issuperset(self._left_to_sessions):
+        if made.issuperset(self._prepared.left_to_sessions):
             return True
-        self._left_to_sessions = ()
+        self._prepared.write_all_in_place()
         self.exclusions.verdicts.update(self._writes())
         return False
-
-    def _of_users(self) -> dict[Any, Any]:
-        """Map operators to functions of users."""
-        return {**registered_ops(), **(self._context.options.custom_translation_table or {})}
 
     def _updates_in_place(self) -> bool:
         """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""

@@ -17,8 +17,6 @@ rewrite removes the pair, as one removes an Unsqueeze and a Squeeze that follow 
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -27,11 +25,13 @@ import onnxscript.optimizer
 import onnxscript.rewriter
 
 from ortlens import _torch
+from ortlens.backend import pass_runner
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, merge_provenance
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
+from ortlens.backend.pass_runner import Pass, run_passes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 
 _JUMPING = frozenset(
@@ -129,7 +129,7 @@ def optimize_model(model: ir.Model) -> ir.Model:
     """Optimise a copy of a model that shares its tensors: inline functions, fold constants, apply rewrites, remove what is unused."""
     _merge_metadata_in_rewrites(FX_NODE_KEY, merge_provenance)
     with _torch.quiet():
-        return run_passes(model, PASSES)
+        return run_passes(model.clone(), PASSES, wraps=True)[0]
 
 
 def _merge_metadata_in_rewrites(key: str, merge: Callable[[str, str], str]) -> None:
@@ -144,85 +144,6 @@ def _merge_metadata_in_rewrites(key: str, merge: Callable[[str, str], str]) -> N
         mergers.setdefault(key, merge)
 
 
-class Condition(enum.Enum):
-    """What can be true of a model between two passes; `holds` checks it."""
-
-    INLINED = "no node calls a local function"
-    NO_UNUSED_NODES = "every node computes a value that is used"
-    CONSTANTS_LIFTED = "constants are initializers, not nodes"
-    UNIQUE_NAMES = "every value has a name of its own"
-
-    def holds(self, model: ir.Model) -> bool:
-        """Tell whether the condition is true of the model's main graph."""
-        return _CHECKS[self](model)
-
-
-class OptimizationError(Exception):
-    """An optimisation pass failed; the cause is chained.
-
-    Attributes:
-        pass_name: Name of the pass.
-    """
-
-    def __init__(self, pass_name: str, reason: object) -> None:
-        """Name the pass, and why it failed: the exception that it raised, or what it lacked."""
-        detail = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else reason
-        super().__init__(f"the optimisation pass {pass_name} failed: {detail}")
-        self.pass_name = pass_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizationPass:
-    """A pass over a model and its contract.
-
-    Attributes:
-        name: Appears in the error when the pass fails.
-        make: Returns the pass, which declares itself whether it works in place (`PassBase.in_place`).
-        requires: What must be true of the model before the pass.
-        ensures: What is true of it afterwards.
-        invalidates: What may no longer be true of it afterwards.
-    """
-
-    name: str
-    make: Callable[[], ir.passes.PassBase]
-    requires: frozenset[Condition] = frozenset()
-    ensures: frozenset[Condition] = frozenset()
-    invalidates: frozenset[Condition] = frozenset()
-
-
-class InPlace(ir.passes.InPlacePass):
-    """A function that changes a model in place, as a pass."""
-
-    def __init__(self, function: Callable[[ir.Model], object]) -> None:
-        """Wrap a function that changes the model it takes; what it returns is ignored."""
-        super().__init__()
-        self._function = function
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Apply the function."""
-        self._function(model)
-        return ir.passes.PassResult(model, modified=True)
-
-
-def run_passes(model: ir.Model, passes: Sequence[OptimizationPass]) -> ir.Model:
-    """Run passes in order on a copy of a model, which shares its tensors.
-
-    Raise `OptimizationError` if a pass fails, or no earlier pass ensures what it requires.
-    """
-    result = model.clone()
-    established: frozenset[Condition] = frozenset()
-    for entry in passes:
-        missing = entry.requires - established
-        if missing:
-            raise OptimizationError(entry.name, "no earlier pass ensures that " + " and ".join(sorted(c.value for c in missing)))
-        try:
-            result = entry.make()(result).model
-        except Exception as error:
-            raise OptimizationError(entry.name, error) from error
-        established = (established - entry.invalidates) | entry.ensures
-    return result
-
-
 def _uses_every_node(model: ir.Model) -> bool:
     return all(any(value.uses() or value.is_graph_output() for value in node.outputs) for node in model.graph)
 
@@ -233,12 +154,13 @@ def _names_every_value(model: ir.Model) -> bool:
     return None not in names and len(names) == len(set(names))
 
 
-_CHECKS: dict[Condition, Callable[[ir.Model], bool]] = {
-    Condition.INLINED: lambda model: not any(node.op_identifier() in model.functions for node in model.graph),
-    Condition.NO_UNUSED_NODES: _uses_every_node,
-    Condition.CONSTANTS_LIFTED: lambda model: not any(node.op_type == "Constant" for node in model.graph),
-    Condition.UNIQUE_NAMES: _names_every_value,
-}
+class Condition(pass_runner.Condition):
+    """What can be true of a model's main graph between two passes."""
+
+    INLINED = "no node calls a local function", lambda model: not any(node.op_identifier() in model.functions for node in model.graph)
+    NO_UNUSED_NODES = "every node computes a value that is used", _uses_every_node
+    CONSTANTS_LIFTED = "constants are initializers, not nodes", lambda model: not any(node.op_type == "Constant" for node in model.graph)
+    UNIQUE_NAMES = "every value has a name of its own", _names_every_value
 
 
 _NAMES = """
@@ -270,74 +192,38 @@ def _fold_constants(model: ir.Model) -> None:
     onnxscript.optimizer.fold_constants_ir(model, onnx_shape_inference=False, should_fold=_may_fold)
 
 
-_REMOVE_UNUSED_NODES = OptimizationPass(
-    name="remove_unused_nodes", make=common_passes.RemoveUnusedNodesPass, ensures=frozenset({Condition.NO_UNUSED_NODES})
+def _applied(make: Callable[[], ir.passes.PassBase]) -> Callable[[ir.Model], ir.Model]:
+    return lambda model: make()(model).model
+
+
+_INLINED, _LIFTED = (Condition.INLINED,), (Condition.CONSTANTS_LIFTED,)
+_REMOVE_UNUSED_NODES = Pass(
+    name="remove_unused_nodes", run=_applied(common_passes.RemoveUnusedNodesPass), ensures=(Condition.NO_UNUSED_NODES,)
 )
 
 PASSES = (
-    OptimizationPass(
-        name="inline_functions",
-        make=common_passes.InlinePass,
-        ensures=frozenset({Condition.INLINED}),
-    ),
-    OptimizationPass(
-        name="fold_constants",
-        make=lambda: InPlace(_fold_constants),
-        requires=frozenset({Condition.INLINED}),
-        invalidates=frozenset({Condition.NO_UNUSED_NODES}),
-    ),
+    Pass(name="inline_functions", run=_applied(common_passes.InlinePass), ensures=_INLINED),
+    Pass(name="fold_constants", run=_fold_constants, requires=_INLINED, invalidates=(Condition.NO_UNUSED_NODES,)),
     _REMOVE_UNUSED_NODES,  # first: no rule needs to look at nodes that are removed later
-    OptimizationPass(
+    Pass(
         name="apply_rewrite_rules",
-        make=lambda: onnxscript.rewriter.RewritePass(rewrite_rules()),
-        requires=frozenset({Condition.INLINED}),
-        invalidates=frozenset({Condition.NO_UNUSED_NODES, Condition.UNIQUE_NAMES}),
+        run=_applied(lambda: onnxscript.rewriter.RewritePass(rewrite_rules())),
+        requires=_INLINED,
+        invalidates=(Condition.NO_UNUSED_NODES, Condition.UNIQUE_NAMES),
     ),
     _REMOVE_UNUSED_NODES,
-    OptimizationPass(
-        name="remove_unused_functions",
-        make=common_passes.RemoveUnusedFunctionsPass,
-        requires=frozenset({Condition.INLINED}),
-    ),
-    OptimizationPass(
-        name="remove_unused_opsets",
-        make=common_passes.RemoveUnusedOpsetsPass,
-        requires=frozenset({Condition.NO_UNUSED_NODES}),
-    ),
-    OptimizationPass(
+    Pass(name="remove_unused_functions", run=_applied(common_passes.RemoveUnusedFunctionsPass), requires=_INLINED),
+    Pass(name="remove_unused_opsets", run=_applied(common_passes.RemoveUnusedOpsetsPass), requires=(Condition.NO_UNUSED_NODES,)),
+    Pass(
         name="lift_constants",
-        make=lambda: common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        ensures=frozenset({Condition.CONSTANTS_LIFTED}),
+        run=_applied(lambda: common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)),
+        ensures=_LIFTED,
     ),
-    OptimizationPass(
-        name="lift_subgraph_initializers",
-        make=common_passes.LiftSubgraphInitializersToMainGraphPass,
-        requires=frozenset({Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="deduplicate_initializers",
-        make=common_passes.DeduplicateInitializersPass,
-        requires=frozenset({Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="eliminate_common_subexpressions",
-        make=common_passes.CommonSubexpressionEliminationPass,
-        requires=frozenset({Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="keep_half_rounding",
-        make=lambda: InPlace(keep_half_rounding),
-        requires=frozenset({Condition.INLINED, Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="fix_outputs",
-        make=common_passes.OutputFixPass,
-        invalidates=frozenset({Condition.UNIQUE_NAMES}),
-    ),
-    OptimizationPass(
-        name="fix_names",
-        make=common_passes.NameFixPass,
-        ensures=frozenset({Condition.UNIQUE_NAMES}),
-    ),
+    Pass(name="lift_subgraph_initializers", run=_applied(common_passes.LiftSubgraphInitializersToMainGraphPass), requires=_LIFTED),
+    Pass(name="deduplicate_initializers", run=_applied(common_passes.DeduplicateInitializersPass), requires=_LIFTED),
+    Pass(name="eliminate_common_subexpressions", run=_applied(common_passes.CommonSubexpressionEliminationPass), requires=_LIFTED),
+    Pass(name="keep_half_rounding", run=keep_half_rounding, requires=(*_INLINED, *_LIFTED)),
+    Pass(name="fix_outputs", run=_applied(common_passes.OutputFixPass), invalidates=(Condition.UNIQUE_NAMES,)),
+    Pass(name="fix_names", run=_applied(common_passes.NameFixPass), ensures=(Condition.UNIQUE_NAMES,)),
 )
 """The passes of `optimize_model`, in order."""

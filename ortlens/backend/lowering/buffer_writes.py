@@ -84,6 +84,7 @@ def write_in_place(
     sessions make. Returns the nodes that are to stay in PyTorch, and why: writes and views of the buffers.
     """
     _drop_whole_slices(module.graph)
+    module.graph.eliminate_dead_code()
     placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
     returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
     order = {node: place for place, node in enumerate(module.graph.nodes)}

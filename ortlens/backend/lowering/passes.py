@@ -7,122 +7,22 @@ time of the passes. A graph that breaks one stays in PyTorch, as after any failu
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from ortlens.backend.lowering import attention, provenance, storage_windows, type_promotion
+from ortlens.backend import pass_runner
+from ortlens.backend.lowering import attention, buffer_writes, provenance, storage_windows, type_promotion
 from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.pass_runner import Pass, PassError, run_passes, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Container, Hashable, Sequence
 
 
 _METADATA_CHECK = torch.ops.aten._assert_tensor_metadata.default  # noqa: SLF001 - an operator's name
-
-
-class Condition(Enum):
-    """What is true of a graph between two passes; `holds` checks it."""
-
-    VALUED = "every node that another reads has its example value"
-    ORDERED = "every node comes after those that it reads"
-    SETTLED = "no check of a dtype or device is left, which tracing has made"
-    READ = "every node is read, or has an effect"
-
-    def holds(self, graph: torch.fx.Graph) -> bool:
-        """Tell whether the condition is true of a graph."""
-        return _CHECKS[self](graph)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Copy:
-    """A graph on its way through the passes.
-
-    Attributes:
-        module: The copy.
-        is_converted: Tells whether an operator has an ONNX function.
-        failures: Node -> what was raised where PyTorch's implicit conversions are not known.
-    """
-
-    module: torch.fx.GraphModule
-    is_converted: Callable[[Any], bool]
-    failures: dict[str, Exception]
-
-    def promote(self) -> None:
-        self.failures = type_promotion.promote(self.module, self.is_converted)
-
-    def drop_metadata_checks(self) -> None:
-        for node in self.module.graph.find_nodes(op="call_function", target=_METADATA_CHECK):
-            self.module.graph.erase_node(node)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """A change of a graph in place, and its contract.
-
-    Attributes:
-        run: The change.
-        requires: What must be true of the graph before it.
-        ensures: What is true afterwards.
-        invalidates: What may no longer be true.
-    """
-
-    run: Callable[[_Copy], object]
-    requires: frozenset[Condition] = frozenset({Condition.VALUED, Condition.ORDERED})
-    ensures: frozenset[Condition] = frozenset()
-    invalidates: frozenset[Condition] = frozenset({Condition.READ})
-
-
-PASSES: dict[str, Pass] = {
-    "make tensors of numbers": Pass(run=lambda copy: type_promotion.make_tensors_of_numbers(copy.module.graph)),
-    "promote types": Pass(run=_Copy.promote),
-    "gather windows": Pass(run=lambda copy: storage_windows.gather_windows(copy.module)),
-    "drop metadata checks": Pass(run=_Copy.drop_metadata_checks, ensures=frozenset({Condition.SETTLED})),
-    "multiply by group": Pass(run=lambda copy: attention.multiply_by_group(copy.module.graph)),
-    "compute once": Pass(run=lambda copy: compute_once(copy.module.graph)),
-    "drop what nobody reads": Pass(
-        run=lambda copy: copy.module.graph.eliminate_dead_code(), ensures=frozenset({Condition.READ}), invalidates=frozenset()
-    ),
-}
-"""The passes, in order."""
-
-
-class LoweringError(Exception):
-    """A graph does not have a condition that a pass requires or ensures."""
-
-
-def prepared(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool]) -> tuple[torch.fx.GraphModule, dict[str, Exception]]:
-    """Prepare a copy of an ATen graph for the partitioner; PyTorch can still run the original.
-
-    Returns it with what was raised, by node, where implicit conversions of element types are not known.
-    """
-    copy = _Copy(module=torch.fx.GraphModule(module, _copy_of(module.graph)), is_converted=is_converted, failures={})
-    established = frozenset({Condition.VALUED, Condition.ORDERED})  # AOTAutograd's graphs are
-    for name, entry in PASSES.items():
-        if missing := entry.requires - established:
-            raise LoweringError(f"no earlier pass ensures what the pass '{name}' requires: {_text(missing)}")
-        entry.run(copy)
-        established = (established - entry.invalidates) | entry.ensures
-    if broken := [condition for condition in established if not condition.holds(copy.module.graph)]:
-        raise LoweringError(f"the lowered graph breaks what its passes ensure: {_text(broken)}")
-    return copy.module, copy.failures
-
-
-def _text(conditions: Any) -> str:
-    return " and ".join(sorted(condition.value for condition in conditions))
-
-
-def _copy_of(graph: torch.fx.Graph) -> torch.fx.Graph:
-    copied = torch.fx.Graph()
-    mapping: dict[torch.fx.Node, torch.fx.Node] = {}
-    output = copied.graph_copy(graph, mapping)
-    copied.output(output)
-    for source, copy in mapping.items():
-        copy.meta = dict(source.meta)
-    return copied
 
 
 def _has_values(graph: torch.fx.Graph) -> bool:
@@ -142,12 +42,108 @@ def _is_read(graph: torch.fx.Graph) -> bool:
     return all(node.users or node.op in ("placeholder", "output") or node.is_impure() for node in graph.nodes)
 
 
-_CHECKS: dict[Condition, Callable[[torch.fx.Graph], bool]] = {
-    Condition.VALUED: _has_values,
-    Condition.ORDERED: _is_ordered,
-    Condition.SETTLED: lambda graph: not graph.find_nodes(op="call_function", target=_METADATA_CHECK),
-    Condition.READ: _is_read,
-}
+class Condition(pass_runner.Condition):
+    """What is true of a graph between two passes."""
+
+    VALUED = "every node that another reads has its example value", _has_values
+    ORDERED = "every node comes after those that it reads", _is_ordered
+    SETTLED = (
+        "no check of a dtype or device is left, which tracing has made",
+        lambda graph: not graph.find_nodes(op="call_function", target=_METADATA_CHECK),
+    )
+    READ = "every node is read, or has an effect", _is_read
+
+
+_GIVEN = (Condition.VALUED, Condition.ORDERED)  # what is true of AOTAutograd's graphs
+_USUAL: dict[str, Any] = {"requires": _GIVEN, "invalidates": (Condition.READ,)}
+
+
+def _drop_unread(copy: Prepared) -> None:
+    copy.module.graph.eliminate_dead_code()
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """A copy of an ATen graph for the partitioner, and what the passes found out; PyTorch can still run the original.
+
+    Attributes:
+        module: The copy.
+        is_converted: Tells whether an operator has an ONNX function.
+        mutated: The inputs whose new values are the first outputs.
+        of_users: Operators with functions of the user's.
+        writes: Whether PyTorch may write into large buffers in place.
+        leaves: Whether such a write may be left to a session.
+        failures: Node -> what was raised where PyTorch's implicit conversions are not known.
+        left_to_sessions: The writes that are.
+        kept: Name of a node that has to stay in PyTorch for a write -> why.
+    """
+
+    module: torch.fx.GraphModule
+    is_converted: Callable[[Any], bool]
+    mutated: Sequence[int] = ()
+    of_users: Container[Any] = ()
+    writes: bool = False
+    leaves: bool = False
+    failures: dict[str, Exception] = field(default_factory=dict)
+    left_to_sessions: tuple[torch.fx.Node, ...] = ()
+    kept: dict[str, str] = field(default_factory=dict)
+
+    def promote(self) -> None:
+        """Make implicit conversions of element types explicit."""
+        self.failures = type_promotion.promote(self.module, self.is_converted)
+
+    def drop_metadata_checks(self) -> None:
+        """Drop checks of dtypes and devices, which tracing has made."""
+        for node in self.module.graph.find_nodes(op="call_function", target=_METADATA_CHECK):
+            self.module.graph.erase_node(node)
+
+    def leave_writes(self) -> None:
+        """Find the writes that may be left to sessions."""
+        if self.leaves:
+            self.left_to_sessions = buffer_writes.session_writes(self.module, self.mutated, self.of_users)
+
+    def write_in_place(self) -> None:
+        """Make the other writes into large buffers in place."""
+        if self.writes:
+            self.kept = buffer_writes.write_in_place(self.module, self.mutated, self.of_users, self.left_to_sessions)
+
+    def write_all_in_place(self) -> None:
+        """Make in place what was left to sessions, too."""
+        self.left_to_sessions = ()
+        self.write_in_place()
+
+
+PASSES = (
+    Pass(name="make tensors of numbers", run=lambda copy: type_promotion.make_tensors_of_numbers(copy.module.graph), **_USUAL),
+    Pass(name="promote types", run=Prepared.promote, **_USUAL),
+    Pass(name="gather windows", run=lambda copy: storage_windows.gather_windows(copy.module), **_USUAL),
+    Pass(name="drop metadata checks", run=Prepared.drop_metadata_checks, ensures=(Condition.SETTLED,), **_USUAL),
+    Pass(name="multiply by group", run=lambda copy: attention.multiply_by_group(copy.module.graph), **_USUAL),
+    Pass(name="compute once", run=lambda copy: compute_once(copy.module.graph), **_USUAL),
+    Pass(name="drop what nobody reads", run=_drop_unread, requires=_GIVEN, ensures=(Condition.READ,)),
+    Pass(name="leave writes to sessions", run=Prepared.leave_writes, requires=(*_GIVEN, Condition.READ)),
+    Pass(name="write in place", run=Prepared.write_in_place, requires=(*_GIVEN, Condition.READ)),
+)
+"""The passes, in order."""
+
+
+def prepared(module: torch.fx.GraphModule, is_converted: Callable[[Any], bool], **writes: Any) -> Prepared:
+    """Prepare a copy of an ATen graph for the partitioner; `writes` are the attributes about these."""
+    made = Prepared(module=torch.fx.GraphModule(module, _copy_of(module.graph)), is_converted=is_converted, **writes)
+    _, established = run_passes(made, PASSES, _GIVEN)
+    if broken := [condition for condition in established if not condition.holds(made.module.graph)]:
+        raise PassError(f"the lowered graph breaks what its passes ensure: {texts_of(broken)}")
+    return made
+
+
+def _copy_of(graph: torch.fx.Graph) -> torch.fx.Graph:
+    copied = torch.fx.Graph()
+    mapping: dict[torch.fx.Node, torch.fx.Node] = {}
+    output = copied.graph_copy(graph, mapping)
+    copied.output(output)
+    for source, copy in mapping.items():
+        copy.meta = dict(source.meta)
+    return copied
 
 
 _SEPARATE_TAGS = frozenset({torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
