@@ -45,7 +45,7 @@ def faults() -> str:
 
 def _row(fault: Fault) -> str:
     issue = f" ({fault.issue})" if fault.issue else ""
-    avoided = f"{fault.avoided}{issue} (`{fault.room}`)" if fault.room else "it does not"
+    avoided = f"{fault.avoided[1]}{issue} (`{fault.avoided[0]}`)" if fault.avoided else "it does not"
     return f"| {fault.culprit} | `{fault.name}` | {fault.form} | {fault.first} | {fault.last or ''} | {avoided} |\n"
 
 

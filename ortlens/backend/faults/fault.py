@@ -38,8 +38,7 @@ class Fault:
         name: Unique.
         culprit: The optimizer of ONNX Runtime, as `disabled_optimizers` names it, or the ONNX operator whose kernel is wrong.
         form: When it happens.
-        room: The file below `ortlens/backend` that avoids it; empty if nothing does.
-        avoided: How it is avoided.
+        avoided: The file below `ortlens/backend` that avoids it, and how; empty if nothing does.
         graph: The graph of a model that shows it, in ONNX's text format.
         inputs: The inputs of the model, by name.
         expected: The right outputs, in order.
@@ -57,8 +56,7 @@ class Fault:
     name: str
     culprit: str
     form: str
-    room: str
-    avoided: str
+    avoided: tuple[str, str] | tuple[()]
     graph: str
     inputs: Mapping[str, np.ndarray[Any, Any]]
     expected: Callable[[], Sequence[np.ndarray[Any, Any]]]
@@ -126,11 +124,9 @@ class Fault:
     def _agree(self, got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> bool:
         if got.shape != want.shape or got.dtype != want.dtype:
             return False
-        return np.allclose(got, want, rtol=self.rtol, atol=0, equal_nan=True) if self.rtol else _equal(got, want)
-
-
-def _equal(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> bool:
-    return np.array_equal(got, want, equal_nan=got.dtype.kind == "f")
+        if self.rtol:
+            return np.allclose(got, want, rtol=self.rtol, atol=0, equal_nan=True)
+        return np.array_equal(got, want, equal_nan=got.dtype.kind == "f")
 
 
 def version_number(version: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ the others in 32 bits.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
@@ -21,6 +21,9 @@ import torch
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.special import expm1, log1p
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _aten = torch.ops.aten
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
@@ -40,7 +43,9 @@ def _is_double(x: Any) -> bool:
     return int(x.dtype) == basics.DOUBLE
 
 
-def _exponential_unit(x: Any, alpha: Any, scale: float, input_scale: float) -> Any:
+@torch_op(_aten.elu.default)
+@basics.in_float32
+def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """`scale * x` for positive `x`, else `scale * alpha * expm1(input_scale * x)`."""
     zero = basics.number(x, 0.0)
     below = op.Mul(op.Min(x, zero), basics.number(x, input_scale))
@@ -49,21 +54,14 @@ def _exponential_unit(x: Any, alpha: Any, scale: float, input_scale: float) -> A
     return op.Where(op.Greater(x, zero), line, curve)
 
 
-@torch_op(_aten.elu.default)
-def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    return basics.in_float32(_exponential_unit)(x, alpha, scale, input_scale)
-
-
 @torch_op(_aten.celu.default)
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     if basics.is_value(alpha):
         raise basics.NotConvertibleError("the factor alpha of celu is known at run time only")
-    return basics.in_float32(_exponential_unit)(x, alpha, 1.0, 1 / alpha)
+    return elu(x, alpha, 1.0, 1 / alpha)
 
 
-@torch_op(_aten.selu.default)
-def selu(x: Any) -> Any:
-    return basics.in_float32(_exponential_unit)(x, _SELU_ALPHA, _SELU_SCALE, 1.0)
+torch_op(_aten.selu.default)(lambda x: elu(x, _SELU_ALPHA, _SELU_SCALE, 1.0))
 
 
 @torch_op(_aten.sigmoid.default)
@@ -125,40 +123,33 @@ def _six_steps(x: Any) -> Any:
     return op.Div(op.Min(raised, basics.number(x, 6.0)), basics.number(x, 6.0))
 
 
-@torch_op(_aten.maximum.default, torch.ops.prims.maximum.default, _aten.clamp_min.default, _aten.clamp_min.Tensor)
-@basics.stays_wide
-def maximum(x: Any, y: Any) -> Any:
-    """`aten.maximum` and `aten.clamp_min`."""
-    y = basics.number(x, y)
-    if int(x.dtype) == basics.BOOL:
-        return op.Or(x, y)
-    return op.Where(op.Greater(x, y), x, y) if int(x.dtype) == basics.INT64 else op.Max(x, y)
+def _extreme(compare: str, of_booleans: str, of_others: str) -> Callable[..., Any]:
+    @basics.stays_wide
+    def extreme(x: Any, y: Any) -> Any:
+        y = basics.number(x, y)
+        if int(x.dtype) == basics.BOOL:
+            return getattr(op, of_booleans)(x, y)
+        return op.Where(getattr(op, compare)(x, y), x, y) if int(x.dtype) == basics.INT64 else getattr(op, of_others)(x, y)
+
+    return extreme
 
 
-@torch_op(_aten.minimum.default, torch.ops.prims.minimum.default, _aten.clamp_max.default, _aten.clamp_max.Tensor)
-@basics.stays_wide
-def minimum(x: Any, y: Any) -> Any:
-    """`aten.minimum` and `aten.clamp_max`."""
-    y = basics.number(x, y)
-    if int(x.dtype) == basics.BOOL:
-        return op.And(x, y)
-    return op.Where(op.Less(x, y), x, y) if int(x.dtype) == basics.INT64 else op.Min(x, y)
+maximum, minimum = _extreme("Greater", "Or", "Max"), _extreme("Less", "And", "Min")
+torch_op(_aten.maximum.default, torch.ops.prims.maximum.default, _aten.clamp_min.default, _aten.clamp_min.Tensor)(maximum)
+torch_op(_aten.minimum.default, torch.ops.prims.minimum.default, _aten.clamp_max.default, _aten.clamp_max.Tensor)(minimum)
 
 
-@torch_op(_aten.fmax.default, torch.ops.prims.fmax.default)
-def fmax(x: Any, y: Any) -> Any:
-    """`aten.fmax`: the larger number; NaN only where both are."""
-    if not basics.is_float(x):
-        return maximum(x, y)
-    return op.Where(op.Or(op.Greater(x, y), op.IsNaN(y)), x, y)
+def _extreme_number(compare: str, of_whole: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a maximum or minimum that is NaN only where both are."""
+
+    def extreme(x: Any, y: Any) -> Any:
+        return op.Where(op.Or(getattr(op, compare)(x, y), op.IsNaN(y)), x, y) if basics.is_float(x) else of_whole(x, y)
+
+    return extreme
 
 
-@torch_op(_aten.fmin.default, torch.ops.prims.fmin.default)
-def fmin(x: Any, y: Any) -> Any:
-    """`aten.fmin`: the smaller number; NaN only where both are."""
-    if not basics.is_float(x):
-        return minimum(x, y)
-    return op.Where(op.Or(op.Less(x, y), op.IsNaN(y)), x, y)
+torch_op(_aten.fmax.default, torch.ops.prims.fmax.default)(_extreme_number("Greater", maximum))
+torch_op(_aten.fmin.default, torch.ops.prims.fmin.default)(_extreme_number("Less", minimum))
 
 
 @torch_op(_aten.clamp.default, _aten.clamp.Tensor)
@@ -184,14 +175,8 @@ def relu(x: Any) -> Any:
     return op.Relu(x) if basics.is_float(x) else maximum(x, 0)
 
 
-@torch_op(_aten.hardtanh.default)
-def hardtanh(x: Any, min_val: Any = -1, max_val: Any = 1) -> Any:
-    return clamp(x, min_val, max_val)
-
-
-@torch_op(_aten.relu6.default)
-def relu6(x: Any) -> Any:
-    return clamp(x, 0, 6)
+torch_op(_aten.hardtanh.default)(lambda x, min_val=-1, max_val=1: clamp(x, min_val, max_val))
+torch_op(_aten.relu6.default)(lambda x: clamp(x, 0, 6))
 
 
 @torch_op(_aten.sign.default, torch.ops.prims.sign.default)

@@ -22,7 +22,7 @@ from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _aten = torch.ops.aten
@@ -32,30 +32,15 @@ _MAX_PLACES = 1 << 14
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amin": "min", "amax": "max"}
 
 
-@torch_op(_aten.embedding.default)
-def embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:
-    return basics.registered(_aten.embedding.default)(weight, not_from_the_end(indices), padding_idx, scale_grad_by_freq, sparse)
+def _refusing(target: Any, place: int) -> Callable[..., Any]:
+    """Let the registry's function refuse negative indices in an argument."""
+    return lambda *args, **kwargs: basics.registered(target)(*args[:place], not_from_the_end(args[place]), *args[place + 1 :], **kwargs)
 
 
-@torch_op(_aten.index_select.default)
-def index_select(self: Any, dim: int, index: Any) -> Any:
-    return basics.registered(_aten.index_select.default)(self, dim, not_from_the_end(index))
-
-
-@torch_op(_aten.gather.default)
-def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
-    return basics.registered(_aten.gather.default)(self, dim, not_from_the_end(index), sparse_grad)
-
-
-@torch_op(_aten.take.default)
-def take(self: Any, index: Any) -> Any:
-    """`aten.take`, which counts from the end as ONNX does."""
-    return op.Gather(op.Reshape(self, op.Constant(value_ints=[-1])), index)
-
-
-@torch_op(_aten.scatter.src)
-def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
-    return _scattered(self, dim, index, src, "none")
+@torch_op(_aten.scatter.src, _aten.scatter.reduce)
+def scatter(self: Any, dim: int, index: Any, src: Any, reduce: str = "none") -> Any:
+    """`aten.scatter`, whose older form has its own names of reductions."""
+    return _scattered(self, dim, index, src, {"multiply": "mul"}.get(reduce, reduce))
 
 
 @torch_op(_aten.scatter_add.default)
@@ -63,24 +48,11 @@ def scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
     return _scattered(self, dim, index, src, "add")
 
 
-@torch_op(_aten.scatter.reduce)
-def scatter_by(self: Any, dim: int, index: Any, src: Any, reduce: str) -> Any:
-    """`aten.scatter.reduce`, the older form with its own names of reductions."""
-    return _scattered(self, dim, index, src, {"add": "add", "multiply": "mul"}[reduce])
-
-
-@torch_op(_aten.scatter.value)
-def scatter_value(self: Any, dim: int, index: Any, value: Any) -> Any:
-    """`aten.scatter.value`: one number in all places."""
+@torch_op(_aten.scatter.value, _aten.scatter.value_reduce)
+def scatter_value(self: Any, dim: int, index: Any, value: Any, reduce: str = "none") -> Any:
+    """`aten.scatter` with one number in all places."""
     src = basics.typed(op.Expand(basics.number(self, value), op.Shape(index)), int(self.dtype), index)
-    return scatter(self, dim, index, src)
-
-
-@torch_op(_aten.scatter.value_reduce)
-def scatter_value_by(self: Any, dim: int, index: Any, value: Any, reduce: str) -> Any:
-    """`aten.scatter.value_reduce`: the same with one number."""
-    src = basics.typed(op.Expand(basics.number(self, value), op.Shape(index)), int(self.dtype), index)
-    return scatter_by(self, dim, index, src, reduce)
+    return scatter(self, dim, index, src, reduce)
 
 
 @torch_op(_aten.scatter_reduce.two)
@@ -279,6 +251,10 @@ def _neutral(self: Any, reduce: str) -> float:
     return -torch.inf if info is None else info.min
 
 
+torch_op(_aten.embedding.default)(_refusing(_aten.embedding.default, 1))
+torch_op(_aten.index_select.default)(_refusing(_aten.index_select.default, 2))
+torch_op(_aten.gather.default)(_refusing(_aten.gather.default, 2))
+torch_op(_aten.take.default)(lambda x, index: op.Gather(op.Reshape(x, op.Constant(value_ints=[-1])), index))  # both count from the end
 torch_op(_aten.embedding_dense_backward.default)(basics.in_float32(embedding_dense_backward))
 
 

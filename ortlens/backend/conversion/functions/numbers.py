@@ -114,10 +114,6 @@ def _limits(x: Any) -> tuple[int, int]:
     return x.meta.get(LIMITS) or (_LEAST, _LARGEST) if basics.is_value(x) else (int(x), int(x))
 
 
-def _is_within(x: Any, bound: int) -> bool:
-    return all(-bound <= limit <= bound for limit in _limits(x))
-
-
 def _is_float(x: Any) -> bool:
     return basics.is_float(x) if basics.is_value(x) else isinstance(x, float)
 
@@ -196,11 +192,6 @@ def _is_past_64_bits(x: Any) -> Any:
     return op.Not(op.Less(op.Abs(x), _double(float(2**63 - 2**12))))
 
 
-@torch_op(operator.neg)
-def neg(x: Any) -> Any:
-    return op.Neg(x) if _is_float(x) else sub(0, x)
-
-
 @torch_op(operator.abs, builtins.abs)
 def absolute(x: Any) -> Any:
     if _is_float(x):
@@ -250,18 +241,6 @@ def power(x: Any, exponent: int) -> Any:
     return made
 
 
-@torch_op(operator.lshift)
-def lshift(x: Any, places: int) -> Any:
-    """`operator.lshift` by a constant."""
-    return mul(x, 1 << places)
-
-
-@torch_op(operator.rshift)
-def rshift(x: Any, places: int) -> Any:
-    """`operator.rshift` by a constant; rounds down."""
-    return floordiv(x, 1 << places)
-
-
 def _bitwise(of_ints: str, of_bools: str) -> Callable[..., Any]:
     def bitwise(x: Any, y: Any) -> Any:
         if _is_bool(x) and _is_bool(y):
@@ -270,11 +249,6 @@ def _bitwise(of_ints: str, of_bools: str) -> Callable[..., Any]:
         return getattr(op, of_ints)(_int(x), _int(y))
 
     return bitwise
-
-
-@torch_op(operator.invert)
-def invert(x: Any) -> Any:
-    return op.BitwiseNot(_int(x))
 
 
 @torch_op(operator.not_, torch.sym_not)
@@ -290,7 +264,7 @@ def _alike(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _as_exact_double(x: Any) -> Any:
-    if _is_float(x) or _is_within(x, _EXACT):
+    if _is_float(x) or all(-_EXACT <= limit <= _EXACT for limit in _limits(x)):
         return _double(x)
     x = _int(x)
     inside = op.And(op.LessOrEqual(x, _int(_EXACT)), op.GreaterOrEqual(x, _int(-_EXACT)))
@@ -305,18 +279,14 @@ def _comparison(name: str, *, negated: bool = False) -> Callable[..., Any]:
     return compare
 
 
-@torch_op(torch.sym_max, builtins.max)
-def largest(x: Any, y: Any) -> Any:
-    """`torch.sym_max`; ONNX Runtime's Max compares a part of the bits."""
-    x, y = _alike(x, y)
-    return op.Where(op.Greater(y, x), y, x)
+def _extreme(compare: str) -> Callable[..., Any]:
+    """Make a maximum or minimum: ONNX Runtime's Max and Min compare a part of the bits."""
 
+    def extreme(x: Any, y: Any) -> Any:
+        x, y = _alike(x, y)
+        return op.Where(getattr(op, compare)(y, x), y, x)
 
-@torch_op(torch.sym_min, builtins.min)
-def smallest(x: Any, y: Any) -> Any:
-    """`torch.sym_min`; see `largest`."""
-    x, y = _alike(x, y)
-    return op.Where(op.Less(y, x), y, x)
+    return extreme
 
 
 @torch_op(torch.sym_ite)
@@ -325,11 +295,6 @@ def choice(condition: Any, x: Any, y: Any) -> Any:
         x, y = (value if basics.is_value(value) else _constant(value, basics.BOOL) for value in (x, y))
         return op.Where(condition, x, y)
     return op.Where(condition, *_alike(x, y))
-
-
-@torch_op(torch.sym_sum)
-def total(items: Any) -> Any:
-    return functools.reduce(add, items, 0)
 
 
 @torch_op(operator.truediv)
@@ -354,11 +319,6 @@ def sqrt(x: Any) -> Any:
     """`math.sqrt`, which raises below zero."""
     x = _double(x)
     return op.Sqrt(basics.unless(op.Less(x, _double(0.0)), x))
-
-
-@torch_op(torch.sym_float)
-def to_float(x: Any) -> Any:
-    return op.Identity(_double(x))
 
 
 def _rounded(name: str) -> Callable[..., Any]:
@@ -392,9 +352,17 @@ def _is_whole(value: Any) -> bool:
 
 
 torch_op(operator.pos)(lambda x: op.Identity(x))  # noqa: PLW0108 - a method of an operator set has no signature of its own
+torch_op(operator.neg)(lambda x: op.Neg(x) if _is_float(x) else sub(0, x))
+torch_op(operator.lshift)(lambda x, places: mul(x, 1 << places))
+torch_op(operator.rshift)(lambda x, places: floordiv(x, 1 << places))
+torch_op(operator.invert)(lambda x: op.BitwiseNot(_int(x)))
+torch_op(torch.sym_sum)(lambda items: functools.reduce(add, items, 0))
+torch_op(torch.sym_float)(lambda x: op.Identity(_double(x)))
 torch_op(operator.and_)(_bitwise("BitwiseAnd", "And"))
 torch_op(operator.or_)(_bitwise("BitwiseOr", "Or"))
 torch_op(operator.xor)(_bitwise("BitwiseXor", "Xor"))
+torch_op(torch.sym_max, builtins.max)(_extreme("Greater"))
+torch_op(torch.sym_min, builtins.min)(_extreme("Less"))
 torch_op(operator.eq)(_comparison("Equal"))
 torch_op(operator.ne)(_comparison("Equal", negated=True))
 torch_op(operator.lt)(_comparison("Less"))
