@@ -209,7 +209,6 @@ class OrtBackend:
 
 
 def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None, phase: Phase, reason: str) -> None:
-    """Report a graph that stays in PyTorch as Dynamo recorded it."""
     if recorder is None:
         return
     from ortlens import _torch

@@ -126,13 +126,11 @@ class CompileContext:
         return self.reporter.session_made(runner, info, dumped)
 
     def _run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
-        """Report a run that ONNX Runtime failed and PyTorch did not."""
         self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
         if self.reporter is not None and verdict == "partition lost":
             self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
 
     def _session_dropped(self, runner: PartitionRunner) -> None:
-        """Report a session that was dropped because many others were used since."""
         if self.reporter is not None:
             self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
 

@@ -207,7 +207,6 @@ def block_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _places(tensor: torch.Tensor) -> list[int]:
-    """Return the addresses of the elements."""
     places = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = places.unsqueeze(-1) + torch.arange(size) * stride

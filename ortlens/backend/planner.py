@@ -101,10 +101,6 @@ class Planner:
         views = self._lowered.views
         return self._lowered.phase == "inference" and (views is None or views.new_values_first) and not self._context.deployed
 
-    def _updates(self, partition: extraction.Partition) -> dict[int, int]:
-        """Find the inputs that a partition may update in place."""
-        return in_place.updates_of(partition, self._lowered.mutated, self.plan) if self._updates_in_place() else {}
-
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """Return the inputs that are parameters or buffers."""
         placeholders = self.promoted.graph.find_nodes(op="placeholder")
@@ -146,7 +142,7 @@ class Planner:
             inference=inference,
             alternates=not inference or self.plan.partition_count > 1 or bool(eager_nodes(self.plan)),
             work=work_of(partition.nodes),
-            updates=self._updates(partition),
+            updates=(in_place.updates_of(partition, self._lowered.mutated, self.plan) if self._updates_in_place() else {}),
             cached=hit,
             trials=self._context.trials,
         )
@@ -186,7 +182,6 @@ class Planner:
         return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized, "outputs": names})
 
     def _optimized(self, partition: extraction.Partition, model: ir.Model) -> tuple[ir.Model, bool]:
-        """Optimise a model; tells whether that succeeded."""
         if self._context.dry_run:
             return model, False
         try:

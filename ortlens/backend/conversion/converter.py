@@ -68,8 +68,6 @@ def onnx_from_partition(
 
 
 class _Converter:
-    """State of one conversion."""
-
     def __init__(self, module: torch.fx.GraphModule, registry: Any, name: str, narrow: Collection[torch.dtype]) -> None:
         self._module = upcasting.in_float32(module, narrow)
         self._narrow = narrow
@@ -106,7 +104,6 @@ class _Converter:
         self.model.graph.inputs.append(value)
 
     def _cast(self, value: ir.Value, to: torch.dtype, name: str, role: str) -> ir.Value:
-        """Convert a value of an FX node that is computed in another type than PyTorch's."""
         output = self._recorder.symbolic(f"{name}.cast_{role}")
         self.model.graph.append(upcasting.cast(value, to, output, f"{name}/Cast_{role}"))
         return output
@@ -178,7 +175,6 @@ class _Converter:
         self._values[node.name] = outputs
 
     def _name_output(self, output: Any, name: str, item: Any, *, typed: bool = True) -> None:
-        """Name and type a value, unless the function returned one of its inputs."""
         if isinstance(output, ir.Value) and output.producer() is not None and id(output) not in self._named:
             self._named.add(id(output))
             output.name = name

@@ -68,7 +68,7 @@ def _readings(node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
         return
     for reader, place in _reached(node):
         read = reader.inputs[place]
-        if read is not None and _is_computed_half(read):
+        if read is not None and (read.producer() is not None and read.dtype in _HALF_OR_UNKNOWN):
             yield reader, place, read
 
 
@@ -101,10 +101,6 @@ def _of_one_operator(one: ir.Node, other: ir.Node) -> bool:
     return one.metadata_props.get(FX_NODE_KEY) == other.metadata_props.get(FX_NODE_KEY)
 
 
-def _is_computed_half(value: ir.Value) -> bool:
-    return value.producer() is not None and value.dtype in _HALF_OR_UNKNOWN
-
-
 def _made_type(cast: ir.Node) -> ir.DataType:
     return ir.DataType(cast.attributes["to"].as_int())
 
@@ -119,7 +115,6 @@ def _rounded(value: ir.Value, axis: ir.Value, place: ir.Value) -> ir.Value:
 
 
 def _constant(graph: ir.Graph, name: str, value: list[int] | int) -> ir.Value:
-    """Make a constant of the model when it is first needed."""
     if name not in graph.initializers:
         graph.register_initializer(ir.Value(name=name, const_value=ir.tensor(value, dtype=ir.DataType.INT64, name=name)))
     return graph.initializers[name]

@@ -76,7 +76,6 @@ def _constant(value: ir.Value | None) -> Any:
 
 
 def _static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the sizes of a value, if all are known."""
     if value is None or value.shape is None:
         return None
     sizes = tuple(size for size in value.shape if isinstance(size, int))

@@ -77,25 +77,9 @@ def _rounds_numbers_to(node: torch.fx.Node, narrow: Collection[torch.dtype]) -> 
 
 @functools.cache
 def _rounding_numbers() -> frozenset[Any]:
-    aten = torch.ops.aten
-    comparisons = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
-    return frozenset(
-        {
-            *comparisons,
-            aten.add,
-            aten.addr,
-            aten.sub,
-            aten.rsub,
-            aten.pow,
-            aten.remainder,
-            aten.fmod,
-            aten.full,
-            aten.full_like,
-            aten.logit,
-            aten.xlogy,
-            aten.special_xlog1py,
-        }
-    )
+    comparisons = ("eq", "ne", "lt", "le", "gt", "ge")
+    others = ("add", "addr", "sub", "rsub", "pow", "remainder", "fmod", "full", "full_like", "logit", "xlogy", "special_xlog1py")
+    return frozenset(getattr(torch.ops.aten, name) for name in (*comparisons, *others))
 
 
 def _rounded_argument(argument: Any, *, dtype: torch.dtype) -> Any:

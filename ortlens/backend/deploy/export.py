@@ -216,7 +216,6 @@ def _look_up(outer: str, given: Mapping[str, StoredWeight], aliases: Sequence[fr
 
 
 def _names_of(outer: str, aliases: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return all names of a weight, including this one."""
     return next((names for names in aliases if outer in names), frozenset({outer}))
 
 
@@ -404,7 +403,6 @@ def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None)
 
 
 def _refers_to(target: pathlib.Path, name: str) -> bool:
-    """Tell whether an existing model stores weights in a file of this name."""
     if not target.is_file():
         return False
     try:

@@ -112,7 +112,6 @@ def _refuse_dtypes(frozen: Frozen) -> None:
 
 
 def _is_plain(value: object) -> bool:
-    """Tell whether JSON holds a value as it is."""
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 
@@ -124,7 +123,6 @@ def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict
 
 
 def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Tell where each input of the model comes from."""
     leaf = itertools.count()
     sources = [
         {"leaf": next(leaf)} if spec.kind is InputKind.USER_INPUT else {"state": str(spec.target)}
@@ -191,7 +189,6 @@ _FUNCTIONS = {
 
 
 def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
-    """Convert the guards of tracing to JSON, each with its text."""
     places = {}
     for place, name in enumerate(leaves):
         base, bracket, rest = name.partition("[")

@@ -278,8 +278,6 @@ class FrozenSteps:
 
 
 class _Part:
-    """A partition with a function that runs it."""
-
     def __init__(self, partition: Partition, run: Callable[..., tuple[Any, ...]]) -> None:
         self.partition = partition
         self.run = run
@@ -307,17 +305,14 @@ def in_copies(*values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _taking(run: Callable[[list[Any]], list[Any]], places: Sequence[int]) -> Callable[[list[Any]], list[Any]]:
-    """Make the same function take more arguments."""
     return lambda args: run([args[place] for place in places])
 
 
 def _without(run: Callable[..., tuple[Any, ...]], places: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
-    """Make the same function take all inputs of a partition."""
     return lambda *args: run(*[args[place] for place in places])
 
 
 def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, Input]]:
-    """List the inputs of a partition that calls pass: all but weights."""
     weights = runner.weight_nodes()
     items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
     return [(node, item) for node, item in items if node not in weights]

@@ -125,7 +125,6 @@ def parameters_source(target: Callable[..., Any] | ExportedProgram) -> Callable[
 
 
 def _open_sizes(tree: Any) -> Any:
-    """Leave open all sizes of all tensors, as far as PyTorch finds that they may vary."""
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]  # torch has no annotations here
     for tensor in _torch.tensors_of(tree):
         shapes[tensor] = dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO)

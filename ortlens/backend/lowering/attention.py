@@ -345,7 +345,6 @@ def _reshaped(like: torch.fx.Node, node: Any, sizes: Sequence[_Size]) -> torch.f
 
 
 def _size(of: torch.fx.Node, dim: int, factor: int) -> torch.fx.Node:
-    """Make a node for a varying size."""
     size = of.graph.call_function(_aten.sym_size.int, (of, dim))
     size.meta = {"val": of.meta["val"].shape[dim]}
     if factor == 1:

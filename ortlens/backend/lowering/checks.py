@@ -55,7 +55,7 @@ def may_raise(node: torch.fx.Node) -> bool:
         return False
     if any(_torch.depends_on_data(source.meta.get("val")) for source in node.all_input_nodes):
         return True
-    if base_of(node) is not None or _is_arithmetic(node):
+    if base_of(node) is not None or isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.name in _NEVER_RAISE:
@@ -79,11 +79,6 @@ def _without_dropout(node: torch.fx.Node) -> bool:
             given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
             return isinstance(given, (int, float)) and given == 0
     return False
-
-
-def _is_arithmetic(node: torch.fx.Node) -> bool:
-    """Tell whether a node computes a number from sizes, which guards have checked."""
-    return isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _is_floating(node: torch.fx.Node) -> bool:

@@ -129,8 +129,6 @@ class DynamoGraph:
             raise error from None
 
     def _compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-        """Make the compiler that AOTAutograd calls for one phase."""
-
         def compile_phase(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
             try:
                 return self._compiled(module, phase)
@@ -209,7 +207,6 @@ def _with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Ca
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Tell whether two example values belong to the same input."""
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
     # As text: to compare symbolic sizes themselves would add guards.
     return both and layout_text(first) == layout_text(second)

@@ -45,18 +45,10 @@ class CompiledProgram:
         on_failure: Callable[[str, str, Exception], None] | None = None,
         assumptions_of: Callable[..., Any] | None = None,
     ) -> None:
-        """Decompose and compile.
+        """Decompose and compile, but for `custom_targets`, for which the user has functions.
 
-        Args:
-            program: As `torch.export.export` or `torch.export.load` returns it.
-            compile_graph: Compiles an ATen graph to a boxed function.
-            decompositions: The backend's: op overload -> function.
-            custom_targets: Operators that are not decomposed because the user gave functions for them.
-            on_failure: Reports that the program could not be decomposed and is compiled as it is; None to raise.
-            assumptions_of: Makes the check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
-
-        Raises:
-            UsageError: The program takes something that is neither a tensor nor a plain value.
+        `on_failure` reports that the program could not be decomposed and is compiled as it is; None to raise. `assumptions_of` makes the
+        check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
         """
         program = _torch.with_renamed_guards(program)
         self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
@@ -74,18 +66,7 @@ class CompiledProgram:
             self._memory = assumptions_of(program, written=written, state=state, names=names, remedy=remedy)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program.
-
-        Args:
-            *args: As `program.module()` takes them.
-            **kwargs: Likewise, in any order.
-
-        Returns:
-            What `program.module()` returns, in the same structure, without gradients.
-
-        Raises:
-            UsageError: The arguments share memory, or lie in memory, in a way that the program was not exported for.
-        """
+        """Run the program; raise UsageError for arguments that lie in memory in a way that it was not exported for."""
         flat = list(_torch.exported_inputs(self._program, args, kwargs))
         leaves = [flat[place] for place in self._user_inputs]
         if self._guards is not None:
@@ -136,7 +117,7 @@ def lower_program(
         compile_id=None,
         op_count=count_ops(program.graph_module),
         aot_ns=aot_ns,
-        input_names=tuple(_input_name(spec) for spec in inputs),
+        input_names=tuple(str(spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target) for spec in inputs),
         output_names=tuple(_output_name(spec, place) for place, spec in enumerate(outputs)),
         views=without_returned_views(made.graph_module, user, mutated, parts=gaps),
         mutated=mutated if updates_in_place else (),
@@ -315,10 +296,6 @@ def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[...,
         return (own if written_out else torchs)(query, *args, **kwargs)
 
     return attention
-
-
-def _input_name(spec: Any) -> str:
-    return str(spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target)
 
 
 def _output_name(spec: Any, place: int) -> str:

@@ -27,29 +27,16 @@ _CHANNELS_LAST = ((0, 2, 3, 1), (0, 2, 3, 4, 1))
 _BATCH_NORMS = tuple(
     getattr(getattr(_aten, name), overload)
     for name in (
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_functional",
-        "_native_batch_norm_legit_no_training",
-        "_batch_norm_with_update",
-        "_batch_norm_with_update_functional",
-        "_batch_norm_no_update",
+        *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
+        *("_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional", "_batch_norm_no_update"),
     )
     for overload in getattr(_aten, name).overloads()
     if not overload.endswith("out")
 )
 _OF_TWO = (
-    _aten.copysign.Tensor,
-    _aten.div.Tensor_mode,
-    _aten.floor_divide.default,
-    _aten.heaviside.default,
-    _aten.logaddexp.default,
-    _aten.logaddexp2.default,
-    _aten.logical_and.default,
-    _aten.logical_or.default,
-    _aten.logical_xor.default,
-    _aten.native_dropout_backward.default,
-    _aten.xlogy.Tensor,
+    *(_aten.copysign.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default, _aten.heaviside.default, _aten.logaddexp.default),
+    *(_aten.logaddexp2.default, _aten.logical_and.default, _aten.logical_or.default, _aten.logical_xor.default),
+    *(_aten.native_dropout_backward.default, _aten.xlogy.Tensor),
 )
 """Their kernels lay out the result as that of a sum, whose shape function is right."""
 
@@ -129,7 +116,6 @@ def _of_two(target: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _of_contiguous(target: Any, *args: Any, **kwargs: Any) -> Any:
-    """Apply the operator to contiguous copies."""
     if all(map(_is_plain, args)):
         return NotImplemented
     return target(*(value if _is_plain(value) else _contiguous(value) for value in args), **kwargs)

@@ -214,13 +214,11 @@ def _frozen(value: Any, number: dict[torch.fx.Node, int]) -> Hashable | None:
 
 
 def _made(node: torch.fx.Node) -> tuple[str, ...]:
-    """Describe how what a node makes is typed and laid out."""
     value = node.meta.get("val")
     return tuple(map(provenance.layout_text, provenance.tensors_in(value)))
 
 
 def _makes_a_value(node: torch.fx.Node) -> bool:
-    """Tell whether a node makes tensors of its own."""
     return base_of(node) is None and next(provenance.tensors_in(node.meta.get("val")), None) is not None
 
 

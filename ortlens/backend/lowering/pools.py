@@ -122,7 +122,6 @@ def _spread(grad: torch.Tensor, tensor: torch.Tensor, windows: list[int], steps:
 
 
 def _counts(grad: torch.Tensor, dim: int, form: tuple[int, int, int], size: int, *, padded: bool) -> torch.Tensor | int:
-    """Count the elements that each window of an average pool takes into account."""
     window, step, pad = form
     starts = [place * step - pad for place in range(grad.shape[dim])]
     ends = [min(start + window, size + pad) for start in starts]

@@ -91,7 +91,6 @@ def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:
 
 
 def _window(node: torch.fx.Node) -> tuple[Sequence[Any], Sequence[Any], Any]:
-    """Return the sizes, strides and offset of a call; no offset means that of the tensor."""
     arguments: Any = node.args
     _, size, stride, *offset = arguments
     return size, stride, offset[0] if offset else node.kwargs.get("storage_offset")

@@ -215,7 +215,6 @@ def _compare_rounded(node: torch.fx.Node) -> None:
 
 
 def _convert_operands(node: torch.fx.Node, dtype: torch.dtype) -> None:
-    """Convert the tensors that a node reads."""
     with node.graph.inserting_before(node):
         for source in node.all_input_nodes:
             if _is_tensor(source) and source.meta["val"].dtype is not dtype:
@@ -250,7 +249,6 @@ def make_tensors_of_numbers(graph: torch.fx.Graph) -> None:
 
 
 def _symbol(value: object) -> object | None:
-    """Return the symbol that a size is, without an offset or factor."""
     term = _torch.scaled_term(value)
     return term[0] if term is not None and term[1:] == (0, 1) else None
 

@@ -116,7 +116,6 @@ def _has_large_indices(call: Call) -> bool:
 
 
 def _adds_rows(call: Call) -> bool:
-    """Tell whether an operator adds many numbers at indices, row by row."""
     node = call.node
     if node.target not in _SUMS or (node.target in (_aten.scatter_add.default, _aten.scatter_reduce.two) and not _has_row_index(node)):
         return False

@@ -70,7 +70,6 @@ def kind_of(node: torch.fx.Node) -> NodeKind:
 
 
 def _without_function(name: str) -> Verdict:
-    """Explain why an operator stays in PyTorch that no ONNX function is known for."""
     if name.startswith(_PACKED):
         text = "only PyTorch knows the layout of its 4-bit weights; those of torchao's IntxWeightOnlyConfig run in ONNX Runtime"
         return Verdict(supported=False, code="policy", reason=f"{name} stays in PyTorch on purpose: {text}")
@@ -301,7 +300,6 @@ def _values_at(node: torch.fx.Node) -> list[Any]:
 
 
 def _tensors_of(node: torch.fx.Node) -> list[Any]:
-    """Return the tensors that a node reads and computes."""
     found = list(provenance.tensors_in(node.meta.get("val")))
     for source in node.all_input_nodes:
         found.extend(provenance.tensors_in(source.meta.get("val")))

@@ -69,7 +69,6 @@ def _reads_index(call: Call) -> bool:
 
 
 def _reads(outputs: range, call: Call) -> str | None:
-    """Describe the first of some outputs that a graph reads."""
     read = {user.args[1] for user in call.node.users if user.target is operator.getitem}
     return next((f"does not compute output {place}, which this graph reads" for place in outputs if place in read), None)
 

@@ -16,7 +16,7 @@ from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import onnx
     import torch.fx
@@ -128,7 +128,6 @@ def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
 
 
 def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """List the items of the tuple that a node makes, and of tuples within it."""
     items = [user for user in node.users if kind_of(user) is NodeKind.TUPLE]
     return [found for item in items for found in (item, *_items_of(item))]
 
@@ -281,43 +280,4 @@ def failure_finding(rule: str, title: str, error: Exception) -> r.Finding:
         evidence=f"{type(error).__name__}: {error}"[:2000],
         hazard=hazard,
         mitigation=mitigation,
-    )
-
-
-def provider_finding(requested: list[str], used: tuple[str, ...]) -> r.Finding:
-    """Return the finding about requested execution providers that ONNX Runtime did not register for a session."""
-    return r.Finding(
-        rule="provider_fallback",
-        severity="warning",
-        title=f"{', '.join(requested)} is not in use; the model runs on {', '.join(used) or 'nothing'}",
-        evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
-        hazard="The model may run on a slower device than you expect.",
-        mitigation="Install the build of ONNX Runtime that includes the provider, with its libraries; `ortlens doctor` lists them.",
-    )
-
-
-def dropped_finding(partition_id: str, kept: int) -> r.Finding:
-    """Return the finding about a partition that meets more combinations of sizes than it keeps sessions for."""
-    return r.Finding(
-        rule="session_dropped",
-        subject=partition_id,
-        severity="warning",
-        title=f"{partition_id} met more than {kept} combinations of sizes; the least recently used session is dropped for each new one",
-        evidence=f"dynamic_shapes=False makes a session per combination of sizes; a partition keeps {kept}",
-        hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
-        mitigation="Leave dynamic_shapes out: one session then serves all sizes. Or pad inputs to fewer sizes.",
-    )
-
-
-def unseen_finding(partition_id: str, title: str, names: Sequence[str]) -> r.Finding:
-    """Return the finding about changed weights that earlier calls may have missed."""
-    return r.Finding(
-        rule="uncounted_write",
-        subject=partition_id,
-        severity="warning",
-        title=title,
-        evidence=f"inputs of {partition_id}: {', '.join(names)}; the bytes of weights above 4 KiB are compared in turn, a window per call",
-        hazard="Calls between the write and now may have returned results of the previous values.",
-        mitigation="Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it. "
-        "Or set freeze_weights=False.",
     )

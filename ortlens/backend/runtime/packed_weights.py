@@ -377,7 +377,6 @@ class _Writer:
 
 
 def _spread(values: torch.Tensor, product: _Product) -> torch.Tensor:
-    """Spread values to one per block, [out, blocks]."""
     out = product.matrix.shape[0]
     per_row = (values if values.numel() > 1 else values.expand(out)).reshape(out, -1)
     return per_row.repeat_interleave(product.blocks // per_row.shape[1], dim=1)

@@ -46,7 +46,7 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
     return [
         *_WRONG_OPTIMIZERS,
         *(() if _epsilons_are_constant(model) and not _widens_what_is_normalised(model) else _NORM_OPTIMIZERS),
-        *(_DOUBLE_OPTIMIZERS if _has_doubles(model) else ()),
+        *(_DOUBLE_OPTIMIZERS if (onnx.TensorProto.DOUBLE in _element_types(model.graph)) else ()),
         *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
         *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
         *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
@@ -88,11 +88,6 @@ def _known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
         dims = value.type.tensor_type.shape.dim
         sizes[value.name] = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
     return sizes
-
-
-def _has_doubles(model: onnx.ModelProto) -> bool:
-    """Tell whether the model computes with float64: it gets them, holds them, or converts to them."""
-    return onnx.TensorProto.DOUBLE in _element_types(model.graph)
 
 
 def _element_types(graph: onnx.GraphProto) -> Iterator[int]:

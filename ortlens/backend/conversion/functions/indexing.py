@@ -218,7 +218,6 @@ def not_from_the_end(index: Any) -> Any:
 
 
 def _touched(self: Any, dim: int, index: Any) -> Any:
-    """Mark where an index points."""
     nowhere = basics.typed(op.Expand(op.Constant(value_int=0), op.Shape(self)), basics.INT64, self)
     ones = basics.typed(op.Expand(op.Constant(value_int=1), op.Shape(index)), basics.INT64, index)
     return op.Cast(_scattered(nowhere, dim, index, ones, "none"), to=basics.BOOL)

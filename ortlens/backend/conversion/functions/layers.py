@@ -281,7 +281,6 @@ def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
 
 
 def _scaled(value: Any, factor: Any, like: Any) -> Any:
-    """Multiply by a number, in the element type of `like`."""
     return value if not basics.is_value(factor) and factor == 1 else op.Mul(value, basics.number(like, factor))
 
 

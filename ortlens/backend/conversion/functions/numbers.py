@@ -51,7 +51,6 @@ def _bounds(expr: Any, known: Mapping[Any, Any]) -> tuple[int, int] | None:
 
 
 def _is_finite(limit: Any) -> bool:
-    """Tell whether a limit is a number, and not infinite."""
     return bool(getattr(limit, "is_Integer", isinstance(limit, int)))
 
 
@@ -140,7 +139,6 @@ def _double(x: Any) -> Any:
 
 
 def _typed(made: Any, limits: tuple[int, int] | None) -> Any:
-    """Set the type of an int that a function made, and what it can be."""
     made.dtype, made.shape = ir.DataType.INT64, ir.Shape([])
     made.meta[LIMITS] = limits
     return made

@@ -53,7 +53,6 @@ def _roundings(size: Any, extent: int, step: int, pad: int) -> set[bool]:
 
 
 def _each(value: Any, many: int) -> list[Any]:
-    """Return one number per dimension."""
     numbers = [value] if isinstance(value, int) else list(value)
     return numbers * many if len(numbers) == 1 else numbers
 
@@ -109,7 +108,6 @@ def _place_of(x: Any, place: Any, registered: Callable[..., Any], window: dict[s
 
 
 def _is_rectified(x: Any) -> bool:
-    """Tell whether a value is known to have no negative elements."""
     made = x.producer()
     return made is not None and made.op_type == "Relu"
 
@@ -145,8 +143,6 @@ def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
 
 
 def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
-    """Make an average pool whose divisor may be given."""
-
     def average_pool(
         x: Any,
         kernel_size: Any,
@@ -220,7 +216,6 @@ def _padded(x: Any, window: dict[str, Any]) -> Any:
 
 
 def _window(dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    """Describe a window as keyword arguments, with one number per dimension."""
     return {
         "kernel_size": _each(kernel_size, dims),
         "stride": _each(stride, dims) if stride else _each(kernel_size, dims),

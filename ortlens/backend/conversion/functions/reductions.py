@@ -43,7 +43,6 @@ def _count(x: Any, axes: Sequence[int] | None) -> int | None:
 
 
 def _cast(x: Any, dtype: int) -> Any:
-    """Convert before reducing, as PyTorch does."""
     if dtype in (-1, int(x.dtype)):
         return x
     return basics.typed(op.Cast(x, to=dtype), dtype, x)
@@ -172,7 +171,6 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any
 
 
 def _number_of(x: Any, axes: Sequence[int] | None) -> Any:
-    """Compute how many elements make one result, in the type of `x`."""
     count = _count(x, axes)
     if count is not None:
         return basics.number(x, count)
@@ -209,7 +207,6 @@ def _var_mean(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any,
 
 
 def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
-    """Compute the number of elements less the correction, at least 0."""
     count = _count(x, axes)
     if count is not None and not basics.is_value(correction):
         return basics.number(x, float(max(count - correction, 0)))

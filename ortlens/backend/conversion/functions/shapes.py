@@ -262,7 +262,6 @@ def _type_like(tensor: Any, dtype: Any) -> Any:
 
 
 def _number(value: Any, dtype: Any) -> Any:
-    """Make a number in an element type, without a detour through float32."""
     if basics.is_value(value):
         return op.Cast(value, to=int(dtype))
     exact = bool(value) if int(dtype) == basics.BOOL else value if int(dtype) in basics.FLOATS else int(value)

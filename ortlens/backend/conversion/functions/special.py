@@ -199,7 +199,6 @@ def _turned(wide: Any) -> Any:
 
 
 def _asymptotic(x: Any, like: Any) -> Any:
-    """Compute digamma of numbers from 7 on."""
     inverse = op.Div(basics.number(like, 1.0), x)
     square = op.Mul(inverse, inverse)
     series = op.Mul(square, _polynomial(square, _BERNOULLI, like))
