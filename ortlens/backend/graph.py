@@ -19,7 +19,7 @@ from ortlens.backend.cache import whole_graph
 from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.entry import is_for_the_user
-from ortlens.backend.lowering.returned_views import resolving
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
 from ortlens.backend.partitioning.exclusions import lacks_kernel
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.planner import MAX_PLANS, Planner, model_key
@@ -83,13 +83,11 @@ class CompiledGraph:
 
     def placeholders(self) -> list[torch.fx.Node]:
         """List the inputs of the graph, in order."""
-        return list(self.promoted.graph.find_nodes(op="placeholder"))
+        return inputs_of(self.promoted.graph)
 
     def output_nodes(self) -> list[Any]:
         """List the outputs of the graph: nodes, and constants as they are."""
-        output = next(node for node in self.promoted.graph.nodes if node.op == "output")
-        returned: Any = output.args[0]
-        return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+        return outputs_of(self.promoted.graph)
 
     def outer_input_names(self) -> list[str]:
         """Name the inputs of a deployed model: as the user does if that is known and distinct, else as the nodes."""

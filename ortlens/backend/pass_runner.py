@@ -28,21 +28,13 @@ class Condition(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """A change of a graph, and its contract.
+    """A change of a graph, and its contract."""
 
-    Attributes:
-        name: Appears in the error when the pass fails.
-        run: Changes the graph that it takes and returns None, or returns another graph.
-        requires: What must be true of the graph before it.
-        ensures: What is true afterwards.
-        invalidates: What may no longer be true.
-    """
-
-    name: str
-    run: Callable[[Any], Any]
-    requires: Collection[Condition] = ()
-    ensures: Collection[Condition] = ()
-    invalidates: Collection[Condition] = ()
+    name: str  # appears in the error when the pass fails
+    run: Callable[[Any], Any]  # changes the graph that it takes and returns None, or returns another graph
+    requires: Collection[Condition] = ()  # what must be true of the graph before it
+    ensures: Collection[Condition] = ()  # what is true afterwards
+    invalidates: Collection[Condition] = ()  # what may no longer be true
 
 
 class PassError(Exception):

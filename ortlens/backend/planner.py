@@ -15,6 +15,7 @@ from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.error_text import short_text
 from ortlens.backend.lowering import passes
+from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.options import registered_ops
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.exclusions import Exclusions
@@ -103,8 +104,7 @@ class Planner:
 
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """Return the inputs that are parameters or buffers."""
-        placeholders = self.promoted.graph.find_nodes(op="placeholder")
-        return frozenset(node for place, node in enumerate(placeholders) if place in self._lowered.static_inputs)
+        return frozenset(node for place, node in enumerate(inputs_of(self.promoted.graph)) if place in self._lowered.static_inputs)
 
     def _partitioned(self) -> list[extraction.Partition]:
         started = time.perf_counter_ns()

@@ -43,18 +43,13 @@ class NodeFailures(Exception):  # noqa: N818 - carries several failures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """An ONNX model and what is needed to use its outputs.
+    """An ONNX model and what is needed to use its outputs."""
 
-    Attributes:
-        model: The model; every tensor on the partition's boundary is an input or an output.
-        output_permutations: For each output, the order of its dimensions in memory if PyTorch expects a permuted layout: the
-            model's output is the tensor permuted so that it is contiguous. None for a contiguous output.
-        output_types: A fake value with the element type and shape of each output.
-    """
-
-    model: ir.Model
+    model: ir.Model  # the model; every tensor on the partition's boundary is an input or an output
+    # For each output, the order of its dimensions in memory if PyTorch expects a permuted layout: the model's output is the tensor permuted
+    # so that it is contiguous. None for a contiguous output.
     output_permutations: tuple[tuple[int, ...] | None, ...]
-    output_types: tuple[Any, ...]
+    output_types: tuple[Any, ...]  # A fake value with the element type and shape of each output
 
 
 def onnx_from_partition(

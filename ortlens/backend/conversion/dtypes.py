@@ -10,15 +10,10 @@ if TYPE_CHECKING:
 
 
 class ElementType(NamedTuple):
-    """An element type in ONNX and in signatures.
+    """An element type in ONNX and in signatures."""
 
-    Attributes:
-        onnx: Number in `onnx.TensorProto.DataType`.
-        short: Name in signatures, such as `f32`.
-    """
-
-    onnx: int
-    short: str
+    onnx: int  # number in `onnx.TensorProto.DataType`
+    short: str  # name in signatures, such as `f32`
 
 
 @functools.cache

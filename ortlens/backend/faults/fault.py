@@ -32,43 +32,24 @@ _RAISED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        name: Unique.
-        culprit: The optimizer of ONNX Runtime, as `disabled_optimizers` names it, or the ONNX operator whose kernel is wrong.
-        form: When it happens.
-        avoided: The file below `ortlens/backend` that avoids it, and how; empty if nothing does.
-        graph: The graph of a model that shows it, in ONNX's text format.
-        inputs: The inputs of the model, by name.
-        expected: The right outputs, in order.
-        kind: What the culprit is.
-        first: The oldest supported version in which it was seen.
-        last: The newest one; None if the newest measured version has it, too.
-        issue: Of ONNX Runtime, such as `microsoft/onnxruntime#1`; empty if none is known.
-        rtol: Relative error that is allowed per element; 0 compares exactly, NaN with NaN.
-        opset: Of the model.
-        relatives: Optimizers that do the same as the culprit, in other versions or when it is disabled.
-        crashes: Whether the wrong outcome is that the process ends; a version that raises instead does not have the fault.
-        raises: Whether the wrong outcome is an exception.
-    """
-
-    name: str
-    culprit: str
-    form: str
-    avoided: tuple[str, str] | tuple[()]
-    graph: str
-    inputs: Mapping[str, np.ndarray[Any, Any]]
-    expected: Callable[[], Sequence[np.ndarray[Any, Any]]]
-    kind: Literal["rewrite", "kernel"] = "kernel"
-    first: str = "1.23.0"
-    last: str | None = None
-    issue: str = ""
-    rtol: float = 0.0
-    opset: int = 18
-    relatives: tuple[str, ...] = ()
-    crashes: bool = False
-    raises: bool = False
+    name: str  # unique
+    culprit: str  # the optimizer of ONNX Runtime, as `disabled_optimizers` names it, or the ONNX operator whose kernel is wrong
+    form: str  # when it happens
+    avoided: tuple[str, str] | tuple[()]  # the file below `ortlens/backend` that avoids it, and how; empty if nothing does
+    graph: str  # the graph of a model that shows it, in ONNX's text format
+    inputs: Mapping[str, np.ndarray[Any, Any]]  # the inputs of the model, by name
+    expected: Callable[[], Sequence[np.ndarray[Any, Any]]]  # the right outputs, in order
+    kind: Literal["rewrite", "kernel"] = "kernel"  # what the culprit is
+    first: str = "1.23.0"  # the oldest supported version in which it was seen
+    last: str | None = None  # the newest one; None if the newest measured version has it, too
+    issue: str = ""  # of ONNX Runtime, such as `microsoft/onnxruntime#1`; empty if none is known
+    rtol: float = 0.0  # relative error that is allowed per element; 0 compares exactly, NaN with NaN
+    opset: int = 18  # of the model
+    relatives: tuple[str, ...] = ()  # optimizers that do the same as the culprit, in other versions or when it is disabled
+    crashes: bool = False  # whether the wrong outcome is that the process ends; a version that raises instead does not have the fault
+    raises: bool = False  # whether the wrong outcome is an exception
 
     def covers(self, version: str) -> bool:
         """Tell whether a version is in the range in which the fault was seen; one newer than all measured counts as the newest."""

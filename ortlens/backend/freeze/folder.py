@@ -20,6 +20,7 @@ from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
@@ -103,9 +104,8 @@ def _refuse_dtypes(frozen: Frozen) -> None:
         if isinstance(leaf, ConstantLeaf) and not _is_plain(leaf.value):
             raise UsageError(f"{leaf.name} is {leaf.value!r}, which a manifest cannot hold")
     program = frozen.steps.program
-    (output,) = program.graph.find_nodes(op="output")
-    inputs = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
-    nodes = [*output.args[0], *(node for node, spec in inputs if spec.kind is InputKind.USER_INPUT)]
+    inputs = zip(inputs_of(program.graph), program.graph_signature.input_specs, strict=True)
+    nodes = [*outputs_of(program.graph), *(node for node, spec in inputs if spec.kind is InputKind.USER_INPUT)]
     values = [*(node.meta["val"] for node in nodes if isinstance(node, torch.fx.Node)), *frozen.state.values()]
     if any(isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 for value in values):
         raise UsageError("arguments, results and state must not be bfloat16, which numpy does not have; cast them inside the model")

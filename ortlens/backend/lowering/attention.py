@@ -266,17 +266,11 @@ _HEADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Repeated:
-    """Matrices that are repeated for each query head of a group.
+    """Matrices that are repeated for each query head of a group."""
 
-    Attributes:
-        source: (batch, head, row, feature), each head once.
-        count: How many query heads share a head.
-        transposed: Whether the product reads (feature, row).
-    """
-
-    source: torch.fx.Node
-    count: int
-    transposed: bool
+    source: torch.fx.Node  # (batch, head, row, feature), each head once
+    count: int  # how many query heads share a head
+    transposed: bool  # whether the product reads (feature, row)
 
 
 def multiply_by_group(graph: torch.fx.Graph) -> None:

@@ -24,7 +24,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering import checks, provenance
-from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.lowering.returned_views import base_of, inputs_of, outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
@@ -53,8 +53,7 @@ def session_writes(module: torch.fx.GraphModule, mutated: Sequence[int], except_
 
     Each puts rows at one index into an input that nothing else reads, and nothing shares its result.
     """
-    placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
-    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    placeholders, returned = inputs_of(module.graph), outputs_of(module.graph)
     found = []
     for place, value in zip(mutated, returned, strict=False):
         buffer, meta = placeholders[place], placeholders[place].meta["val"]
@@ -85,8 +84,7 @@ def write_in_place(
     """
     _drop_whole_slices(module.graph)
     module.graph.eliminate_dead_code()
-    placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
-    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    placeholders, returned = inputs_of(module.graph), outputs_of(module.graph)
     order = {node: place for place, node in enumerate(module.graph.nodes)}
     written: dict[str, str] = {}
     for place, value in zip(mutated, returned, strict=False):

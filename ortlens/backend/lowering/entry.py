@@ -15,7 +15,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
 from ortlens.backend.lowering.provenance import input_name, layout_text
-from ortlens.backend.lowering.returned_views import without_returned_views
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
 from ortlens.progress import progress
 
@@ -28,35 +28,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredGraph:
-    """An ATen graph, ready to be partitioned.
+    """An ATen graph, ready to be partitioned."""
 
-    Attributes:
-        module: The graph: functional, its nodes with `meta["val"]`. It is never changed.
-        phase: `inference`, `forward` or `backward`.
-        static_inputs: Positions of the inputs that are parameters or buffers.
-        compile_id: Dynamo's id; None for an exported program.
-        op_count: Number of operations before decomposition.
-        aot_ns: Time that decomposition took, in ns.
-        input_names: Names of the inputs in a deployed model; empty to use the names of the nodes.
-        output_names: Names of the outputs in a deployed model; empty to number them.
-        is_plain: Whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly.
-        views: The outputs that PyTorch makes as views; None when there are none.
-        mutated: Positions of the inputs whose new values are the first outputs, in that order.
-        checks_signs: Whether inputs may be negative or conjugate views, which tracing did not see.
-    """
-
-    module: torch.fx.GraphModule
-    phase: Phase
-    static_inputs: frozenset[int]
-    compile_id: str | None
-    op_count: int
-    aot_ns: int
-    input_names: tuple[str, ...] = ()
-    output_names: tuple[str, ...] = ()
-    is_plain: bool = False
-    views: ReturnedViews | None = None
-    mutated: tuple[int, ...] = ()
-    checks_signs: bool = False
+    module: torch.fx.GraphModule  # the graph: functional, its nodes with `meta["val"]`. It is never changed
+    phase: Phase  # `inference`, `forward` or `backward`
+    static_inputs: frozenset[int]  # positions of the inputs that are parameters or buffers
+    compile_id: str | None  # Dynamo's id; None for an exported program
+    op_count: int  # number of operations before decomposition
+    aot_ns: int  # time that decomposition took, in ns
+    input_names: tuple[str, ...] = ()  # names of the inputs in a deployed model; empty to use the names of the nodes
+    output_names: tuple[str, ...] = ()  # names of the outputs in a deployed model; empty to number them
+    is_plain: bool = False  # whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly
+    views: ReturnedViews | None = None  # the outputs that PyTorch makes as views; None when there are none
+    mutated: tuple[int, ...] = ()  # positions of the inputs whose new values are the first outputs, in that order
+    checks_signs: bool = False  # whether inputs may be negative or conjugate views, which tracing did not see
 
     @property
     def partitioned(self) -> torch.fx.GraphModule:
@@ -180,15 +165,14 @@ class DynamoGraph:
 
     def _is_plain(self, module: torch.fx.GraphModule) -> bool:
         """Tell whether an ATen graph has the inputs and outputs of Dynamo's graph, so that AOTAutograd adds nothing around it."""
-        outer = [_torch.example_of(node) for node in self._module.graph.find_nodes(op="placeholder")]
-        inner = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+        outer = [_torch.example_of(node) for node in inputs_of(self._module.graph)]
+        inner = [node.meta.get("val") for node in inputs_of(module.graph)]
         same = len(outer) == len(inner) and all(_alike(first, second) for first, second in zip(outer, inner, strict=True))
         return same and _torch.returns_outputs_unchanged()
 
     def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> tuple[str, ...]:
         """Name the outputs: first the new values of mutated inputs, then the results."""
-        output = next(node for node in module.graph.nodes if node.op == "output")
-        count = len(output.args[0]) - len(mutated)
+        count = len(outputs_of(module.graph)) - len(mutated)
         known = len(self._input_names)
         updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
         return (*updated, *(f"output_{place}" for place in range(count)))

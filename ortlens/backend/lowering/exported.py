@@ -14,7 +14,7 @@ from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
 from ortlens.backend.lowering.entry import LoweredGraph, count_ops
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
-from ortlens.backend.lowering.returned_views import owner_of, without_returned_views
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
 from ortlens.backend.memory_order import last_place, needs_restride
 from ortlens.errors import UsageError
 
@@ -107,7 +107,7 @@ def lower_program(
     written = mutated_inputs(made)
     static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.arg.name not in written)
     user = {place: False for place, spec in enumerate(outputs) if spec.kind is OutputKind.USER_OUTPUT}
-    returned = next(iter(made.graph.find_nodes(op="output"))).args[0]
+    returned = outputs_of(made.graph)
     gaps = [place for place in user if (value := _meta_of(returned[place])) is not None and needs_restride(value)]
     mutated = _mutated_inputs(made)
     return made, LoweredGraph(
@@ -155,17 +155,12 @@ def _written_places(program: ExportedProgram) -> list[int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output of a decomposed program.
+    """An output of a decomposed program."""
 
-    Attributes:
-        written: Place of the input whose new value it is, which is written back; None for a result of the user's.
-        owner: Place of the input that the user's result is, or of a written one in whose memory it is to lie; None for all others.
-        is_view: Whether it is a view of that input, not the input itself.
-    """
-
-    written: int | None = None
+    written: int | None = None  # place of the input whose new value it is, which is written back; None for a result of the user's
+    # Place of the input that the user's result is, or of a written one in whose memory it is to lie; None for all others.
     owner: int | None = None
-    is_view: bool = False
+    is_view: bool = False  # whether it is a view of that input, not the input itself
 
     def in_memory_of(self, given: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Place a result in the memory of its owner, as it lies in a copy of the owner's new value.
@@ -186,11 +181,11 @@ class Result:
 def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> list[Result]:
     """Describe each output of a decomposed program; `shared` comes from `inputs_in_results`."""
     signature = program.graph_signature
-    (output,) = program.graph.find_nodes(op="output")
+    outputs = outputs_of(program.graph)
     names = [spec.arg.name for spec in signature.input_specs]
     arguments = {spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT}
     new = _written_places(program)
-    written = [(node, place) for node, place in zip(output.args[0], new, strict=True) if place is not None]
+    written = [(node, place) for node, place in zip(outputs, new, strict=True) if place is not None]
     values = [node for node, _ in written]
     # A value that several inputs get, or that is itself an input, says nothing about memory.
     owners = (
@@ -200,7 +195,7 @@ def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> li
     )
     rest = iter(shared)
     found: list[Result] = []
-    for node, place in zip(output.args[0], new, strict=True):
+    for node, place in zip(outputs, new, strict=True):
         if place is not None:
             found.append(Result(written=place))
             continue
@@ -257,7 +252,7 @@ def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]
 @contextlib.contextmanager
 def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
     """Take inputs whose examples shared memory for separate tensors: PyTorch decomposes no program that writes to one of them."""
-    nodes = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
+    nodes = zip(inputs_of(program.graph), program.graph_signature.input_specs, strict=True)
     values = {node: value for node, spec in nodes if spec.kind is InputKind.USER_INPUT and (value := _meta_of(node)) is not None}
     earlier: list[torch.Tensor] = []
     try:

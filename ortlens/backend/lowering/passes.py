@@ -15,7 +15,7 @@ import torch.fx
 
 from ortlens.backend import pass_runner
 from ortlens.backend.lowering import attention, buffer_writes, provenance, storage_windows, type_promotion
-from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.lowering.returned_views import base_of, writes_argument
 from ortlens.backend.pass_runner import Pass, PassError, run_passes, texts_of
 
 if TYPE_CHECKING:
@@ -64,29 +64,18 @@ def _drop_unread(copy: Prepared) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """A copy of an ATen graph for the partitioner, and what the passes found out; PyTorch can still run the original.
+    """A copy of an ATen graph for the partitioner, and what the passes found out; PyTorch can still run the original."""
 
-    Attributes:
-        module: The copy.
-        is_converted: Tells whether an operator has an ONNX function.
-        mutated: The inputs whose new values are the first outputs.
-        of_users: Operators with functions of the user's.
-        writes: Whether PyTorch may write into large buffers in place.
-        leaves: Whether such a write may be left to a session.
-        failures: Node -> what was raised where PyTorch's implicit conversions are not known.
-        left_to_sessions: The writes that are.
-        kept: Name of a node that has to stay in PyTorch for a write -> why.
-    """
-
-    module: torch.fx.GraphModule
-    is_converted: Callable[[Any], bool]
-    mutated: Sequence[int] = ()
-    of_users: Container[Any] = ()
-    writes: bool = False
-    leaves: bool = False
+    module: torch.fx.GraphModule  # the copy
+    is_converted: Callable[[Any], bool]  # tells whether an operator has an ONNX function
+    mutated: Sequence[int] = ()  # the inputs whose new values are the first outputs
+    of_users: Container[Any] = ()  # operators with functions of the user's
+    writes: bool = False  # whether PyTorch may write into large buffers in place
+    leaves: bool = False  # whether such a write may be left to a session
+    # Node -> what was raised where PyTorch's implicit conversions are not known.
     failures: dict[str, Exception] = field(default_factory=dict)
-    left_to_sessions: tuple[torch.fx.Node, ...] = ()
-    kept: dict[str, str] = field(default_factory=dict)
+    left_to_sessions: tuple[torch.fx.Node, ...] = ()  # the writes that are
+    kept: dict[str, str] = field(default_factory=dict)  # name of a node that has to stay in PyTorch for a write -> why
 
     def promote(self) -> None:
         """Make implicit conversions of element types explicit."""
@@ -161,7 +150,7 @@ def compute_once(graph: torch.fx.Graph) -> None:
     (their equal results make what reads them equal, and they move no data), constants (each session folds its own), and what the graph
     returns, since tensors that a program returns are separate.
     """
-    if any(_writes(node) for node in graph.nodes):
+    if any(map(writes_argument, graph.nodes)):
         return
     returned = _returned(graph)
     number: dict[torch.fx.Node, int] = {}  # equal numbers: equal values
@@ -196,11 +185,6 @@ def _key(node: torch.fx.Node, number: dict[torch.fx.Node, int]) -> Hashable | No
 
 def _is_pure(target: Any) -> bool:
     return getattr(target, "namespace", None) in ("aten", "prims") and _SEPARATE_TAGS.isdisjoint(target.tags)
-
-
-def _writes(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
 
 
 def _frozen(value: Any, number: dict[torch.fx.Node, int]) -> Hashable | None:

@@ -31,17 +31,11 @@ _WRAPPERS = frozenset({"inner", "new_forward", "decorated", "decorate_context", 
 
 
 class Frame(NamedTuple):
-    """One frame of a stack.
+    """One frame of a stack."""
 
-    Attributes:
-        file: File name of the code.
-        line: Line number.
-        function: Name of the function.
-    """
-
-    file: str
-    line: int
-    function: str
+    file: str  # file name of the code
+    line: int  # line number
+    function: str  # name of the function
 
 
 def innermost(frames: Sequence[Frame]) -> Frame | None:

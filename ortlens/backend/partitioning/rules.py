@@ -50,21 +50,13 @@ class Call:
 
 
 class Rule(NamedTuple):
-    """Why some operators stay in PyTorch.
+    """Why some operators stay in PyTorch."""
 
-    Attributes:
-        targets: The operators.
-        reason: The text that users read, after the name of the operator; empty where `when` returns it.
-        when: Tells for which calls it holds; a text that it returns is the reason.
-        figure: What was measured.
-        fault: Name of the fault of ONNX Runtime, whose row in `backend/faults` has its versions and issue.
-    """
-
-    targets: Sequence[Any]
-    reason: str
-    when: Callable[[Call], Any] = lambda _: True
-    figure: str = ""
-    fault: str = ""
+    targets: Sequence[Any]  # the operators
+    reason: str  # the text that users read, after the name of the operator; empty where `when` returns it
+    when: Callable[[Call], Any] = lambda _: True  # tells for which calls it holds; a text that it returns is the reason
+    figure: str = ""  # what was measured
+    fault: str = ""  # name of the fault of ONNX Runtime, whose row in `backend/faults` has its versions and issue
 
 
 def by_target(rules: Iterable[Rule]) -> Mapping[Any, Sequence[Rule]]:

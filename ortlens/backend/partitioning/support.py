@@ -18,7 +18,7 @@ from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import draws
-from ortlens.backend.lowering.returned_views import base_of, owner_of
+from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.partitioning.rules import slow_in_ort
@@ -133,8 +133,7 @@ class Support:
         if draws(node):
             reason = f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed"
             return Verdict(supported=False, code="side_effect", reason=reason)
-        schema = getattr(node.target, "_schema", None)
-        if schema is not None and schema.is_mutable:
+        if writes_argument(node):
             return Verdict(supported=False, code="side_effect", reason=f"{name} writes into its arguments, which ONNX operators cannot do")
         return None
 

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.fx
 
+from ortlens.backend.conversion.node_provenance import subgraphs_of
 from ortlens.backend.lowering import checks
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.memory_order import has_fixed_sizes, is_contiguous
 from ortlens.backend.runtime.devices import kind_of
 
@@ -52,8 +54,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
     output with a new value -> of the input with the old one.
     """
     graph = partition.outputs[0].graph
-    placeholders, output = graph.find_nodes(op="placeholder"), next(iter(graph.find_nodes(op="output")))
-    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    placeholders, returned = inputs_of(graph), outputs_of(graph)
     inputs, outputs = ({node: place for place, node in enumerate(nodes)} for nodes in (partition.inputs, partition.outputs))
     inside = frozenset(partition.nodes)
     found: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -61,7 +62,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
         old = placeholders[place]
         alone = old in inputs and inside.issuperset(old.users)
         # What else returns the new value, or a view of it that PyTorch makes, needs memory of its own.
-        if alone and value in outputs and returned.count(value) == 1 and set(value.users) <= {output, *inside}:
+        if alone and value in outputs and returned.count(value) == 1 and all(user.op == "output" or user in inside for user in value.users):
             found[value] = old
     late = [node for node in plan.verdicts if not plan.runs_before(node, partition.index) and checks.may_raise(node)] if found else ()
     early = checks.unchecked(found, late, plan.graph)
@@ -106,9 +107,7 @@ def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[st
 def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -> bool:
     """Tell whether the new value is the old one with some elements replaced, and nothing else has the old one."""
     reading = [node for node in model.graph.node if old in node.input]
-    graphs = any(
-        attribute.HasField("g") or attribute.graphs for node in model.graph.node for attribute in node.attribute
-    )  # may read it, too
+    graphs = any(True for node in model.graph.node for _ in subgraphs_of(node))  # may read it, too
     if len(reading) != 1 or graphs or any(value.name == old for value in model.graph.output):
         return False
     (write,) = reading

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY, subgraphs_of
 from ortlens.backend.memory_order import inverse_order
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _last_reshapes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     read = Counter(name for node in model.graph.node for name in node.input)
     fixed = {value.name for value in (*model.graph.value_info, *model.graph.output) if _sizes_of(value) is not None}
     given = {value.name for value in model.graph.output}
-    inner_graphs = any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute)
+    inner_graphs = any(True for node in model.graph.node for _ in subgraphs_of(node))
     found: dict[str, onnx.NodeProto] = {}
     for value in model.graph.output:
         node = makers.get(value.name)

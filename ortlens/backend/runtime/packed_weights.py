@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.runtime.weights import captured
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -278,18 +280,10 @@ def _used(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]
     """Select the nodes that the wanted values need; add all that these read to `wanted`."""
     kept = []
     for node in reversed(nodes):
-        inner = {name for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for name in _read_inside(graph)}
         if wanted.intersection(node.output):
             kept.append(node)
-            wanted.update(node.input, inner)
+            wanted.update(node.input, captured(node))
     return kept[::-1]
-
-
-def _read_inside(graph: onnx.GraphProto) -> set[str]:
-    read = {value.name for value in graph.output}
-    for node in graph.node:
-        read.update(node.input, *(_read_inside(inner) for attribute in node.attribute for inner in (attribute.g, *attribute.graphs)))
-    return read
 
 
 class _Writer:

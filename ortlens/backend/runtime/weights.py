@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ortlens import _torch
+from ortlens.backend.conversion.node_provenance import subgraphs_of
 from ortlens.backend.memory_order import span
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.devices import kind_of
@@ -257,12 +258,11 @@ def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[s
 
 
 def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that the graphs inside a node read, those of their own values among them."""
-    for attribute in node.attribute:
-        for inner in (attribute.g, *attribute.graphs):
-            for nested in inner.node:
-                yield from nested.input
-                yield from captured(nested)
+    """Yield the names that the graphs inside a node read and return, those of their own values among them."""
+    for _, inner in subgraphs_of(node):
+        yield from (value.name for value in inner.output)
+        for nested in inner.node:
+            yield from (*nested.input, *captured(nested))
 
 
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
