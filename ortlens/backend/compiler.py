@@ -202,7 +202,7 @@ class GraphCompiler:
         from ortlens.backend.conversion.functions import own_functions
         from ortlens.backend.lowering import decompositions
         from ortlens.backend.lowering.kernel_strides import with_kernel_strides
-        from ortlens.backend.lowering.long_reductions import long_reductions
+        from ortlens.backend.lowering.reductions import long_reductions
 
         users = self.custom_targets()
         custom = {**own_functions(), **registered_ops(), **(self.options.custom_translation_table or {})}

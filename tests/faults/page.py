@@ -13,7 +13,7 @@ from ortlens.backend.faults.register import FAULTS, MEASURED, faults_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortlens.backend.faults.fault import Fault
+    from ortlens.backend.faults.register import Fault
 
 _HEAD = """# Faults of ONNX Runtime
 

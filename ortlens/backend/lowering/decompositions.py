@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import attention, pools, provenance
+from ortlens.backend.lowering import attention, provenance, reductions
 from ortlens.backend.lowering.kernel_strides import suggested_format
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types
 
@@ -93,15 +93,15 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._transformer_encoder_layer_fwd.default: attention.encoder_layer,  # noqa: SLF001 - same
         _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
-        _aten.adaptive_max_pool2d_backward.default: pools.maximum_backward_of(2),
-        _aten.adaptive_max_pool3d_backward.default: pools.maximum_backward_of(3),
-        _aten.max_pool3d_with_indices_backward.default: pools.maximum_backward_of(3),
-        _aten._adaptive_avg_pool2d.default: pools.adaptive_average_2d,  # noqa: SLF001 - same
-        _aten._adaptive_avg_pool3d.default: pools.adaptive_average_3d,  # noqa: SLF001 - same
-        _aten._adaptive_avg_pool2d_backward.default: pools.adaptive_average_backward,  # noqa: SLF001 - same
-        _aten._adaptive_avg_pool3d_backward.default: pools.adaptive_average_backward,  # noqa: SLF001 - same
-        _aten.avg_pool2d_backward.default: pools.average_backward_of(2),
-        _aten.avg_pool3d_backward.default: pools.average_backward_of(3),
+        _aten.adaptive_max_pool2d_backward.default: reductions.maximum_backward_of(2),
+        _aten.adaptive_max_pool3d_backward.default: reductions.maximum_backward_of(3),
+        _aten.max_pool3d_with_indices_backward.default: reductions.maximum_backward_of(3),
+        _aten._adaptive_avg_pool2d.default: reductions.adaptive_average_2d,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool3d.default: reductions.adaptive_average_3d,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool2d_backward.default: reductions.adaptive_average_backward,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool3d_backward.default: reductions.adaptive_average_backward,  # noqa: SLF001 - same
+        _aten.avg_pool2d_backward.default: reductions.average_backward_of(2),
+        _aten.avg_pool3d_backward.default: reductions.average_backward_of(3),
         _aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
         _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_by_tensors,  # noqa: SLF001 - same
         _aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,

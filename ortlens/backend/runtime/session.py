@@ -12,7 +12,7 @@ import torch
 from ortlens._process import heap_bytes
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.memory_order import memory_order
-from ortlens.backend.runtime import _ort, devices, layout, threads, weights
+from ortlens.backend.runtime import _ort, binding, devices, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
@@ -176,11 +176,11 @@ class SessionFactory:
         """
         # The user's SessionOptions serve many sessions and must not collect their weights: then the bytes go into the model.
         given = self.options.ort_session_options
-        plain = model or layout.without_last_reshapes(self.model)
+        plain = model or binding.without_last_reshapes(self.model)
         made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
         if frozen and given is None and devices.runs_on_cpu_alone(self.options):  # the user's options may disable folding
             made = with_packed_weights(made, frozen)
-        made = layout.with_permuted_inputs(made, self._orders(frozen))
+        made = binding.with_permuted_inputs(made, self._orders(frozen))
         chosen = self._threads()
         options = given or default_session_options(chosen)
         for name, size in dimensions.items() if given is None else ():
@@ -248,7 +248,7 @@ class SessionFactory:
         for name, node, order in zip(names, self.partition.outputs, self.permutations, strict=True):
             meta = node.meta["val"]
             sizes = list(meta.shape) if isinstance(meta, torch.Tensor) else []
-            shape = layout.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
+            shape = binding.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
             made.append(Output(name=name, meta=meta, permutation=order, shape=shape))
         return made
 
