@@ -127,10 +127,7 @@ def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 
 
 def tangent_indices(module: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Find the gradients of the outputs among the inputs of a backward graph; no guard checks them.
-
-    AOTAutograd marks them by their names alone (`_is_tangent` in `torch/_functorch/partitioners.py`).
-    """
+    """Find the gradients of outputs among a backward graph's inputs, which no guard checks, by their names (`_is_tangent` in torch)."""
     placeholders = module.graph.find_nodes(op="placeholder")
     return tuple(place for place, node in enumerate(placeholders) if "tangents" in str(node.target))
 
@@ -188,10 +185,7 @@ def user_outputs() -> dict[int, bool]:
 
 
 def differentiable_results() -> frozenset[int]:
-    """Find the outputs of the AOT graph being compiled that need a gradient and are no views.
-
-    The graph itself may compute them as views. There are none outside a compilation.
-    """
+    """Find the outputs of the AOT graph being compiled that need a gradient and are no views, though the graph may make them as such."""
     from torch._functorch._aot_autograd.schemas import OutputType
 
     metadata = _metadata()
@@ -287,10 +281,7 @@ def copies_kept() -> Iterator[None]:
 
 
 def composite_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return the decompositions of composite operators, which PyTorch implements by other operators.
-
-    Dynamo's graphs do not contain them; an exported program keeps them unless it is decomposed.
-    """
+    """Return decompositions of operators that PyTorch implements by others: exported programs hold these, Dynamo's graphs do not."""
     import torch
 
     table = torch.export.default_decompositions()
@@ -323,10 +314,7 @@ def with_renamed_guards(program: Any) -> Any:
 
 
 def replaced_buffers(program: Any) -> frozenset[str]:
-    """Find the placeholders of buffers to which the traced code assigned other tensors; the program must not be decomposed.
-
-    The program writes the new values into the old buffers at its end.
-    """
+    """Find the placeholders of buffers that the traced code replaced, in a program not decomposed, which writes them at its end."""
     writes = [node for node in program.graph.nodes if node.name.startswith("copy__default")]  # a copy by the user's code is `copy_`
     return frozenset(node.args[0].name for node in writes)
 

@@ -157,10 +157,7 @@ class CompileContext:
         warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
 
     def _dump(self, runner: PartitionRunner) -> str | None:
-        """Write a model and the text of its FX graph; return the path of the model, None when nothing is dumped.
-
-        Files are numbered from 0 for each prefix, across all backends of the process.
-        """
+        """Write a model, numbered per prefix across all backends, and the text of its FX graph; return its path, None for no dump."""
         prefix = dump_prefix(self.options)
         if not prefix:
             return None
@@ -228,11 +225,7 @@ class GraphCompiler:
     def graph_of(
         self, lowered: LoweredGraph, *, recorder: Recorder | None, dry_run: bool = False, whole_graph_key: str | None = None
     ) -> CompiledGraph:
-        """Compile one ATen graph.
-
-        With `dry_run`, only partition and convert. `whole_graph_key` is the key to cache the graph under, if it has the inputs and outputs
-        of Dynamo's graph.
-        """
+        """Compile one ATen graph; cache it as a whole under `whole_graph_key`, if it has the inputs and outputs of Dynamo's."""
         from ortlens.backend.graph import CompiledGraph
         from ortlens.backend.recording.reporter import trace_partitions
 
@@ -256,10 +249,7 @@ class GraphCompiler:
         return compiled
 
     def failure_reporter(self, recorder: Recorder | None) -> Callable[[str, str, Exception], None] | None:
-        """Return what to call, with a finding's rule and title, when a failure is survived that no graph reports itself.
-
-        None means that the exception is to be raised.
-        """
+        """Return what reports, by rule and title, a failure that is survived and no graph reports; None if it is to be raised."""
         if self.options.on_error == "raise":
             return None
 

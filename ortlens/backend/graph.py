@@ -113,10 +113,7 @@ class CompiledGraph:
         return {node.name: self.plan.verdicts[node].reason or "" for node in taken}
 
     def for_deployment(self) -> CompiledGraph:
-        """Return the graph for a model that runs without PyTorch, with the views and the fast operators that PyTorch makes here.
-
-        It is this graph when there are none; else another one, converted but without sessions.
-        """
+        """Return the graph for a model without PyTorch: itself, or one converted with the views and operators that PyTorch makes."""
         if self.lowered.views is None and not any(verdict.code in ("policy", "dtype") for verdict in self.plan.verdicts.values()):
             return self
         context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True, deployed=True)
@@ -135,10 +132,7 @@ class CompiledGraph:
         return self.run(args)
 
     def prepare(self, args: list[Any]) -> None:
-        """Create the sessions, if there are none yet; when that fails, PyTorch runs the whole graph.
-
-        Where one session serves all sizes, only the weights among `args` are read.
-        """
+        """Create the sessions, once, of the weights in `args` (of all if each size has one); if that fails, PyTorch runs the graph."""
         with self._lock:
             if self.run == self._first_run:
                 try:

@@ -308,10 +308,7 @@ def to_opset(model: ir.Model, version: int) -> ir.Model:
 
 
 def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
-    """Serialise a model, after giving every node a unique name and a provenance in place.
-
-    Outputs are typed anew, because the optimiser may replace one by a value without a type.
-    """
+    """Serialise a model, with unique names and provenance for its nodes, and outputs typed anew: the optimiser may lose types."""
     # Some execution providers confuse the inputs if one of them is unused (OpenVINO: wrong results).
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
     assign_provenance(model.graph)

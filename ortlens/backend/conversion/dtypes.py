@@ -18,10 +18,7 @@ class ElementType(NamedTuple):
 
 @functools.cache
 def element_types() -> dict[torch.dtype, ElementType]:
-    """Map the dtypes that PyTorch and ONNX Runtime store in the same way to ONNX numbers and short names.
-
-    The numbers are those of `TensorProto.DataType` in `onnx.proto`.
-    """
+    """Map the dtypes that PyTorch and ONNX Runtime store alike to the numbers of `TensorProto.DataType` and short names."""
     import torch
 
     return {

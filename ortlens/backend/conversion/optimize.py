@@ -79,10 +79,7 @@ def _rounds_number(node: ir.Node) -> bool:
 
 
 def _reached(node: ir.Node) -> Iterator[tuple[ir.Node, int]]:
-    """Yield the places where a node reads values, behind casts to wider types.
-
-    For a rounding this goes on through its own function, which may have begun in a wider type.
-    """
+    """Yield the places where a node reads values, behind casts to wider types, and for a rounding behind its own function."""
     waiting, passed = [node], {node}
     while waiting:
         reader = waiting.pop()

@@ -378,10 +378,7 @@ def _save(model: ir.Model, target: pathlib.Path, inline_bytes: int) -> None:
 
 
 def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None) -> None:
-    """Move a model and its data into place; if that fails, restore the old ones.
-
-    An old model that has data goes first, so that a kill leaves no model beside data that are not its own.
-    """
+    """Move a model and its data into place, an old one with data aside first; if that fails, restore the old ones."""
     old = target.with_suffix(".data")
     ours = old.exists() and _refers_to(target, old.name)
     if data is not None and old.exists() and not ours:

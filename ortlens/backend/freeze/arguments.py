@@ -170,10 +170,7 @@ class Arguments:
         return True
 
     def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Order arguments as in tracing and return the leaves that calls take: plain tensors, and the constants of tracing.
-
-        Raise `UsageError` if they differ from those of tracing; the message names what differs.
-        """
+        """Order arguments as in tracing and return the leaves that calls take; raise `UsageError` that names what differs."""
         args, kwargs = self._as_traced(args, kwargs)
         try:
             values = [_plain(leaf) for leaf in _torch.flatten_as(self.spec, (args, kwargs))]
@@ -337,10 +334,7 @@ def refuse_arguments(source: object, named: Iterable[tuple[str, object]]) -> Non
 
 
 def refuse_weights(source: object) -> None:
-    """Raise `UsageError` for weights whose memory a trace would take for that of a dense tensor.
-
-    Sparse weights stay in PyTorch, and those of traceable subclasses are taken apart.
-    """
+    """Raise `UsageError` for weights that a trace would take for dense; sparse ones stay in PyTorch, subclasses are taken apart."""
     opaque = [(name, value) for name, value in _weights_of(source) if value.is_nested or value.is_quantized or value.is_mkldnn]
     _refuse(source, [(name, *form) for name, value in opaque if (form := _form(value)) is not None])
 

@@ -37,10 +37,7 @@ _INLINE_BYTES = 1 << 20  # ONNX Runtime maps the weights of a second file; those
 
 
 def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
-    """Write a frozen callable to a new or empty folder and return its absolute path.
-
-    Raise `UsageError`, and leave nothing there, if nodes stay in PyTorch, weights have changed since, or something cannot be written.
-    """
+    """Write a frozen callable to a new or empty folder and return its path; raise `UsageError`, and leave nothing, if that fails."""
     target = pathlib.Path(folder).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} exists and is no empty folder")

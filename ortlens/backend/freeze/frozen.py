@@ -156,10 +156,7 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     fallback: Callable[..., Any] | None = None,
     asked: Collection[str] = (),
 ) -> Frozen:
-    """Compile a program and freeze it.
-
-    `fallback` is called with arguments outside the signature, None to raise; `asked` is what the traced code asked about layouts.
-    """
+    """Compile a program and freeze it; `asked` is what the traced code asked about layouts."""
     program = _torch.with_renamed_guards(program)
     refuse_constants(source, program)
     _refuse_old_values(source, program)

@@ -49,10 +49,7 @@ _ANY_LAYOUT = (_MOVES - {_aten.view.default}) | {_aten.select.int, _aten.slice.T
 
 
 def session_writes(module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = ()) -> tuple[torch.fx.Node, ...]:
-    """Find the writes of rows into large inputs that one session may be able to make where these lie.
-
-    Each puts rows at one index into an input that nothing else reads, and nothing shares its result.
-    """
+    """Find the writes of rows at one index into large inputs that nothing else reads: one session may make them where these lie."""
     placeholders, returned = inputs_of(module.graph), outputs_of(module.graph)
     found = []
     for place, value in zip(mutated, returned, strict=False):

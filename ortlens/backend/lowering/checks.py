@@ -47,10 +47,7 @@ _DIVIDE = frozenset({"div", "divide", "floor_divide", "fmod", "pow", "remainder"
 
 
 def may_raise(node: torch.fx.Node) -> bool:
-    """Tell whether an operator may raise on the data of a call, such as on an index out of range.
-
-    True also for operators that nothing is known about, those of users among them.
-    """
+    """Tell whether an operator may raise on the data of a call, as on an index out of range; True if nothing is known about it."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
     if any(_torch.depends_on_data(source.meta.get("val")) for source in node.all_input_nodes):

@@ -262,10 +262,7 @@ def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: tor
 
 
 def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
-    """Fill a copy: torch's decomposition keeps strides of dense memory only, and checks indices also where nothing is filled.
-
-    It makes an `index_copy`, which refuses indices that count from the end.
-    """
+    """Fill a copy: torch's decomposition keeps strides of dense memory only, checks unused indices, and refuses ones from the end."""
     checked = tensor.dtype is torch.float16 and not (
         isinstance(value, (int, float)) and fits(value, torch.float16)
     )  # `scalar_tensor` is infinite
@@ -433,10 +430,7 @@ def _trilinear(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 
 def _summed_product(tensors: Sequence[torch.Tensor], expanded: Sequence[Sequence[int]], summed: Sequence[int]) -> torch.Tensor:
-    """Contract two tensors at a time, for the other forms, which are gradients of the first.
-
-    `expanded` has, per tensor, the dimensions of the product that it lacks; `summed` those of the product that are added up.
-    """
+    """Contract two tensors at a time, for gradients: `expanded` has the dimensions that each lacks, `summed` those to add up."""
     rank = tensors[0].dim() + len(expanded[0])
     letters = "abcdefghijklmnop"[:rank]
     names = ["".join(letter for place, letter in enumerate(letters) if place not in lacking) for lacking in expanded]

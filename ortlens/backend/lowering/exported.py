@@ -30,10 +30,7 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputK
 
 
 class CompiledProgram:
-    """An exported program that runs through ONNX Runtime; called like `program.module()`, without gradients.
-
-    It shares the program's state: buffers that a call changes are changed in the program.
-    """
+    """An exported program in ONNX Runtime, called like `program.module()`, without gradients; calls change the program's buffers."""
 
     def __init__(  # noqa: PLR0913 - how the backend lowers, compiles and checks programs
         self,
@@ -131,10 +128,7 @@ def _meta_of(node: Any) -> torch.Tensor | None:
 
 
 def mutated_inputs(program: ExportedProgram) -> frozenset[str]:
-    """List the state and the arguments that a decomposed program writes to, and other state that is the same tensor.
-
-    The names are those of the graph's inputs: a buffer and an argument may have one name in the program.
-    """
+    """List, by names of graph inputs, the state and arguments that a decomposed program writes to, and state that is the same."""
     specs = program.graph_signature.input_specs
     written = {place for place in _written_places(program) if place is not None}
     tensors = {id(value) for place in written if (value := state_value(program, specs[place].target)) is not None}
@@ -163,10 +157,7 @@ class Result:
     is_view: bool = False  # whether it is a view of that input, not the input itself
 
     def in_memory_of(self, given: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Place a result in the memory of its owner, as it lies in a copy of the owner's new value.
-
-        Returns the owner, or a view of it; the result as it is where its signs cannot be those of the owner.
-        """
+        """Place a result in the memory of its owner, as it lies in a copy of the new value; as it is where signs cannot be the owner's."""
         if not self.is_view:
             return given
         if any(tensor.is_conj() or tensor.is_neg() for tensor in (given, value)):

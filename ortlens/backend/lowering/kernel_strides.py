@@ -46,10 +46,7 @@ _CONTIGUOUS = (_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _ate
 
 
 def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
-    """Give the results of operators the memory order that their kernels give them.
-
-    Decompositions of the table are used once the arguments are laid out; `users` stay as they are, as the user has functions for them.
-    """
+    """Give the results of operators of a table, but for `users`, the memory order that their kernels give them."""
     made = dict(table)
     for targets, laid in (
         (_BATCH_NORMS, _batch_norm),
@@ -83,10 +80,7 @@ def _batch_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) ->
 
 
 def _group_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Normalise one channels-last image through contiguous memory.
-
-    The stride of a size-1 dimension may differ from the trace's: the kernel then does not take the memory for channels-last and refuses.
-    """
+    """Normalise one channels-last image through contiguous memory: the kernel may refuse the stride of a dimension of size 1."""
     if memory_order(tensor) not in _CHANNELS_LAST or _torch.size_hint(tensor.shape[0]) != 1 or is_contiguous(tensor):
         return NotImplemented
     normal, *rest = target(_contiguous(tensor), *args, **kwargs)

@@ -85,7 +85,7 @@ def tensor_of(value: Any) -> torch.Tensor | None:
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _TRANSFORMS = (_aten._fft_r2c.default, _aten._fft_c2c.default, _aten._fft_c2r.default)  # noqa: SLF001 - names of operators
-_BAGS = (
+BAGS = (
     *(_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default),  # noqa: SLF001 - same
     *(_aten.embedding_bag.default, _aten.embedding_bag.padding_idx),
 )
@@ -136,7 +136,7 @@ def _serves_sums(call: Call) -> bool:
 
 SLOW = (
     Rule(
-        _BAGS,
+        BAGS,
         f"{_ON_PURPOSE}PyTorch adds the rows where they lie, ONNX Runtime would copy them first and take 3 to 60 times as long",
         figure="one thread, 1024 bags of 8 rows of 64: PyTorch 60 us, Gather and ReduceSum 310 us, padded to the longest bag 850 us, "
         "ScatterElements 4.1 ms",
@@ -165,7 +165,7 @@ SLOW = (
     Rule(  # what `embedding_bag` makes of a table of ids: the offsets of its rows, and one row
         (_aten.arange.default, _aten.arange.start, _aten.arange.start_step, _aten.view.default),
         "only serves a bag of embeddings, which stays in PyTorch: a partition of its own would take longer",
-        functools.partial(_serves, targets=_BAGS),
+        functools.partial(_serves, targets=BAGS),
     ),
     Rule(  # an index of rows: PyTorch adds whole rows where it sees that all numbers of a row have the same index
         (_aten.expand.default,),

@@ -34,10 +34,7 @@ _KINDS: dict[NodeKind, r.NodeKind] = {NodeKind.COMPUTE: "compute", NodeKind.SIZE
 def node_record(  # noqa: PLR0913 - ids and facts, each a column
     graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id: str | None, origins: Origins, in_place: bool = False
 ) -> r.Node:
-    """Make the record of a node with a verdict; items of tuples have none.
-
-    With `in_place`, a session writes its result over an input.
-    """
+    """Make the record of a node with a verdict; items of tuples have none. With `in_place`, a session writes its result over an input."""
     line, module = provenance.user_line(node), provenance.module_path(node)
     verdict, inside, value = plan.verdicts[node], plan.in_partition(node), node.meta.get("val")
     items, onnx_nodes = _items_of(node), origins.get(node.name, {}) if inside else {}
@@ -195,10 +192,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
     table_bytes: int,
     weights_change: r.WeightsChange | None,
 ) -> r.Session:
-    """Make the record of a session.
-
-    `table_bytes` are of weights that are inputs because they are only looked up; `weights_change` is recorded if it is the cause.
-    """
+    """Make the record of a session; `table_bytes` are of weights that stay inputs because they are only looked up."""
     return r.Session(
         session_id=session_id,
         partition_id=partition_id,

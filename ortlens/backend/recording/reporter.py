@@ -266,10 +266,7 @@ ARTIFACT = "ortlens_partitions"
 
 
 def trace_partitions(lowered: LoweredGraph, plan: Callable[[], Plan]) -> Exception | None:
-    """Write where each node of a graph runs into the trace, if torch writes one.
-
-    Return what failed, for the capture; the trace holds it in place of the entry. `plan` is not called without a trace.
-    """
+    """Write where each node runs into torch's trace, if it writes one; return what failed. `plan` is not called without one."""
     if not _torch.is_traced():
         return None
     failure = None

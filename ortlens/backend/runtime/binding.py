@@ -108,10 +108,7 @@ def number_buffer(meta: Any) -> torch.Tensor:
 
 
 def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    """Copy a model so that it takes some inputs in memory order, by a Transpose each; without any, return the model itself.
-
-    For the orders, see `backend.memory_order`.
-    """
+    """Copy a model to take inputs in memory order, see `backend.memory_order`, by a Transpose each; without any, return it."""
     import onnx
 
     if not orders:
@@ -142,10 +139,7 @@ def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProt
 
 
 def without_last_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Drop the last Reshape before an output; the output keeps its name and gets the shape of the Reshape's input.
-
-    Return a copy; the model itself if no Reshape computes an output of fixed size.
-    """
+    """Copy a model without Reshapes that compute outputs of fixed size; these get the shape of its input. Without any, return it."""
     import onnx
 
     dropped = _last_reshapes(model)

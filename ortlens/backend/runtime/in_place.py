@@ -72,10 +72,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
 def with_memory_of_inputs(
     outputs: Sequence[Output], inputs: Sequence[Input], updates: Mapping[int, int], model: onnx.ModelProto
 ) -> list[Output]:
-    """Let outputs of a session take the memory of inputs, where that is proved to be right.
-
-    Only contiguous ones of the input's dtype and fixed shape get `in_place`; `updates` comes from `updates_of`.
-    """
+    """Let contiguous outputs of fixed shape take the memory of inputs, by `updates_of`, where that is proved to be right."""
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
     safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
     made = list(outputs)
@@ -88,10 +85,7 @@ def with_memory_of_inputs(
 
 
 def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[str]:
-    """Find the outputs that may overwrite their inputs: all else that depends on the input is computed before them.
-
-    `pairs` maps outputs to inputs of the same type and shape.
-    """
+    """Find the outputs of `pairs` that may overwrite their inputs: all else that depends on the input is computed before them."""
     nodes = list(model.graph.node)
     alone = frozenset(new for new, old in pairs.items() if _is_only_written_at_indices(model, old=old, new=new))
     if alone == pairs.keys() or any(node.op_type not in _ELEMENTWISE or node.domain or len(node.output) != 1 for node in nodes):

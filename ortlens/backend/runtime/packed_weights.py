@@ -188,10 +188,7 @@ _DOMAIN = "com.microsoft"
 
 
 def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
-    """Multiply by integers instead of dequantised weights, in a copy with MatMulNBits nodes.
-
-    Return the model itself if no product reads a dequantised weight.
-    """
+    """Copy a model with MatMulNBits for products that read dequantised weights; without any, return the model itself."""
     import onnx
 
     if not any(weight.integer_bytes >= SMALLEST_BYTES for weight in frozen):

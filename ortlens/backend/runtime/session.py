@@ -47,10 +47,7 @@ class SessionConfig:
     weights: Sequence[Any] = ()  # values that the options refer to; the session is given them to keep alive
 
     def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
-        """Create the session, with `without` disabled besides the rewrites that always are.
-
-        Raise `ModelRefused` if ONNX Runtime rejects the model.
-        """
+        """Create the session, with `without` disabled as well; raise `ModelRefused` if ONNX Runtime rejects the model."""
         try:
             made = onnxruntime.InferenceSession(
                 serialized,
@@ -195,10 +192,7 @@ class SessionFactory:
         return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values)
 
     def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
-        """Create a session and measure the time and memory that this takes.
-
-        Raise `ModelRefused` if ONNX Runtime rejects the model.
-        """
+        """Create a session and measure the time and memory that this takes. Raise `ModelRefused` if ONNX Runtime rejects the model."""
         config = self.config(frozen, dimensions)
         serialized, shareable = config.model.SerializeToString(), self._shareable(config.model)
         unpacked = not self.options.prepack_weights

@@ -69,10 +69,7 @@ class FrozenWeight:
 
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
-    """Note the present state of a weight under the name of the input it replaces.
-
-    None if changes could not be noticed: a tensor made in inference mode has no version.
-    """
+    """Note the present state of a weight under the name of its input; None for one made in inference mode, without a version."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.layout is not torch.strided:
         return None
     if not kind_of(tensor.device).reads_torch_memory:
@@ -153,10 +150,7 @@ def shareable_bytes(weights: Sequence[FrozenWeight], shareable: frozenset[str]) 
 
 
 def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
-    """Copy a model with some inputs turned into constants, one initializer per weight.
-
-    Their bytes stay outside, at `LOCATION`, unless `inline` puts them into the model, which protobuf limits to 2 GiB.
-    """
+    """Copy a model with inputs turned into initializers, outside at `LOCATION`; `inline` ones are limited to 2 GiB by protobuf."""
     import onnx
 
     frozen = {weight.name: weight for weight in weights}

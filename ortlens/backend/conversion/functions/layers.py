@@ -130,10 +130,7 @@ def lstm_layer(
     batch_first: bool,
     train: bool,
 ) -> list[Any]:
-    """`aten.mkldnn_rnn_layer` of one direction: outputs of all steps, the last hidden and the last cell state.
-
-    Its fourth output serves the backward.
-    """
+    """`aten.mkldnn_rnn_layer` of one direction: all steps, the last hidden and cell state; a fourth output serves the backward."""
     if mode != _LSTM_MODE or num_layers != 1 or batch_sizes or bidirectional or batch_first or train:
         raise basics.NotConvertibleError("is more than one layer of an LSTM in one direction, for inference, with the steps first")
     if int(x.dtype) != basics.FLOAT:

@@ -310,10 +310,7 @@ def cumsum(x: Any, dim: int, dtype: int = -1) -> Any:
 
 @torch_op(_aten.cumprod.default)
 def cumprod(x: Any, dim: int, dtype: int = -1) -> Any:
-    """`aten.cumprod` of few elements: one product after the other, because products of parts may overflow where these do not.
-
-    PyTorch multiplies float32 in float64, and 16-bit floats in float32.
-    """
+    """`aten.cumprod` of few elements, one after the other: products of parts may overflow. Multiplies in a wider type, as PyTorch."""
     rank = len(x.shape)
     wanted = dtype if dtype != -1 else int(x.dtype) if basics.is_float(x) else basics.INT64
     whole = op.Cast(x, to=wanted)
