@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
 
-_HEAVY_BYTES = 1 << 28
-"""Sessions over weights of this size take more than a second to create: a gigabyte takes about five."""
+_HEAVY_BYTES = 1 << 28  # sessions over weights of this size take more than a second to create: a gigabyte takes about five
 
 
 class CompiledGraph:

@@ -141,8 +141,7 @@ def _are_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-_EXACT_ELEMENTS = 1 << 22
-"""Most elements of interleaved tensors whose places are compared one by one."""
+_EXACT_ELEMENTS = 1 << 22  # most elements of interleaved tensors whose places are compared one by one
 
 
 def are_disjoint(written: Container[int], frozen: Sequence[tuple[int, int]], *blocks: int) -> bool:

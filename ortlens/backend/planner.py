@@ -108,8 +108,7 @@ def _named(origins: Mapping[str, str], message: str) -> set[str]:
     return {fx for name, fx in origins.items() if any(form.format(name) in message for form in _FORMS)}
 
 
-_FORMS = ("'{}'", "({})", '("{}", ', "Name: {} ")
-"""How messages of ONNX Runtime name a node."""
+_FORMS = ("'{}'", "({})", '("{}", ', "Name: {} ")  # how messages of ONNX Runtime name a node
 _NO_KERNEL = ("NOT_IMPLEMENTED", "Could not find an implementation")
 """What ONNX Runtime says when it has no kernel for an operator and element types, whatever the sizes."""
 _MISSING = re.compile(r"Could not find an implementation for (?P<operator>\w+)\(\d+\)")

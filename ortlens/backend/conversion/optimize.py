@@ -159,8 +159,7 @@ _NAMES = """
 Concat Expand Flatten Gather GatherElements GatherND Identity Pad Reshape ScatterElements ScatterND Shape Size Slice Split Squeeze Tile
 Transpose Trilu Unsqueeze Where Abs Add Cast CastLike Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Mul Neg Sqrt Sub
 """
-_EXACT = frozenset(_NAMES.split())
-"""Operators that move numbers, or that everybody rounds alike."""
+_EXACT = frozenset(_NAMES.split())  # operators that move numbers, or that everybody rounds alike
 
 
 _DIVISIONS = ("Div", "Mod")

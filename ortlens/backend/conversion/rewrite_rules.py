@@ -212,8 +212,7 @@ def _is_product_with_transposed_weight(context: Any, x: ir.Value, w: ir.Value, p
     return x.dtype in _GEMM_TYPES and _is_transposed_weight(context, x, w, product)
 
 
-_GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-"""Element types for which every execution provider that has MatMul also has Gemm."""
+_GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)  # element types for which every execution provider that has MatMul also has Gemm
 
 
 def _own_rules() -> tuple[GuardedRule, ...]:

@@ -27,8 +27,7 @@ import sys
 from ortlens.backend.faults.register import FAULTS
 next(fault for fault in FAULTS if fault.name == sys.argv[1]).answer(without=sys.argv[2:])
 """
-_RAISED = 1
-"""Exit status of Python after an exception."""
+_RAISED = 1  # exit status of Python after an exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,8 +139,7 @@ def _open_sizes(tree: Any) -> Any:
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """The types that are passed on as they are."""
 
-_MOST_SIZES = 4096
-"""Combinations of sizes that are remembered as accepted; then all are forgotten."""
+_MOST_SIZES = 4096  # combinations of sizes that are remembered as accepted; then all are forgotten
 
 
 class Arguments:

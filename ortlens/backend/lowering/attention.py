@@ -258,10 +258,8 @@ def _over_heads(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
 
 _aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)  # noqa: SLF001 - an operator's name
-_Size: TypeAlias = tuple[torch.fx.Node, int, int]
-"""A multiple of a size: a node, one of its dimensions, and the factor."""
-_HEADS = 2
-"""The dimension in which repeated heads lie before they are one dimension with the others: (batch, head, copy, row, feature)."""
+_Size: TypeAlias = tuple[torch.fx.Node, int, int]  # a multiple of a size: a node, one of its dimensions, and the factor
+_HEADS = 2  # the dimension in which repeated heads lie before they are one dimension with the others: (batch, head, copy, row, feature)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

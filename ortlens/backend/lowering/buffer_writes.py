@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _WORTH_BYTES = 1 << 18
-_WORTH_VIEWING = 1 << 14
-"""Bytes of a view. ONNX Runtime copies as many in the time in which PyTorch makes the view."""
+_WORTH_VIEWING = 1 << 14  # bytes of a view. ONNX Runtime copies as many in the time in which PyTorch makes the view
 _READ_BEFORE = "ortlens.read_before"
 _WRITTEN_BEFORE = "ortlens.written_before"
 WRITES = "writes into a large buffer in place; ONNX Runtime would copy all of it"

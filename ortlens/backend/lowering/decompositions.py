@@ -45,8 +45,7 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
 }
 """Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
 
-_BEYOND_FLOATS = 400
-"""A power of two that makes infinity or 0 of every float32, and none of what float64 computes on the way."""
+_BEYOND_FLOATS = 400  # a power of two that makes infinity or 0 of every float32, and none of what float64 computes on the way
 
 _LOSSES = (_aten.huber_loss.default, _aten.mse_loss.default, _aten.smooth_l1_loss.default)
 """Losses of differences, whose decompositions in torch round 16-bit floats otherwise than their kernels."""

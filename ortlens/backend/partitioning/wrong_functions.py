@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _FACTORS = ("alpha", "beta")
-_CHECKING_FLOATS = (_aten.logit.default,)
-"""Operators that convert what their schemas call a float, with the check."""
+_CHECKING_FLOATS = (_aten.logit.default,)  # operators that convert what their schemas call a float, with the check
 _UNCHECKED = frozenset({"other", "self", "element", "test_element", "correction", "p", "ord"})
 """Names of numbers that operators convert to the element type of the result without a check: they wrap, or become infinite."""
 _HALVES = (torch.float16, torch.bfloat16)

@@ -133,8 +133,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
     return any(user.op == "output" or (kind_of(user) is NodeKind.TUPLE and _is_returned(user)) for user in node.users)
 
 
-_WORTH_REPORTING = 1 << 16
-"""Bytes; a smaller copy costs less than the call itself."""
+_WORTH_REPORTING = 1 << 16  # bytes; a smaller copy costs less than the call itself
 
 
 def partition_record(graph_id: str, partition_id: str, model_id: str, runner: PartitionRunner) -> r.Partition:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _WARM_UP = 2
 _FEWEST, _MOST = 7, 200
 _FEWEST_BRIEFLY = 3
-_TOO_LONG = 5
-"""Times the limit that a pair must take to be the only one."""
+_TOO_LONG = 5  # times the limit that a pair must take to be the only one
 _ROUND_NS, _MOST_CALLS = 1_000_000, 200
 
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.binding import Input, Output
     from ortlens.trace.runlog import RunLog
 
-_KEPT_ADDRESSES = 16
-"""Calls whose inputs lay elsewhere, of which it is known whether they overlap."""
+_KEPT_ADDRESSES = 16  # calls whose inputs lay elsewhere, of which it is known whether they overlap
 
 
 class HalfWrittenError(Exception):

@@ -21,14 +21,12 @@ _NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2",
 that is larger than what is normalised, which makes an invalid model or one whose runs fail. ONNX Runtime 1.31 has two variants of the
 first, by level. Names that a version does not know are ignored."""
 
-_DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)
-"""They keep a factor of float64 in an attribute, which is a float32."""
+_DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)  # they keep a factor of float64 in an attribute, which is a float32
 
 _BATCH_NORM_OPTIMIZERS = ("MatMul_BatchNormalization_Fusion",)
 """It scales the last dimension of a product, also if a Reshape or a Transpose moves it before the normalisation."""
 
-_EXPAND_OPTIMIZERS = ("ExpandElimination",)
-"""It takes an Expand of a dimension of size 1 to size 0 for one that changes nothing."""
+_EXPAND_OPTIMIZERS = ("ExpandElimination",)  # it takes an Expand of a dimension of size 1 to size 0 for one that changes nothing
 
 _SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
 """Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import SessionCause, WeightsChange
     from ortlens.trace.runlog import RunLog
 
-_MAX_REFREEZES = 2
-"""How often changed weights are frozen again before they become inputs: weights that change more often are being trained."""
+_MAX_REFREEZES = 2  # how often changed weights are frozen again before they become inputs: weights that change more often are being trained
 MAX_SIZE_SESSIONS = 16
 """How many sessions a partition keeps with `dynamic_shapes=False`: each may hold a packed copy of the weights."""
 

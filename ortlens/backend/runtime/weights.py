@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 LOCATION = "weights"
 """The location that the model names for frozen weights; the session receives them in memory under that name."""
 
-_CALLS = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "forward"})
-"""The methods through which modules are called."""
+_CALLS = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "forward"})  # the methods through which modules are called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +103,7 @@ def change_of(moved: Iterable[tuple[FrozenWeight, Any]]) -> WeightsChange:
 WHOLE_BYTES = 4096
 """Weights of up to this size are compared whole in every call, which takes as long as to compare a few elements of a large one."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_SAMPLES = 8
-"""Each is a cache line that every call may have to load from memory; more of them cost more than they reveal."""
+_SAMPLES = 8  # each is a cache line that every call may have to load from memory; more of them cost more than they reveal
 
 
 def _memory_of(tensor: torch.Tensor) -> memoryview | None:
@@ -284,12 +282,9 @@ _Noted: TypeAlias = "tuple[bytearray | int, Any]"
 
 CALLS = 256
 """How many calls it takes at most until every byte has been compared."""
-_COPIED = 1 << 20
-"""Up to this many bytes are compared with a copy, which takes a tenth of the time of a checksum."""
-_WINDOW = 2048
-"""The least number of bytes per call; they compare with a copy in 0.1 us."""
-_PIECE = 1 << 17
-"""Bytes per checksum: its intermediate results stay in the cache."""
+_COPIED = 1 << 20  # up to this many bytes are compared with a copy, which takes a tenth of the time of a checksum
+_WINDOW = 2048  # the least number of bytes per call; they compare with a copy in 0.1 us
+_PIECE = 1 << 17  # bytes per checksum: its intermediate results stay in the cache
 _WORD = 8
 _HALF = np.uint64(32)
 

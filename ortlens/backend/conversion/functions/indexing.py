@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _LARGEST = {basics.INT64: 2**63 - 1, basics.INT32: 2**31 - 1}
-_MAX_PLACES = 1 << 14
-"""Numbers in a constant that names the rows of a tensor."""
+_MAX_PLACES = 1 << 14  # numbers in a constant that names the rows of a tensor
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amin": "min", "amax": "max"}
 
 
