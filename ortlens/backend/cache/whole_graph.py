@@ -12,6 +12,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import torch
 import torch.fx
 
@@ -59,8 +60,6 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
     outputs: Sequence[tuple[Any, list[Any] | None]],
 ) -> None:
     """Cache a graph whose only partition computes every output: a node, or a constant, with shape, strides and offset of a view."""
-    import onnx
-
     made = list(partition.outputs)
     values = [_described(node.meta["val"]) for node in made]
     covered = all(isinstance(node, torch.fx.Node) and node in made for node, _ in outputs)

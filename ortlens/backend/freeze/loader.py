@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -213,11 +214,7 @@ class LoadedFrozen:
         self._check(arrays)
         if found := self._memory_faults(given):
             raise UsageError(f"outside the traced signature: {'; '.join(found)}")
-        if self.state:
-            with self._lock:
-                made = self._run(arrays)
-                self._update(made, values)
-        else:
+        with self._lock if self.state else contextlib.nullcontext():
             made = self._run(arrays)
             self._update(made, values)
         wrap = torch.from_numpy if tensors and torch is not None else lambda array: array

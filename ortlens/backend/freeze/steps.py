@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
@@ -274,10 +274,9 @@ class FrozenSteps:
         return lines
 
 
-class _Part:
-    def __init__(self, partition: Partition, run: Callable[..., tuple[Any, ...]]) -> None:
-        self.partition = partition
-        self.run = run
+class _Part(NamedTuple):
+    partition: Partition
+    run: Callable[..., tuple[Any, ...]]
 
 
 def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]], *, dense: bool = True) -> list[str]:

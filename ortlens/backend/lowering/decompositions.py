@@ -190,12 +190,10 @@ def _div(tensor: torch.Tensor, other: Any) -> Any:
 
 def _binary_cross_entropy(tensor: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1) -> Any:
     """Compute the losses by the operator, which checks that they are probabilities; then apply the weights and the reduction."""
-    losses: torch.Tensor = _STAYS
-    if weight is not None or reduction:
-        losses = _aten.binary_cross_entropy.default(tensor, target, None, 0)
-        losses = losses if weight is None else losses * weight
-        losses = losses.mean() if reduction == 1 else losses.sum() if reduction else losses
-    return losses
+    if weight is None and not reduction:
+        return _STAYS
+    losses: torch.Tensor = _aten.binary_cross_entropy.default(tensor, target, None, 0)
+    return _reduced(losses if weight is None else losses * weight, reduction)
 
 
 def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int = 1, *number: float) -> Any:
@@ -203,7 +201,10 @@ def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int
     if not tensor.is_floating_point() or any(each < 0 for each in number) or (not reduction and tensor.dtype is other.dtype):
         return _STAYS
     dtype = torch.result_type(tensor, other)
-    losses: torch.Tensor = target(tensor.to(dtype), other.to(dtype), 0, *number)
+    return _reduced(target(tensor.to(dtype), other.to(dtype), 0, *number), reduction)
+
+
+def _reduced(losses: torch.Tensor, reduction: int) -> torch.Tensor:
     return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
 
 
@@ -237,8 +238,7 @@ def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: boo
     if any(value.dtype is torch.bool or value.is_complex() for value in (tensor, boundaries)):  # PyTorch refuses it
         return _STAYS
     if not tensor.dim():
-        of_one: torch.Tensor = _aten.bucketize.Tensor(tensor.unsqueeze(0), boundaries, out_int32=out_int32, right=right)
-        return of_one.squeeze(0)
+        return _aten.bucketize.Tensor(tensor.unsqueeze(0), boundaries, out_int32=out_int32, right=right).squeeze(0)
     if isinstance(boundaries.shape[0], int) and not boundaries.shape[0]:
         return torch.zeros_like(tensor, dtype=torch.int32 if out_int32 else torch.int64)
     return _torch.decomposition_of(_aten.bucketize.Tensor)(tensor, boundaries, out_int32=out_int32, right=right)
@@ -246,10 +246,7 @@ def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: boo
 
 def _glu(tensor: torch.Tensor, dim: int = -1) -> Any:
     """Return, for a tensor without elements, the half that is the result: ONNX's Split cannot halve nothing."""
-    made: torch.Tensor = _STAYS
-    if any(isinstance(size, int) and not size for size in tensor.shape):
-        made = _aten.clone.default(tensor.narrow(dim, 0, tensor.shape[dim] // 2))
-    return made
+    return _aten.clone.default(tensor.narrow(dim, 0, tensor.shape[dim] // 2)) if _is_empty(tensor) else _STAYS
 
 
 def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
@@ -268,7 +265,7 @@ def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor
     if index.dtype is not torch.int64 or checked:  # PyTorch refuses it
         return _STAYS
     filled: torch.Tensor = _aten.clone.default(tensor)
-    if not any(isinstance(size, int) and not size for size in tensor.shape):
+    if not _is_empty(tensor):
         size = tensor.shape[dim] if tensor.dim() else 1
         filled = _torch.decomposition_of(target)(filled, dim, torch.where(index < 0, index + size, index), value)
     return filled
@@ -278,16 +275,12 @@ def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tens
     """Give a number a dimension: ONNX's ScatterND takes none without."""
     if tensor.dim() or mask.dim() or mask.dtype is not torch.bool:
         return _STAYS
-    written: torch.Tensor = _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source)
-    return written.squeeze(0)
+    return _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source).squeeze(0)
 
 
 def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> Any:
     """Copy the tensor where there is nothing to write: ONNX Runtime then refuses to scatter."""
-    made: torch.Tensor = _STAYS
-    if any(isinstance(size, int) and not size for size in source.shape):
-        made = _aten.clone.default(tensor)
-    return made
+    return _aten.clone.default(tensor) if _is_empty(source) else _STAYS
 
 
 def _as_strided_scatter(*_: Any, **__: Any) -> Any:
@@ -297,30 +290,31 @@ def _as_strided_scatter(*_: Any, **__: Any) -> Any:
 
 def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> Any:
     """Scale floats by whole exponents in float64, which rounds once, and what PyTorch multiplies by powers; PyTorch keeps the rest."""
-    made: torch.Tensor = _STAYS
     if exponent.dtype is torch.bool or tensor.is_complex():
-        return made
+        return _STAYS
     dtype = torch.get_default_dtype() if _is_whole(tensor) else tensor.dtype
     if exponent.dtype is dtype or (_is_whole(tensor) and _is_whole(exponent)):
-        made = _aten.mul.Tensor(tensor, _aten.pow.Scalar(2.0, exponent.to(dtype)))
-    elif _is_whole(exponent) and dtype is not torch.float64:
-        reach = _aten.clamp.default(exponent.to(torch.int32), -_BEYOND_FLOATS, _BEYOND_FLOATS)
-        made = (tensor.double() * _aten.pow.Scalar(2.0, reach.double())).to(dtype)
-    return made
+        return _aten.mul.Tensor(tensor, _aten.pow.Scalar(2.0, exponent.to(dtype)))
+    if not _is_whole(exponent) or dtype is torch.float64:
+        return _STAYS
+    reach = _aten.clamp.default(exponent.to(torch.int32), -_BEYOND_FLOATS, _BEYOND_FLOATS)
+    return (tensor.double() * _aten.pow.Scalar(2.0, reach.double())).to(dtype)
 
 
 def _power(tensor: torch.Tensor, exponent: Any) -> Any:
     """Keep powers of booleans by booleans boolean, as PyTorch's kernel does; torch's shape function says whole numbers."""
-    made: torch.Tensor = _STAYS
-    if tensor.dtype is torch.bool and isinstance(exponent, bool):
-        made = torch.logical_or(tensor, torch.full_like(tensor, not exponent))
-    return made
+    is_boolean = tensor.dtype is torch.bool and isinstance(exponent, bool)
+    return torch.logical_or(tensor, torch.full_like(tensor, not exponent)) if is_boolean else _STAYS
 
 
 def _channel_shuffle(tensor: torch.Tensor, groups: int) -> Any:
     """Copy the result of torch's decomposition, which is a view of the tensor where there is nothing to shuffle."""
     shuffled: torch.Tensor = _torch.decomposition_of(_aten.channel_shuffle.default)(tensor, groups)
     return _aten.clone.default(shuffled, memory_format=suggested_format(tensor))
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return any(isinstance(size, int) and not size for size in tensor.shape)
 
 
 def _is_half(value: Any) -> bool:

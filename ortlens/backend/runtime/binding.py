@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import torch
 
 from ortlens.backend.conversion import dtypes
@@ -25,7 +26,6 @@ from ortlens.backend.runtime import _ort, devices
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import onnx
     import onnxruntime
 
     from ortlens.backend.runtime.weights import FrozenWeight
@@ -109,8 +109,6 @@ def number_buffer(meta: Any) -> torch.Tensor:
 
 def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
     """Copy a model to take inputs in memory order, see `backend.memory_order`, by a Transpose each; without any, return it."""
-    import onnx
-
     if not orders:
         return model
     made = onnx.ModelProto()
@@ -124,8 +122,6 @@ def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int,
 
 def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProto:
     """Rename and permute an input in place; return the node that computes the value of the old name from it."""
-    import onnx
-
     plain = value.name
     value.name = permuted_name(plain)
     sizes = list(value.type.tensor_type.shape.dim)
@@ -140,8 +136,6 @@ def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProt
 
 def without_last_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model without Reshapes that compute outputs of fixed size; these get the shape of its input. Without any, return it."""
-    import onnx
-
     dropped = _last_reshapes(model)
     if not dropped:
         return model

@@ -14,14 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import torch
 
 from ortlens.backend.runtime.weights import captured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import onnx
 
     from ortlens.backend.runtime.weights import FrozenWeight
 
@@ -135,8 +134,6 @@ class Constants:
 
     def value(self, name: str) -> torch.Tensor | None:
         """Return a scale or zero point; None if it is not constant, or computed in another way than by moves and casts."""
-        import onnx
-
         if (weight := self._weights.get(name)) is not None:
             return weight
         tensor = self._initializers.get(name)
@@ -189,8 +186,6 @@ _DOMAIN = "com.microsoft"
 
 def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
     """Copy a model with MatMulNBits for products that read dequantised weights; without any, return the model itself."""
-    import onnx
-
     if not any(weight.integer_bytes >= SMALLEST_BYTES for weight in frozen):
         return model
     constants = Constants(model, {weight.name: weight.contiguous for weight in frozen})
@@ -349,15 +344,11 @@ class _Writer:
         return self._constant(torch.tensor(value, dtype=torch.uint8))
 
     def _constant(self, tensor: torch.Tensor) -> str:
-        import onnx
-
         name = f"{self._source.output[0]}/packed_{len(self._graph.initializer)}"
         self._graph.initializer.append(onnx.numpy_helper.from_array(tensor.numpy(), name))
         return name
 
     def _add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        import onnx
-
         number = len(self._made)
         name = self._source.name if op_type == "MatMulNBits" else f"{self._source.name}/packed_{number}"
         output = f"{self._source.output[0]}/packed:{number}"

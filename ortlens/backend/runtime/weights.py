@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
+import onnx
 import torch
 
 from ortlens import _torch
@@ -25,7 +26,6 @@ from ortlens.backend.runtime.devices import kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    import onnx
     import onnxruntime
 
     from ortlens.trace.records import WeightsChange
@@ -149,8 +149,6 @@ def shareable_bytes(weights: Sequence[FrozenWeight], shareable: frozenset[str]) 
 
 def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
     """Copy a model with inputs turned into initializers, outside at `LOCATION`; `inline` ones are limited to 2 GiB by protobuf."""
-    import onnx
-
     frozen = {weight.name: weight for weight in weights}
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -164,8 +162,6 @@ def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: 
 
 
 def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bool) -> onnx.TensorProto:
-    import onnx
-
     tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=list(weight.contiguous.shape))
     if inline:
         tensor.raw_data = weight.contiguous.view(-1).view(torch.uint8).numpy().tobytes() if weight.contiguous.numel() else b""
