@@ -143,7 +143,7 @@ def _faults() -> Iterator[Check]:
         return
     version = onnxruntime.__version__
     known = register.faults_of(version)
-    unavoided = [fault for fault in known if not fault.room]
+    unavoided = [fault for fault in known if not fault.avoided]
     found = f"{len(known)} known wrong results of onnxruntime {version}, {len(known) - len(unavoided)} avoided"
     if not register.is_measured(version):
         found += f"; they were looked for in {register.MEASURED[0]} to {register.MEASURED[-1]}"

@@ -45,10 +45,7 @@ def torch_folder() -> str:
 
 
 def computes_bfloat16() -> bool | None:
-    """Tell whether the CPU has instructions for products of bfloat16, which torch uses; None if torch does not say.
-
-    Source: `torch/cpu/__init__.py` of torch 2.13; it knows the extensions of x86-64 only.
-    """
+    """Tell whether the CPU has instructions for bfloat16 (x86-64, `torch/cpu/__init__.py` of torch 2.13); None if torch does not say."""
     import platform
 
     import torch

@@ -31,10 +31,7 @@ def expression_of(value: object) -> str:
 
 
 def scaled_term(value: object) -> tuple[object, int, int] | None:
-    """Split a size `offset + factor * term` into the term, an expression of sympy, the offset and the factor.
-
-    None for an int, and for what is no such sum.
-    """
+    """Split a size `offset + factor * term` into the term, an expression of sympy, the offset and the factor; None for what is none."""
     expr: Any = getattr(getattr(value, "node", None), "expr", None)
     if not hasattr(expr, "as_coeff_Add"):  # neither has a truth value
         return None

@@ -88,8 +88,7 @@ class OrtBackend:
         self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], recorder: Recorder | None, *, dry_run: bool
     ) -> Callable[..., Any]:
         from ortlens.backend.gc_paused import gc_paused
-        from ortlens.backend.lowering.entry import DynamoGraph, needs_gradient
-        from ortlens.backend.lowering.single_updates import as_recorded, updates_once
+        from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, updates_once
 
         trains = needs_gradient(example_inputs)
         if trains and not self.options.use_aot_autograd:
@@ -210,7 +209,6 @@ class OrtBackend:
 
 
 def _report_skipped(module: torch.fx.GraphModule, recorder: Recorder | None, phase: Phase, reason: str) -> None:
-    """Report a graph that stays in PyTorch as Dynamo recorded it."""
     if recorder is None:
         return
     from ortlens import _torch

@@ -19,10 +19,9 @@ from ortlens.backend.cache import whole_graph
 from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.entry import is_for_the_user
-from ortlens.backend.lowering.returned_views import resolving
-from ortlens.backend.partitioning.exclusions import lacks_kernel
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
 from ortlens.backend.partitioning.support import NodeKind, kind_of
-from ortlens.backend.planner import MAX_PLANS, Planner, model_key
+from ortlens.backend.planner import MAX_PLANS, Planner, lacks_kernel, model_key
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import program
 from ortlens.backend.runtime.session import ModelRefused
@@ -32,13 +31,12 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.context import CompileContext
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
 
-_HEAVY_BYTES = 1 << 28
-"""Sessions over weights of this size take more than a second to create: a gigabyte takes about five."""
+_HEAVY_BYTES = 1 << 28  # sessions over weights of this size take more than a second to create: a gigabyte takes about five
 
 
 class CompiledGraph:
@@ -83,13 +81,11 @@ class CompiledGraph:
 
     def placeholders(self) -> list[torch.fx.Node]:
         """List the inputs of the graph, in order."""
-        return list(self.promoted.graph.find_nodes(op="placeholder"))
+        return inputs_of(self.promoted.graph)
 
     def output_nodes(self) -> list[Any]:
         """List the outputs of the graph: nodes, and constants as they are."""
-        output = next(node for node in self.promoted.graph.nodes if node.op == "output")
-        returned: Any = output.args[0]
-        return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+        return outputs_of(self.promoted.graph)
 
     def outer_input_names(self) -> list[str]:
         """Name the inputs of a deployed model: as the user does if that is known and distinct, else as the nodes."""
@@ -116,10 +112,7 @@ class CompiledGraph:
         return {node.name: self.plan.verdicts[node].reason or "" for node in taken}
 
     def for_deployment(self) -> CompiledGraph:
-        """Return the graph for a model that runs without PyTorch, with the views and the fast operators that PyTorch makes here.
-
-        It is this graph when there are none; else another one, converted but without sessions.
-        """
+        """Return the graph for a model without PyTorch: itself, or one converted with the views and operators that PyTorch makes."""
         if self.lowered.views is None and not any(verdict.code in ("policy", "dtype") for verdict in self.plan.verdicts.values()):
             return self
         context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True, deployed=True)
@@ -138,10 +131,7 @@ class CompiledGraph:
         return self.run(args)
 
     def prepare(self, args: list[Any]) -> None:
-        """Create the sessions, if there are none yet; when that fails, PyTorch runs the whole graph.
-
-        Where one session serves all sizes, only the weights among `args` are read.
-        """
+        """Create the sessions, once, of the weights in `args` (of all if each size has one); if that fails, PyTorch runs the graph."""
         with self._lock:
             if self.run == self._first_run:
                 try:

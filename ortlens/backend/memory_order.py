@@ -88,10 +88,7 @@ def needs_restride(meta: torch.Tensor) -> bool:
 
 
 def may_overlap_itself(meta: torch.Tensor) -> bool:
-    """Tell whether several elements of a tensor may lie in one place, as those of an expanded or unfolded one.
-
-    True also for symbolic sizes and strides that leave it open, and for odd strides.
-    """
+    """Tell whether elements of a tensor may share a place, as in an expanded one; True where symbols or odd strides leave it open."""
     if is_contiguous(meta) or any(statically_known_true(size == 0) for size in meta.shape):
         return False
     end: Any = 0  # in the order of their strides, no dimension reaches into the next place of a later one
@@ -144,8 +141,7 @@ def _are_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-_EXACT_ELEMENTS = 1 << 22
-"""Most elements of interleaved tensors whose places are compared one by one."""
+_EXACT_ELEMENTS = 1 << 22  # most elements of interleaved tensors whose places are compared one by one
 
 
 def are_disjoint(written: Container[int], frozen: Sequence[tuple[int, int]], *blocks: int) -> bool:
@@ -178,10 +174,7 @@ def merged(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def tensors_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors share memory; true also for interleaved ones with too many elements to compare.
-
-    Pieces of a split lie between one another without sharing any.
-    """
+    """Tell whether two tensors share memory, as pieces of a split do not; true for interleaved ones too large to compare."""
     if not one.numel() or not other.numel():
         return False
     first, size = block_of(one)
@@ -207,7 +200,6 @@ def block_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _places(tensor: torch.Tensor) -> list[int]:
-    """Return the addresses of the elements."""
     places = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = places.unsqueeze(-1) + torch.arange(size) * stride

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
 from ortlens.backend.cache.fingerprint import key_of
 from ortlens.backend.cache.store import CachedModel
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.converter import NodeFailures
+from ortlens.backend.conversion.functions.basics import NotConvertibleError
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.conversion.upcasting import narrow_dtypes
-from ortlens.backend.error_text import short_text
-from ortlens.backend.lowering import buffer_writes, passes
+from ortlens.backend.error_text import full_text, short_text
+from ortlens.backend.lowering import passes
+from ortlens.backend.lowering.provenance import tensors_in
+from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.options import registered_ops
 from ortlens.backend.partitioning import extraction
-from ortlens.backend.partitioning.exclusions import Exclusions
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
 from ortlens.backend.runtime import in_place
@@ -29,16 +33,117 @@ from ortlens.errors import ConversionError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx_ir as ir
-    import torch.fx
 
-    from ortlens.backend.context import CompileContext
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.recording.reporter import Phases
     from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.trace.records import ReasonCode
+
+
+class Exclusions:
+    """The excluded nodes of one graph; they only grow.
+
+    Attributes:
+        verdicts: Node name -> why ONNX Runtime does not run it.
+    """
+
+    def __init__(self, verdicts: Mapping[str, Verdict]) -> None:
+        """Start with nodes that are excluded from the beginning."""
+        self.verdicts: dict[str, Verdict] = dict(verdicts)
+
+    def conversion_failed(self, failures: Mapping[str, Exception]) -> None:
+        """Exclude the nodes whose ONNX functions raised."""
+        for name, error in failures.items():
+            if (known := _not_convertible(error)) is not None:
+                self.verdicts[name] = Verdict(supported=False, code="no_converter", reason=f"it has no ONNX form for this call: {known}")
+                continue
+            reason = f"its ONNX function raised {short_text(error)}"
+            self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
+
+    def promotion_failed(self, failures: Mapping[str, Exception]) -> None:
+        """Exclude the nodes whose implicit conversions between element types are not known."""
+        for name, error in failures.items():
+            reason = f"how it converts element types is not known: {short_text(error)}"
+            self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
+
+    def partition_failed(self, partition: Partition, code: ReasonCode, reason: str, exception: str | None = None) -> None:
+        """Exclude all nodes of a partition that are not excluded yet."""
+        for node in partition.nodes:
+            self.verdicts.setdefault(node.name, Verdict(supported=False, code=code, reason=reason, exception=exception))
+
+    def session_refused(self, partition: Partition, origins: Mapping[str, str], error: Exception, *, broadly: bool = False) -> None:
+        """Exclude the nodes that the message of ONNX Runtime names, with their equals; the whole partition if it names none.
+
+        Equals have the same operator, attributes, dtypes and, unless a kernel is missing, sizes. After many refusals, `broadly` ignores
+        sizes and attributes: each would cost another plan. `origins` maps ONNX names to FX names.
+        """
+        message, exception = str(error), full_text(error)
+        named = _named(origins, message)
+        sized = not broadly and not any(text in message for text in _NO_KERNEL)
+        kinds = {_kind_of(node, sized=sized, exactly=not broadly) for node in partition.nodes if node.name in named}
+        refused = [node for node in partition.nodes if _kind_of(node, sized=sized, exactly=not broadly) in kinds]
+        for node in refused:
+            self.verdicts[node.name] = Verdict(supported=False, code="session_refused", reason=_reason([node], error), exception=exception)
+        if not refused:
+            self.partition_failed(partition, "session_refused", _reason(partition.nodes, error), exception)
+
+
+def lacks_kernel(origins: Mapping[str, str], error: Exception) -> bool:
+    """Tell whether ONNX Runtime refuses a model for lack of a kernel, which is no failure: like an operator without an ONNX function."""
+    return _MISSING.search(str(error)) is not None and bool(_named(origins, str(error)))
+
+
+def _not_convertible(error: BaseException | None) -> NotConvertibleError | None:
+    while error is not None and not isinstance(error, NotConvertibleError):
+        error = error.__cause__
+    return error
+
+
+def _named(origins: Mapping[str, str], message: str) -> set[str]:
+    return {fx for name, fx in origins.items() if any(form.format(name) in message for form in _FORMS)}
+
+
+_FORMS = ("'{}'", "({})", '("{}", ', "Name: {} ")  # how messages of ONNX Runtime name a node
+_NO_KERNEL = ("NOT_IMPLEMENTED", "Could not find an implementation")
+"""What ONNX Runtime says when it has no kernel for an operator and element types, whatever the sizes."""
+_MISSING = re.compile(r"Could not find an implementation for (?P<operator>\w+)\(\d+\)")
+
+_UNDEFINED = re.compile(r"Type 'tensor\((?P<type>\w+)\)' of input parameter \([^)]*\) of operator \((?P<operator>\w+)\)")
+
+
+def _reason(nodes: Sequence[torch.fx.Node], error: Exception) -> str:
+    """Explain why ONNX Runtime refuses nodes: for a missing kernel its operator and element types, else the message."""
+    missing, undefined = _MISSING.search(str(error)), _UNDEFINED.search(str(error))
+    if undefined is not None:
+        return f"ONNX defines no {undefined['operator']} of {undefined['type']}"
+    if missing is None:
+        return f"ONNX Runtime refused it: {short_text(error)}"
+    values = [tensor for node in nodes for source in (node, *node.all_input_nodes) for tensor in tensors_in(source.meta.get("val"))]
+    kinds = " and ".join(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in values))
+    return f"ONNX Runtime has no kernel of {missing['operator']} for {kinds} on this device"
+
+
+def _kind_of(node: torch.fx.Node, *, sized: bool, exactly: bool) -> tuple[Any, ...]:
+    """Collect what decides whether ONNX Runtime takes a node: equal for nodes that share their fate."""
+    values = [_value_text(source.meta.get("val"), sized=sized) for source in (node, *node.all_input_nodes)]
+    attributes = [_without_nodes(node.args), _without_nodes(node.kwargs)] if exactly else []
+    return (node.target, *values, *map(repr, attributes))
+
+
+def _without_nodes(arguments: Any) -> Any:
+    return torch.fx.node.map_arg(arguments, lambda _: None)
+
+
+def _value_text(value: Any, *, sized: bool) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape) if sized else ''}"
+    return ", ".join(_value_text(item, sized=sized) for item in value) if isinstance(value, (list, tuple)) else type(value).__name__
+
 
 MAX_PLANS = 12
 """How often one graph is planned. In the last but one plan, every partition that still fails is excluded as a whole."""
@@ -56,10 +161,17 @@ class Planner:
         self._phases = phases
         started = time.perf_counter_ns()
         # The graph with explicit type promotion, which is what gets partitioned.
-        self.promoted, failures = passes.prepared(lowered.partitioned, lambda target: bool(context.registry.get_decomps(target)))
-        self._left_to_sessions = self._session_writes()
+        self._prepared = passes.prepared(
+            lowered.partitioned,
+            lambda target: bool(context.registry.get_decomps(target)),
+            mutated=lowered.mutated,
+            of_users={**registered_ops(), **(context.options.custom_translation_table or {})},
+            writes=lowered.phase == "inference" and not context.deployed,  # a model to deploy returns the new values
+            leaves=self._updates_in_place() and runs_on_cpu_alone(context.options),
+        )
+        self.promoted = self._prepared.module
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})  # the nodes that failed so far
-        self.exclusions.promotion_failed(failures)
+        self.exclusions.promotion_failed(self._prepared.failures)
         phases.partition_ns += time.perf_counter_ns() - started
 
     def runners(self) -> list[PartitionRunner]:
@@ -77,44 +189,26 @@ class Planner:
         raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
 
     def _writes(self) -> dict[str, Verdict]:
-        """Make the writes into large buffers in place, and keep them in PyTorch; a model to deploy returns the new values."""
-        if self._lowered.phase != "inference" or self._context.deployed:
-            return {}
-        reasons = buffer_writes.write_in_place(self.promoted, self._lowered.mutated, self._of_users(), self._left_to_sessions)
-        return {name: Verdict(supported=False, code="policy", reason=reason) for name, reason in reasons.items()}
-
-    def _session_writes(self) -> tuple[torch.fx.Node, ...]:
-        """Find the writes into large buffers that may be left to sessions."""
-        if not self._updates_in_place() or not runs_on_cpu_alone(self._context.options):
-            return ()
-        return buffer_writes.session_writes(self.promoted, self._lowered.mutated, self._of_users())
+        """Keep the writes into large buffers in PyTorch, but for those of sessions."""
+        return {name: Verdict(supported=False, code="policy", reason=reason) for name, reason in self._prepared.kept.items()}
 
     def _in_place_writes_succeeded(self, runners: list[PartitionRunner]) -> bool:
         """Tell whether sessions make the writes that were left to them in place; if not, PyTorch does, in another plan."""
         made = {node for runner in runners for node in runner.updated_in_place()}
-        if made.issuperset(self._left_to_sessions):
+        if made.issuperset(self._prepared.left_to_sessions):
             return True
-        self._left_to_sessions = ()
+        self._prepared.write_all_in_place()
         self.exclusions.verdicts.update(self._writes())
         return False
-
-    def _of_users(self) -> dict[Any, Any]:
-        """Map operators to functions of users."""
-        return {**registered_ops(), **(self._context.options.custom_translation_table or {})}
 
     def _updates_in_place(self) -> bool:
         """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
         views = self._lowered.views
         return self._lowered.phase == "inference" and (views is None or views.new_values_first) and not self._context.deployed
 
-    def _updates(self, partition: extraction.Partition) -> dict[int, int]:
-        """Find the inputs that a partition may update in place."""
-        return in_place.updates_of(partition, self._lowered.mutated, self.plan) if self._updates_in_place() else {}
-
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """Return the inputs that are parameters or buffers."""
-        placeholders = self.promoted.graph.find_nodes(op="placeholder")
-        return frozenset(node for place, node in enumerate(placeholders) if place in self._lowered.static_inputs)
+        return frozenset(node for place, node in enumerate(inputs_of(self.promoted.graph)) if place in self._lowered.static_inputs)
 
     def _partitioned(self) -> list[extraction.Partition]:
         started = time.perf_counter_ns()
@@ -152,7 +246,7 @@ class Planner:
             inference=inference,
             alternates=not inference or self.plan.partition_count > 1 or bool(eager_nodes(self.plan)),
             work=work_of(partition.nodes),
-            updates=self._updates(partition),
+            updates=(in_place.updates_of(partition, self._lowered.mutated, self.plan) if self._updates_in_place() else {}),
             cached=hit,
             trials=self._context.trials,
         )
@@ -192,7 +286,6 @@ class Planner:
         return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized, "outputs": names})
 
     def _optimized(self, partition: extraction.Partition, model: ir.Model) -> tuple[ir.Model, bool]:
-        """Optimise a model; tells whether that succeeded."""
         if self._context.dry_run:
             return model, False
         try:

@@ -11,7 +11,7 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.freeze.frozen import Frozen
-from ortlens.backend.lowering.user_frames import Frame, innermost
+from ortlens.backend.lowering.provenance import Frame, innermost
 from ortlens.lens.generating import Generating, is_generate
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.targets import names_of

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.freeze.arguments import named_arguments, refuse_arguments, refuse_weights
+from ortlens.backend.freeze.arguments import Untraceable, named_arguments, parameters_source, program_of, refuse_arguments, refuse_weights
 from ortlens.backend.freeze.frozen import frozen_from
-from ortlens.backend.freeze.tracing import Untraceable, parameters_source, program_of
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:

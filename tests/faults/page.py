@@ -13,7 +13,7 @@ from ortlens.backend.faults.register import FAULTS, MEASURED, faults_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortlens.backend.faults.fault import Fault
+    from ortlens.backend.faults.register import Fault
 
 _HEAD = """# Faults of ONNX Runtime
 
@@ -45,7 +45,7 @@ def faults() -> str:
 
 def _row(fault: Fault) -> str:
     issue = f" ({fault.issue})" if fault.issue else ""
-    avoided = f"{fault.avoided}{issue} (`{fault.room}`)" if fault.room else "it does not"
+    avoided = f"{fault.avoided[1]}{issue} (`{fault.avoided[0]}`)" if fault.avoided else "it does not"
     return f"| {fault.culprit} | `{fault.name}` | {fault.form} | {fault.first} | {fault.last or ''} | {avoided} |\n"
 
 

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ortlens import OrtBackend
-from ortlens.backend.lowering.lowered import LoweredGraph
+from ortlens.backend.lowering.entry import LoweredGraph
 from ortlens.backend.lowering.returned_views import base_of, without_returned_views
 
 if TYPE_CHECKING:

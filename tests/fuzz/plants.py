@@ -22,7 +22,7 @@ from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.lowering.entry import LoweredGraph
 
 
 def _no_returned_views() -> Any:

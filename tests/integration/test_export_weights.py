@@ -230,7 +230,7 @@ _STREAMED = """
 import json, sys, time
 import torch
 import ortlens
-import ortlens.backend.deploy.checkpoints
+import ortlens.backend.deploy.export
 from ortlens.backend.deploy import export
 export._INLINE_BYTES = 0  # as for a model above the limit, at a size that a test can write
 def memory(which):  # not ru_maxrss: a child begins with the peak of the process that started it

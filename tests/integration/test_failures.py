@@ -16,8 +16,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from ortlens import ConversionError, Lens, OrtBackend, SessionError, UsageError, explain
 from ortlens.backend.conversion import optimize
-from ortlens.backend.conversion.optimize import InPlace, OptimizationPass
 from ortlens.backend.lowering import decompositions
+from ortlens.backend.pass_runner import Pass
 from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding
 
@@ -98,13 +98,13 @@ def test_an_optimisation_pass_that_raises_costs_the_optimisation(monkeypatch: py
         del model.graph.inputs[:]  # leaves the model half changed
         raise RuntimeError("the optimiser tripped")
 
-    planted = OptimizationPass(name="planted", make=lambda: InPlace(broken))
+    planted = Pass(name="planted", run=broken)
     monkeypatch.setattr(optimize, "PASSES", (*optimize.PASSES, planted))
     lens = Lens()
     assert calls_of(torch.compile(function, backend=lens)) == []  # the model runs in ONNX Runtime all the same
     (finding,) = lens.captured().findings
     assert finding.rule == "optimiser_failed"
-    assert "the optimisation pass planted failed" in finding.evidence
+    assert "the pass 'planted' failed" in finding.evidence
     assert "the optimiser tripped" in finding.evidence
     assert lens.fallbacks.empty
     assert lens.graphs.coverage.tolist() == [1.0]

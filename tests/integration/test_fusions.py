@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend.runtime import session, session_factory
+from ortlens.backend.runtime import session
 from tests.integration.against_eager import assert_same
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., co
         options.optimized_model_filepath = str(optimized)
         return options
 
-    monkeypatch.setattr(session_factory, "default_session_options", that_writes)
+    monkeypatch.setattr(session, "default_session_options", that_writes)
 
     def count(function: Callable[..., Any], *args: torch.Tensor) -> collections.Counter[str]:
         torch.compiler.reset()

@@ -16,7 +16,7 @@ from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.overview import overview_of
 from ortlens.backend.runtime.left_to_torch import AFTER_CALLS, IN_A_ROW
-from ortlens.backend.runtime.session_factory import SessionFactory
+from ortlens.backend.runtime.session import SessionFactory
 from ortlens.demo import _model_and_tokens
 from ortlens.lens.measuring import ledger_pass
 from tests.integration.small_models import SMALL_MODELS

@@ -10,8 +10,7 @@ import torch
 
 from ortlens import Lens
 from ortlens.backend.runtime import runner
-from ortlens.backend.runtime.watch import CALLS
-from ortlens.backend.runtime.weights import WHOLE_BYTES
+from ortlens.backend.runtime.weights import CALLS, WHOLE_BYTES
 from tests.integration.life_steps import COUNTED, UNCOUNTED
 from tests.integration.lives import KINDS, Step, live
 from tests.integration.test_random_lives import compile_module

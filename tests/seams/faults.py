@@ -30,7 +30,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "backend/api.py": ("OrtBackend.__call__", "ortlens_backend"),
     "backend/graph.py": ("CompiledGraph._first_run", "CompiledGraph.prepare", "CompiledGraph._with_views"),
     "backend/lowering/entry.py": ("is_for_the_user", "_with_plain_tangents.<locals>.run_plainly"),
-    "_torch/quiet.py": ("_Silence.match",),
+    "_torch/exporter.py": ("_Silence.match",),
     "_torch/dynamo.py": ("is_signal",),
 }
 """The guard itself, what torch and Python call, which opens it, and what falling back needs too: a fault in there cannot be survived.

@@ -66,7 +66,7 @@ def test_the_faults_of_the_installed_onnxruntime_are_counted() -> None:
 
 
 def test_a_fault_that_nothing_avoids_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = dataclasses.replace(register.FAULTS[0], first="1.0.0", last=None, room="", form="it adds wrongly")
+    fault = dataclasses.replace(register.FAULTS[0], first="1.0.0", last=None, avoided=(), form="it adds wrongly")
     monkeypatch.setattr(register, "FAULTS", (fault, register.FAULTS[0]))
     check = _check("ORT faults")
     assert check.status == "warning"

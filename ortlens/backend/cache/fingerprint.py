@@ -118,7 +118,6 @@ def _value(value: Any) -> str:
 
 
 def _size(size: Any) -> str:
-    """Format a size; a symbolic one with its hint, on which layouts depend."""
     return str(size) if isinstance(size, int) else f"{_torch.expression_of(size)}~{_torch.size_hint(size)}"
 
 

@@ -16,10 +16,9 @@ import pathlib
 import stat
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import onnx
+import onnx
 
 _MAGIC = b"ortlens cache 1\n"
 _DIGEST = 32
@@ -43,8 +42,6 @@ class ModelCache:
 
     def load(self, key: str | None) -> CachedModel | None:
         """Read a model; None for the key None, and if there is no model or its file is damaged."""
-        import onnx
-
         if key is None:
             return None
         try:

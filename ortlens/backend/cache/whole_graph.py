@@ -12,6 +12,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import torch
 import torch.fx
 
@@ -30,16 +31,13 @@ from ortlens.errors import SessionError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ortlens.backend.context import CompileContext
+    from ortlens.backend.compiler import CompileContext
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
 
 
 def key_for(module: torch.fx.GraphModule, inputs: Sequence[Any], options: OrtBackendOptions) -> str | None:
-    """Compute the key of a whole graph; None for one that is not cached as a whole.
-
-    That is one with symbolic sizes, tensor subclasses, dumps, errors that are to be raised, or no fingerprint.
-    """
+    """Compute the key of a whole graph; None with symbolic sizes, subclasses, dumps, errors to be raised, or without a fingerprint."""
     plain = all(isinstance(value, torch.Tensor) and not _torch.is_wrapper(value) and not _is_dynamic(value) for value in inputs)
     if not plain or not inputs or dump_prefix(options) or options.on_error == "raise":
         return None
@@ -61,12 +59,7 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
     static_inputs: frozenset[int],
     outputs: Sequence[tuple[Any, list[Any] | None]],
 ) -> None:
-    """Cache a graph, if its only partition computes every output.
-
-    Each output is a node, or a constant as it is, with the shape, strides and offset if it is a view of that.
-    """
-    import onnx
-
+    """Cache a graph whose only partition computes every output: a node, or a constant, with shape, strides and offset of a view."""
     made = list(partition.outputs)
     values = [_described(node.meta["val"]) for node in made]
     covered = all(isinstance(node, torch.fx.Node) and node in made for node, _ in outputs)

@@ -19,8 +19,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes, upcasting
-from ortlens.backend.conversion.functions.numbers import LIMITS
-from ortlens.backend.conversion.int_ranges import int_range
+from ortlens.backend.conversion.functions.numbers import LIMITS, int_range
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
 from ortlens.backend.memory_order import memory_order
 from ortlens.progress import no_progress
@@ -44,18 +43,13 @@ class NodeFailures(Exception):  # noqa: N818 - carries several failures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """An ONNX model and what is needed to use its outputs.
+    """An ONNX model and what is needed to use its outputs."""
 
-    Attributes:
-        model: The model; every tensor on the partition's boundary is an input or an output.
-        output_permutations: For each output, the order of its dimensions in memory if PyTorch expects a permuted layout: the
-            model's output is the tensor permuted so that it is contiguous. None for a contiguous output.
-        output_types: A fake value with the element type and shape of each output.
-    """
-
-    model: ir.Model
+    model: ir.Model  # the model; every tensor on the partition's boundary is an input or an output
+    # For each output, the order of its dimensions in memory if PyTorch expects a permuted layout: the model's output is the tensor permuted
+    # so that it is contiguous. None for a contiguous output.
     output_permutations: tuple[tuple[int, ...] | None, ...]
-    output_types: tuple[Any, ...]
+    output_types: tuple[Any, ...]  # A fake value with the element type and shape of each output
 
 
 def onnx_from_partition(
@@ -69,8 +63,6 @@ def onnx_from_partition(
 
 
 class _Converter:
-    """State of one conversion."""
-
     def __init__(self, module: torch.fx.GraphModule, registry: Any, name: str, narrow: Collection[torch.dtype]) -> None:
         self._module = upcasting.in_float32(module, narrow)
         self._narrow = narrow
@@ -107,7 +99,6 @@ class _Converter:
         self.model.graph.inputs.append(value)
 
     def _cast(self, value: ir.Value, to: torch.dtype, name: str, role: str) -> ir.Value:
-        """Convert a value of an FX node that is computed in another type than PyTorch's."""
         output = self._recorder.symbolic(f"{name}.cast_{role}")
         self.model.graph.append(upcasting.cast(value, to, output, f"{name}/Cast_{role}"))
         return output
@@ -179,7 +170,6 @@ class _Converter:
         self._values[node.name] = outputs
 
     def _name_output(self, output: Any, name: str, item: Any, *, typed: bool = True) -> None:
-        """Name and type a value, unless the function returned one of its inputs."""
         if isinstance(output, ir.Value) and output.producer() is not None and id(output) not in self._named:
             self._named.add(id(output))
             output.name = name
@@ -318,10 +308,7 @@ def to_opset(model: ir.Model, version: int) -> ir.Model:
 
 
 def proto_from_model(model: ir.Model, output_types: Sequence[Any]) -> Any:
-    """Serialise a model, after giving every node a unique name and a provenance in place.
-
-    Outputs are typed anew, because the optimiser may replace one by a value without a type.
-    """
+    """Serialise a model, with unique names and provenance for its nodes, and outputs typed anew: the optimiser may lose types."""
     # Some execution providers confuse the inputs if one of them is unused (OpenVINO: wrong results).
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
     assign_provenance(model.graph)

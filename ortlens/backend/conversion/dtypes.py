@@ -10,23 +10,15 @@ if TYPE_CHECKING:
 
 
 class ElementType(NamedTuple):
-    """An element type in ONNX and in signatures.
+    """An element type in ONNX and in signatures."""
 
-    Attributes:
-        onnx: Number in `onnx.TensorProto.DataType`.
-        short: Name in signatures, such as `f32`.
-    """
-
-    onnx: int
-    short: str
+    onnx: int  # number in `onnx.TensorProto.DataType`
+    short: str  # name in signatures, such as `f32`
 
 
 @functools.cache
 def element_types() -> dict[torch.dtype, ElementType]:
-    """Map the dtypes that PyTorch and ONNX Runtime store in the same way to ONNX numbers and short names.
-
-    The numbers are those of `TensorProto.DataType` in `onnx.proto`.
-    """
+    """Map the dtypes that PyTorch and ONNX Runtime store alike to the numbers of `TensorProto.DataType` and short names."""
     import torch
 
     return {

@@ -30,17 +30,11 @@ _SEPARATOR = ","
 
 
 class NodeProvenance(NamedTuple):
-    """Where an ONNX node comes from, according to its metadata.
+    """Where an ONNX node comes from, according to its metadata."""
 
-    Attributes:
-        node: FX node that computes its output; empty when unknown.
-        nodes: Every FX node that it computes, including `node`.
-        inferred: Whether `node` was inferred from a neighbour.
-    """
-
-    node: str
-    nodes: tuple[str, ...]
-    inferred: bool
+    node: str  # FX node that computes its output; empty when unknown
+    nodes: tuple[str, ...]  # every FX node that it computes, including `node`
+    inferred: bool  # whether `node` was inferred from a neighbour
 
     @property
     def confidence(self) -> Confidence:

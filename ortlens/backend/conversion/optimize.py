@@ -5,13 +5,19 @@ over, ONNX Runtime removes. Only rewrite rules that are proved sound are applied
 nodes of the operator that its pattern ends in. Together this takes a fifth of the time.
 
 They work on a copy. A pass that fails leaves the original model as it was, and the error names the pass.
+
+The last but two of them keeps the rounding to float16 in front of operators that jump: comparisons, casts to integers, rounding, ordering.
+ONNX Runtime's CPU provider computes most float16 operators in float32. It takes away the casts in between, at every optimisation level
+and also those that the model asks for, so that the next operator reads numbers that were never rounded. Where a result changes gradually
+that is more exact than PyTorch; where it jumps it is wrong. The gradient of `amax` compares each element with the largest one, which was
+rounded: it found none, and divided by 0. An Unsqueeze and a Gather in between keep the casts apart: they have kernels for float16, and no
+rewrite removes the pair, as one removes an Unsqueeze and a Squeeze that follow a Reshape. Seen in versions 1.23.0 to 1.32.0;
+`float16_unrounded` in the register of faults.
 """
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
@@ -19,19 +25,103 @@ import onnxscript.optimizer
 import onnxscript.rewriter
 
 from ortlens import _torch
-from ortlens.backend.conversion.half_rounding import keep_half_rounding
+from ortlens.backend import pass_runner
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, merge_provenance
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
+from ortlens.backend.pass_runner import Pass, run_passes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
+
+
+_JUMPING = frozenset(
+    {
+        *("ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+        *("Mod", "NonZero", "Round", "Sign", "TopK", "Unique"),
+    }
+)
+_ROUNDING = frozenset({"Ceil", "Floor", "Mod", "Round"})
+_WIDE: tuple[Any, ...] = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_HALF_OR_UNKNOWN = (None, ir.DataType.FLOAT16)  # a value inside a function may have no type; the pair of operators suits any
+
+
+def keep_half_rounding(model: ir.Model) -> None:
+    """Insert the pair of operators where a model computes in float16; it is changed in place."""
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    if not any(value is not None and value.dtype == ir.DataType.FLOAT16 for node in nodes for value in (*node.inputs, *node.outputs)):
+        return
+    kept: dict[ir.Value, ir.Value] = {}
+    for reader, place, value in [found for node in nodes for found in _readings(node)]:
+        if value not in kept:
+            kept[value] = _rounded(
+                value, _constant(model.graph, "half rounding: axis", [0]), _constant(model.graph, "half rounding: place", 0)
+            )
+        reader.replace_input_with(place, kept[value])
+
+
+def _readings(node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
+    """Yield the inputs that have to be rounded: those of a node, of a cast that it reads, and what is made of numbers by it."""
+    if _rounds_number(node):
+        for use in node.outputs[0].uses():
+            yield use.node, use.idx, node.outputs[0]
+    if node.op_type not in _JUMPING and not (node.op_type == "Cast" and not _made_type(node).is_floating_point()):
+        return
+    for reader, place in _reached(node):
+        read = reader.inputs[place]
+        if read is not None and (read.producer() is not None and read.dtype in _HALF_OR_UNKNOWN):
+            yield reader, place, read
+
+
+def _rounds_number(node: ir.Node) -> bool:
+    """Tell whether a node rounds a number for operators of PyTorch that read it in float16."""
+    made = node.outputs[0]
+    return node.op_type == "Cast" and _made_type(node) == ir.DataType.FLOAT16 and made.shape is not None and not len(made.shape)
+
+
+def _reached(node: ir.Node) -> Iterator[tuple[ir.Node, int]]:
+    """Yield the places where a node reads values, behind casts to wider types, and for a rounding behind its own function."""
+    waiting, passed = [node], {node}
+    while waiting:
+        reader = waiting.pop()
+        for place, value in enumerate(reader.inputs):
+            made = value.producer() if value is not None else None
+            if made is not None and made.op_type == "Cast" and _made_type(made) in _WIDE:
+                yield made, 0
+            elif made is not None and node.op_type in _ROUNDING and made.outputs[0].dtype in _WIDE and _of_one_operator(made, node):
+                waiting += {made} - passed
+                passed.add(made)
+            else:
+                yield reader, place
+
+
+def _of_one_operator(one: ir.Node, other: ir.Node) -> bool:
+    return one.metadata_props.get(FX_NODE_KEY) == other.metadata_props.get(FX_NODE_KEY)
+
+
+def _made_type(cast: ir.Node) -> ir.DataType:
+    return ir.DataType(cast.attributes["to"].as_int())
+
+
+def _rounded(value: ir.Value, axis: ir.Value, place: ir.Value) -> ir.Value:
+    producer: Any = value.producer()  # a node in a graph
+    made = ir.Value(type=value.type, shape=value.shape)
+    longer = ir.node("Unsqueeze", [value, axis], metadata_props=dict(producer.metadata_props))
+    same = ir.node("Gather", [longer.outputs[0], place], {"axis": 0}, outputs=[made], metadata_props=dict(producer.metadata_props))
+    producer.graph.insert_after(producer, [longer, same])
+    return made
+
+
+def _constant(graph: ir.Graph, name: str, value: list[int] | int) -> ir.Value:
+    if name not in graph.initializers:
+        graph.register_initializer(ir.Value(name=name, const_value=ir.tensor(value, dtype=ir.DataType.INT64, name=name)))
+    return graph.initializers[name]
 
 
 def optimize_model(model: ir.Model) -> ir.Model:
     """Optimise a copy of a model that shares its tensors: inline functions, fold constants, apply rewrites, remove what is unused."""
     _merge_metadata_in_rewrites(FX_NODE_KEY, merge_provenance)
     with _torch.quiet():
-        return run_passes(model, PASSES)
+        return run_passes(model.clone(), PASSES, wraps=True)[0]
 
 
 def _merge_metadata_in_rewrites(key: str, merge: Callable[[str, str], str]) -> None:
@@ -46,85 +136,6 @@ def _merge_metadata_in_rewrites(key: str, merge: Callable[[str, str], str]) -> N
         mergers.setdefault(key, merge)
 
 
-class Condition(enum.Enum):
-    """What can be true of a model between two passes; `holds` checks it."""
-
-    INLINED = "no node calls a local function"
-    NO_UNUSED_NODES = "every node computes a value that is used"
-    CONSTANTS_LIFTED = "constants are initializers, not nodes"
-    UNIQUE_NAMES = "every value has a name of its own"
-
-    def holds(self, model: ir.Model) -> bool:
-        """Tell whether the condition is true of the model's main graph."""
-        return _CHECKS[self](model)
-
-
-class OptimizationError(Exception):
-    """An optimisation pass failed; the cause is chained.
-
-    Attributes:
-        pass_name: Name of the pass.
-    """
-
-    def __init__(self, pass_name: str, reason: object) -> None:
-        """Name the pass, and why it failed: the exception that it raised, or what it lacked."""
-        detail = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else reason
-        super().__init__(f"the optimisation pass {pass_name} failed: {detail}")
-        self.pass_name = pass_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizationPass:
-    """A pass over a model and its contract.
-
-    Attributes:
-        name: Appears in the error when the pass fails.
-        make: Returns the pass, which declares itself whether it works in place (`PassBase.in_place`).
-        requires: What must be true of the model before the pass.
-        ensures: What is true of it afterwards.
-        invalidates: What may no longer be true of it afterwards.
-    """
-
-    name: str
-    make: Callable[[], ir.passes.PassBase]
-    requires: frozenset[Condition] = frozenset()
-    ensures: frozenset[Condition] = frozenset()
-    invalidates: frozenset[Condition] = frozenset()
-
-
-class InPlace(ir.passes.InPlacePass):
-    """A function that changes a model in place, as a pass."""
-
-    def __init__(self, function: Callable[[ir.Model], object]) -> None:
-        """Wrap a function that changes the model it takes; what it returns is ignored."""
-        super().__init__()
-        self._function = function
-
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Apply the function."""
-        self._function(model)
-        return ir.passes.PassResult(model, modified=True)
-
-
-def run_passes(model: ir.Model, passes: Sequence[OptimizationPass]) -> ir.Model:
-    """Run passes in order on a copy of a model, which shares its tensors.
-
-    Raise `OptimizationError` if a pass fails, or no earlier pass ensures what it requires.
-    """
-    result = model.clone()
-    established: frozenset[Condition] = frozenset()
-    for entry in passes:
-        missing = entry.requires - established
-        if missing:
-            raise OptimizationError(entry.name, "no earlier pass ensures that " + " and ".join(sorted(c.value for c in missing)))
-        try:
-            result = entry.make()(result).model
-        except Exception as error:
-            raise OptimizationError(entry.name, error) from error
-        established = (established - entry.invalidates) | entry.ensures
-    return result
-
-
 def _uses_every_node(model: ir.Model) -> bool:
     return all(any(value.uses() or value.is_graph_output() for value in node.outputs) for node in model.graph)
 
@@ -135,20 +146,20 @@ def _names_every_value(model: ir.Model) -> bool:
     return None not in names and len(names) == len(set(names))
 
 
-_CHECKS: dict[Condition, Callable[[ir.Model], bool]] = {
-    Condition.INLINED: lambda model: not any(node.op_identifier() in model.functions for node in model.graph),
-    Condition.NO_UNUSED_NODES: _uses_every_node,
-    Condition.CONSTANTS_LIFTED: lambda model: not any(node.op_type == "Constant" for node in model.graph),
-    Condition.UNIQUE_NAMES: _names_every_value,
-}
+class Condition(pass_runner.Condition):
+    """What can be true of a model's main graph between two passes."""
+
+    INLINED = "no node calls a local function", lambda model: not any(node.op_identifier() in model.functions for node in model.graph)
+    NO_UNUSED_NODES = "every node computes a value that is used", _uses_every_node
+    CONSTANTS_LIFTED = "constants are initializers, not nodes", lambda model: not any(node.op_type == "Constant" for node in model.graph)
+    UNIQUE_NAMES = "every value has a name of its own", _names_every_value
 
 
 _NAMES = """
 Concat Expand Flatten Gather GatherElements GatherND Identity Pad Reshape ScatterElements ScatterND Shape Size Slice Split Squeeze Tile
 Transpose Trilu Unsqueeze Where Abs Add Cast CastLike Ceil Div Equal Floor Greater GreaterOrEqual Less LessOrEqual Mul Neg Sqrt Sub
 """
-_EXACT = frozenset(_NAMES.split())
-"""Operators that move numbers, or that everybody rounds alike."""
+_EXACT = frozenset(_NAMES.split())  # operators that move numbers, or that everybody rounds alike
 
 
 _DIVISIONS = ("Div", "Mod")
@@ -172,74 +183,38 @@ def _fold_constants(model: ir.Model) -> None:
     onnxscript.optimizer.fold_constants_ir(model, onnx_shape_inference=False, should_fold=_may_fold)
 
 
-_REMOVE_UNUSED_NODES = OptimizationPass(
-    name="remove_unused_nodes", make=common_passes.RemoveUnusedNodesPass, ensures=frozenset({Condition.NO_UNUSED_NODES})
+def _applied(make: Callable[[], ir.passes.PassBase]) -> Callable[[ir.Model], ir.Model]:
+    return lambda model: make()(model).model
+
+
+_INLINED, _LIFTED = (Condition.INLINED,), (Condition.CONSTANTS_LIFTED,)
+_REMOVE_UNUSED_NODES = Pass(
+    name="remove_unused_nodes", run=_applied(common_passes.RemoveUnusedNodesPass), ensures=(Condition.NO_UNUSED_NODES,)
 )
 
 PASSES = (
-    OptimizationPass(
-        name="inline_functions",
-        make=common_passes.InlinePass,
-        ensures=frozenset({Condition.INLINED}),
-    ),
-    OptimizationPass(
-        name="fold_constants",
-        make=lambda: InPlace(_fold_constants),
-        requires=frozenset({Condition.INLINED}),
-        invalidates=frozenset({Condition.NO_UNUSED_NODES}),
-    ),
+    Pass(name="inline_functions", run=_applied(common_passes.InlinePass), ensures=_INLINED),
+    Pass(name="fold_constants", run=_fold_constants, requires=_INLINED, invalidates=(Condition.NO_UNUSED_NODES,)),
     _REMOVE_UNUSED_NODES,  # first: no rule needs to look at nodes that are removed later
-    OptimizationPass(
+    Pass(
         name="apply_rewrite_rules",
-        make=lambda: onnxscript.rewriter.RewritePass(rewrite_rules()),
-        requires=frozenset({Condition.INLINED}),
-        invalidates=frozenset({Condition.NO_UNUSED_NODES, Condition.UNIQUE_NAMES}),
+        run=_applied(lambda: onnxscript.rewriter.RewritePass(rewrite_rules())),
+        requires=_INLINED,
+        invalidates=(Condition.NO_UNUSED_NODES, Condition.UNIQUE_NAMES),
     ),
     _REMOVE_UNUSED_NODES,
-    OptimizationPass(
-        name="remove_unused_functions",
-        make=common_passes.RemoveUnusedFunctionsPass,
-        requires=frozenset({Condition.INLINED}),
-    ),
-    OptimizationPass(
-        name="remove_unused_opsets",
-        make=common_passes.RemoveUnusedOpsetsPass,
-        requires=frozenset({Condition.NO_UNUSED_NODES}),
-    ),
-    OptimizationPass(
+    Pass(name="remove_unused_functions", run=_applied(common_passes.RemoveUnusedFunctionsPass), requires=_INLINED),
+    Pass(name="remove_unused_opsets", run=_applied(common_passes.RemoveUnusedOpsetsPass), requires=(Condition.NO_UNUSED_NODES,)),
+    Pass(
         name="lift_constants",
-        make=lambda: common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        ensures=frozenset({Condition.CONSTANTS_LIFTED}),
+        run=_applied(lambda: common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)),
+        ensures=_LIFTED,
     ),
-    OptimizationPass(
-        name="lift_subgraph_initializers",
-        make=common_passes.LiftSubgraphInitializersToMainGraphPass,
-        requires=frozenset({Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="deduplicate_initializers",
-        make=common_passes.DeduplicateInitializersPass,
-        requires=frozenset({Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="eliminate_common_subexpressions",
-        make=common_passes.CommonSubexpressionEliminationPass,
-        requires=frozenset({Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="keep_half_rounding",
-        make=lambda: InPlace(keep_half_rounding),
-        requires=frozenset({Condition.INLINED, Condition.CONSTANTS_LIFTED}),
-    ),
-    OptimizationPass(
-        name="fix_outputs",
-        make=common_passes.OutputFixPass,
-        invalidates=frozenset({Condition.UNIQUE_NAMES}),
-    ),
-    OptimizationPass(
-        name="fix_names",
-        make=common_passes.NameFixPass,
-        ensures=frozenset({Condition.UNIQUE_NAMES}),
-    ),
+    Pass(name="lift_subgraph_initializers", run=_applied(common_passes.LiftSubgraphInitializersToMainGraphPass), requires=_LIFTED),
+    Pass(name="deduplicate_initializers", run=_applied(common_passes.DeduplicateInitializersPass), requires=_LIFTED),
+    Pass(name="eliminate_common_subexpressions", run=_applied(common_passes.CommonSubexpressionEliminationPass), requires=_LIFTED),
+    Pass(name="keep_half_rounding", run=keep_half_rounding, requires=(*_INLINED, *_LIFTED)),
+    Pass(name="fix_outputs", run=_applied(common_passes.OutputFixPass), invalidates=(Condition.UNIQUE_NAMES,)),
+    Pass(name="fix_names", run=_applied(common_passes.NameFixPass), ensures=(Condition.UNIQUE_NAMES,)),
 )
 """The passes of `optimize_model`, in order."""

@@ -76,7 +76,6 @@ def _constant(value: ir.Value | None) -> Any:
 
 
 def _static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the sizes of a value, if all are known."""
     if value is None or value.shape is None:
         return None
     sizes = tuple(size for size in value.shape if isinstance(size, int))
@@ -213,8 +212,7 @@ def _is_product_with_transposed_weight(context: Any, x: ir.Value, w: ir.Value, p
     return x.dtype in _GEMM_TYPES and _is_transposed_weight(context, x, w, product)
 
 
-_GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-"""Element types for which every execution provider that has MatMul also has Gemm."""
+_GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)  # element types for which every execution provider that has MatMul also has Gemm
 
 
 def _own_rules() -> tuple[GuardedRule, ...]:

@@ -34,10 +34,7 @@ def narrow_dtypes(names: Collection[str]) -> frozenset[torch.dtype]:
 
 
 def in_float32(module: torch.fx.GraphModule, narrow: Collection[torch.dtype]) -> torch.fx.GraphModule:
-    """Copy a partition to compute in float32 what it computes in narrow types; the module itself if it has none of these.
-
-    The copy has the same node names, and `meta[GIVEN]` where a value had a narrow type.
-    """
+    """Copy a partition, if it has narrow types, to compute them in float32; `meta[GIVEN]` holds the narrow value of a node."""
     if not any(_is_narrow(node.meta.get("val"), narrow) for node in module.graph.nodes):
         return module
     graph = torch.fx.Graph()
@@ -77,25 +74,9 @@ def _rounds_numbers_to(node: torch.fx.Node, narrow: Collection[torch.dtype]) -> 
 
 @functools.cache
 def _rounding_numbers() -> frozenset[Any]:
-    aten = torch.ops.aten
-    comparisons = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge)
-    return frozenset(
-        {
-            *comparisons,
-            aten.add,
-            aten.addr,
-            aten.sub,
-            aten.rsub,
-            aten.pow,
-            aten.remainder,
-            aten.fmod,
-            aten.full,
-            aten.full_like,
-            aten.logit,
-            aten.xlogy,
-            aten.special_xlog1py,
-        }
-    )
+    comparisons = ("eq", "ne", "lt", "le", "gt", "ge")
+    others = ("add", "addr", "sub", "rsub", "pow", "remainder", "fmod", "full", "full_like", "logit", "xlogy", "special_xlog1py")
+    return frozenset(getattr(torch.ops.aten, name) for name in (*comparisons, *others))
 
 
 def _rounded_argument(argument: Any, *, dtype: torch.dtype) -> Any:
@@ -135,10 +116,7 @@ def _steps() -> frozenset[Any]:
 
 
 def cast(value: ir.Value, to: torch.dtype, output: ir.Value, label: str) -> ir.Node:
-    """Make a Cast node to be added to a graph; `output`, without producer, gets the type, and the shape of the input.
-
-    `label` is the name of the node: the FX node that it belongs to, a slash, and what is unique there.
-    """
+    """Make a Cast, named by the FX node that it belongs to, a slash and what is unique, to an `output` that gets type and shape."""
     wanted = ir.DataType(dtypes.element_types()[to].onnx)
     output.dtype, output.shape = wanted, value.shape
     node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", wanted)], outputs=[output], name=label)

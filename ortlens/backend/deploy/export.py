@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -15,17 +18,131 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens._optional import require
 from ortlens.backend.conversion import converter, dtypes
 from ortlens.backend.conversion.optimize import optimize_model
-from ortlens.backend.deploy.checkpoints import StoredWeight, open_weights, stored_tensor
 from ortlens.backend.memory_order import inverse_order
-from ortlens.errors import ConversionError, UsageError
+from ortlens.errors import ConversionError, OrtLensError, UsageError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ortlens.backend.graph import CompiledGraph
+
+
+_SAFETENSORS_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeight:
+    """A weight that is loaded on demand."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None  # its element type; None if torch has no counterpart to the file's
+    load: Callable[[], torch.Tensor]  # returns the tensor
+    origin: str  # where it comes from, for messages
+
+
+def open_weights(source: object) -> dict[str, StoredWeight]:
+    """List the weights of a checkpoint by name, without reading the tensors.
+
+    A source is a `.safetensors` file, a `*.index.json` of a sharded one, a torch checkpoint (`.pt`, `.pth`, `.bin`), a folder with one of
+    these, a mapping of names to tensors, or a sequence of sources, of which later ones override earlier ones.
+    """
+    if isinstance(source, Mapping):
+        return {str(name): stored_tensor(tensor, f"the mapping given for {name}") for name, tensor in source.items()}
+    if isinstance(source, (list, tuple)):
+        merged: dict[str, StoredWeight] = {}
+        for part in source:
+            merged.update(open_weights(part))
+        return merged
+    path = _checkpoint_in(pathlib.Path(str(source)))
+    try:
+        return dict(_read(path))
+    except OrtLensError:
+        raise
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), "")[:300]
+        raise UsageError(f"cannot read weights from {path}: {type(error).__name__}: {said}") from error
+
+
+def _checkpoint_in(path: pathlib.Path) -> pathlib.Path:
+    if path.is_dir():
+        for pattern in ("*.safetensors.index.json", "*.safetensors", "*.bin.index.json", "*.bin", "*.pt", "*.pth"):
+            found = sorted(path.glob(pattern))
+            if found:
+                return found[0]
+        raise UsageError(f"the folder {path} contains no checkpoint (.safetensors, .bin, .pt, .pth or an index of them)")
+    if not path.is_file():
+        raise UsageError(f"there is no checkpoint {path}")
+    return path
+
+
+def _read(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
+    if path.name.endswith(".index.json"):
+        index = json.loads(path.read_text(encoding="utf-8"))
+        for shard in sorted(set(index["weight_map"].values())):
+            yield from _read(path.parent / pathlib.PurePosixPath(shard).name)  # a shard outside the index's folder is not read
+    elif path.suffix == ".safetensors":
+        yield from _read_safetensors(path)
+    else:
+        yield from _read_torch(path)
+
+
+def _read_safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
+    safetensors = require("safetensors", "Reading a .safetensors file")
+
+    def loader(name: str) -> Callable[[], torch.Tensor]:
+        def load() -> torch.Tensor:
+            with safetensors.safe_open(str(path), framework="pt") as file:
+                tensor: torch.Tensor = file.get_tensor(name)
+                return tensor
+
+        return load
+
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            entries = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118 - not a mapping
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+    for name, entry in entries:
+        dtype = _SAFETENSORS_DTYPES.get(entry.get_dtype())
+        yield name, StoredWeight(shape=tuple(entry.get_shape()), dtype=dtype, load=loader(name), origin=path.name)
+
+
+def _read_torch(path: pathlib.Path) -> Iterator[tuple[str, StoredWeight]]:
+    """Read a torch checkpoint through a memory map; only tensors are unpickled."""
+    try:
+        content: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except RuntimeError:  # written by torch before 1.6: not a zip file, so it cannot be mapped
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping):
+        raise TypeError(f"it contains a {type(content).__name__}, not a mapping of names to tensors")
+    for name, tensor in content.items():
+        if isinstance(tensor, torch.Tensor):
+            yield str(name), stored_tensor(tensor, path.name)
+
+
+def stored_tensor(tensor: Any, origin: str) -> StoredWeight:
+    """Wrap a tensor that is already loaded; raise `UsageError` for anything else, with `origin` in the message."""
+    if not isinstance(tensor, torch.Tensor):
+        raise UsageError(f"{origin} is a {type(tensor).__name__}, not a tensor")
+    return StoredWeight(shape=tuple(tensor.shape), dtype=tensor.dtype, load=lambda: tensor, origin=origin)
+
 
 _MAX_LISTED = 8
 _INLINE_BYTES = 1 << 30  # protobuf's limit is 2 GiB; above half of it the weights are written to a second file
@@ -99,7 +216,6 @@ def _look_up(outer: str, given: Mapping[str, StoredWeight], aliases: Sequence[fr
 
 
 def _names_of(outer: str, aliases: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return all names of a weight, including this one."""
     return next((names for names in aliases if outer in names), frozenset({outer}))
 
 
@@ -262,10 +378,7 @@ def _save(model: ir.Model, target: pathlib.Path, inline_bytes: int) -> None:
 
 
 def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None) -> None:
-    """Move a model and its data into place; if that fails, restore the old ones.
-
-    An old model that has data goes first, so that a kill leaves no model beside data that are not its own.
-    """
+    """Move a model and its data into place, an old one with data aside first; if that fails, restore the old ones."""
     old = target.with_suffix(".data")
     ours = old.exists() and _refers_to(target, old.name)
     if data is not None and old.exists() and not ours:
@@ -287,7 +400,6 @@ def _move(folder: pathlib.Path, target: pathlib.Path, data: pathlib.Path | None)
 
 
 def _refers_to(target: pathlib.Path, name: str) -> bool:
-    """Tell whether an existing model stores weights in a file of this name."""
     if not target.is_file():
         return False
     try:

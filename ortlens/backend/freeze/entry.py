@@ -66,12 +66,10 @@ class EntryWriter:
         return [f"if {count} or {named}: {_SLOW}", *self._items("args", args), *self._entries("kwargs", kwargs)]
 
     def _items(self, source: str, spec: Any) -> list[str]:
-        """Take the children of a sequence."""
         targets, further = self._targets(spec)
         return [f"{''.join(f'{name}, ' for name in targets)}= {source}", *further] if targets else []
 
     def _entries(self, source: str, spec: Any) -> list[str]:
-        """Take the entries of a dict."""
         targets, further = self._targets(spec)
         lines = [f"{name} = {source}[{self._key(key)}]" for name, key in zip(targets, spec.context or (), strict=True)]
         return ["try:", *(f"    {line}" for line in lines), f"except KeyError: {_SLOW}", *further] if lines else []

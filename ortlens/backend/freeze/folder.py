@@ -20,6 +20,7 @@ from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
@@ -36,10 +37,7 @@ _INLINE_BYTES = 1 << 20  # ONNX Runtime maps the weights of a second file; those
 
 
 def save(frozen: Frozen, folder: str | os.PathLike[str]) -> pathlib.Path:
-    """Write a frozen callable to a new or empty folder and return its absolute path.
-
-    Raise `UsageError`, and leave nothing there, if nodes stay in PyTorch, weights have changed since, or something cannot be written.
-    """
+    """Write a frozen callable to a new or empty folder and return its path; raise `UsageError`, and leave nothing, if that fails."""
     target = pathlib.Path(folder).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} exists and is no empty folder")
@@ -103,16 +101,14 @@ def _refuse_dtypes(frozen: Frozen) -> None:
         if isinstance(leaf, ConstantLeaf) and not _is_plain(leaf.value):
             raise UsageError(f"{leaf.name} is {leaf.value!r}, which a manifest cannot hold")
     program = frozen.steps.program
-    (output,) = program.graph.find_nodes(op="output")
-    inputs = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
-    nodes = [*output.args[0], *(node for node, spec in inputs if spec.kind is InputKind.USER_INPUT)]
+    inputs = zip(inputs_of(program.graph), program.graph_signature.input_specs, strict=True)
+    nodes = [*outputs_of(program.graph), *(node for node, spec in inputs if spec.kind is InputKind.USER_INPUT)]
     values = [*(node.meta["val"] for node in nodes if isinstance(node, torch.fx.Node)), *frozen.state.values()]
     if any(isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 for value in values):
         raise UsageError("arguments, results and state must not be bfloat16, which numpy does not have; cast them inside the model")
 
 
 def _is_plain(value: object) -> bool:
-    """Tell whether JSON holds a value as it is."""
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 
@@ -124,7 +120,6 @@ def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict
 
 
 def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Tell where each input of the model comes from."""
     leaf = itertools.count()
     sources = [
         {"leaf": next(leaf)} if spec.kind is InputKind.USER_INPUT else {"state": str(spec.target)}
@@ -191,7 +186,6 @@ _FUNCTIONS = {
 
 
 def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
-    """Convert the guards of tracing to JSON, each with its text."""
     places = {}
     for place, name in enumerate(leaves):
         base, bracket, rest = name.partition("[")

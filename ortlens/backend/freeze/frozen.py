@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.trace.recorder import Recorder
 
 
@@ -54,15 +54,7 @@ class Frozen:
         arguments: Arguments,
         fallback: Callable[..., Any] | None,
     ) -> None:
-        """Made by `freeze`.
-
-        Args:
-            program: The program as traced.
-            source: What was traced.
-            steps: What a call does.
-            arguments: What it takes.
-            fallback: As for `freeze`.
-        """
+        """Made by `freeze`."""
         self.program, self.source, self.fallback, self.arguments, self.steps = program, source, fallback, arguments, steps
         self._strict: Callable[..., Any] | None = None
         self._lock = threading.Lock()
@@ -104,18 +96,7 @@ class Frozen:
         return self.call_with_rearranged_args(args, kwargs)
 
     def call_with_rearranged_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call whose arguments are not exactly as traced: they may mean the same.
-
-        Args:
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-
-        Returns:
-            The result.
-
-        Raises:
-            UsageError: They do not, and there is no `fallback`.
-        """
+        """Run a call whose arguments are not exactly as traced; raise UsageError if they mean something else and there is no `fallback`."""
         memory = self.steps.memory
         try:
             leaves = self.arguments.arranged(args, kwargs)
@@ -175,10 +156,7 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     fallback: Callable[..., Any] | None = None,
     asked: Collection[str] = (),
 ) -> Frozen:
-    """Compile a program and freeze it.
-
-    `fallback` is called with arguments outside the signature, None to raise; `asked` is what the traced code asked about layouts.
-    """
+    """Compile a program and freeze it; `asked` is what the traced code asked about layouts."""
     program = _torch.with_renamed_guards(program)
     refuse_constants(source, program)
     _refuse_old_values(source, program)

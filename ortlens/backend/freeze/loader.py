@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -144,17 +145,7 @@ class LoadedFrozen:
     """
 
     def __init__(self, place: pathlib.Path, manifest: Mapping[str, Any], providers: Sequence[Any], threads: int | None) -> None:
-        """Create the session; `load_frozen` has checked the files.
-
-        Args:
-            place: The folder.
-            manifest: What is in it.
-            providers: As for `load_frozen`.
-            threads: Likewise.
-
-        Raises:
-            CaptureError: ONNX Runtime refuses the model.
-        """
+        """Create the session; `load_frozen` has checked the files. Raise CaptureError if ONNX Runtime refuses the model."""
         self.signature: Signature = signature_from_json(manifest["signature"])
         self._tree, self._result = manifest["arguments"], manifest["result"]
         self._parameters: list[str] = list(manifest["parameters"])
@@ -223,11 +214,7 @@ class LoadedFrozen:
         self._check(arrays)
         if found := self._memory_faults(given):
             raise UsageError(f"outside the traced signature: {'; '.join(found)}")
-        if self.state:
-            with self._lock:
-                made = self._run(arrays)
-                self._update(made, values)
-        else:
+        with self._lock if self.state else contextlib.nullcontext():
             made = self._run(arrays)
             self._update(made, values)
         wrap = torch.from_numpy if tensors and torch is not None else lambda array: array
@@ -290,7 +277,6 @@ class LoadedFrozen:
             raise SessionError(f"ONNX Runtime failed: {error}") from error
 
     def _update(self, made: Mapping[str, Any], values: Sequence[Any]) -> None:
-        """Write new values of state, and of arguments that the model writes to."""
         for entry in self._updates:
             new = made[entry["output"]]
             if "state" in entry:
@@ -351,7 +337,6 @@ def _overlap(one: Any, other: Any) -> bool:
 
 
 def _overlaps_itself(array: Any) -> bool:
-    """Tell whether several elements may lie in one place."""
     end = 0
     for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
         if size > 1 and step <= end:

@@ -289,8 +289,7 @@ def _whole_or_none(value: Any) -> int | None:
     return None if value is None else _whole(value)
 
 
-_MOST_BITS = 1 << 20
-"""The longest whole number that a power may have: a manifest of any origin must not fill the memory."""
+_MOST_BITS = 1 << 20  # the longest whole number that a power may have: a manifest of any origin must not fill the memory
 
 
 def _power(base: Any, exponent: Any) -> Any:

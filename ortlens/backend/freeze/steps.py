@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.fx
@@ -12,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from ortlens import _torch
 from ortlens.backend.freeze.entry import EntryWriter
 from ortlens.backend.lowering.exported import mutated_inputs
-from ortlens.backend.lowering.returned_views import owner_of, resolved, resolving
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, resolved, resolving
 from ortlens.backend.memory_order import is_contiguous, is_dense
 from ortlens.backend.runtime import call, in_place
 from ortlens.backend.runtime.generated import function_from_source
@@ -92,7 +92,7 @@ class FrozenSteps:
         assume about memory, and takes negative and conjugate views.
         """
         runner = self._only_runner()
-        placeholders = self.graph.placeholders() if self.graph.runners else _placeholders(self.graph.lowered.module)
+        placeholders = self.graph.placeholders() if self.graph.runners else inputs_of(self.graph.lowered.module.graph)
         names = dict(zip((placeholders[place] for place in self._user), (f"u{n}" for n in range(len(self._user))), strict=True))
         if runner is not None and checks_all:
             names |= {node: f"a{place}" for place, (node, _) in enumerate(_passed(runner)) if node in names}
@@ -227,7 +227,7 @@ class FrozenSteps:
         dense = True
         returned: list[str] = []
         for spec, node, text, result in zip(
-            self.program.graph_signature.output_specs, self._output_nodes(), results, self._results, strict=True
+            self.program.graph_signature.output_specs, outputs_of(self.program.graph), results, self._results, strict=True
         ):
             if result.written is not None:
                 lines.append(f"if {text} is not {old[result.written]}: {old[result.written]}.copy_({text})")
@@ -249,15 +249,12 @@ class FrozenSteps:
                 returned.append(text)
         return [*_copied(entry, copied), *lines, *placed, *_copied(entry, state, dense=dense)], returned
 
-    def _output_nodes(self) -> list[Any]:
-        return list(next(iter(self.program.graph.find_nodes(op="output"))).args[0])
-
     def _is_overwritten(self, node: Any) -> bool:
         """Tell whether a result lies in the memory of state that calls write to, or in that of its new value."""
         specs = self.program.graph_signature.input_specs
-        inputs = zip(self.program.graph.find_nodes(op="placeholder"), specs, strict=True)
+        inputs = zip(inputs_of(self.program.graph), specs, strict=True)
         state = {made for made, spec in inputs if spec.target in self.state}
-        new = {made for made, result in zip(self._output_nodes(), self._results, strict=True) if result.written is not None}
+        new = {made for made, result in zip(outputs_of(self.program.graph), self._results, strict=True) if result.written is not None}
         return isinstance(node, torch.fx.Node) and owner_of(node, new) in state | new
 
     def _is_kept_by_clone(self, owner: int, node: torch.fx.Node, *, is_view: bool) -> bool:
@@ -265,7 +262,7 @@ class FrozenSteps:
         state = self._values[owner]
         if not is_view:
             return is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
-        made = zip(self._output_nodes(), self._results, strict=True)
+        made = zip(outputs_of(self.program.graph), self._results, strict=True)
         new = [value.meta["val"] for value, other in made if other.written == owner]
         return all(map(is_contiguous, (state, *new))) and is_dense(node.meta["val"])
 
@@ -277,12 +274,9 @@ class FrozenSteps:
         return lines
 
 
-class _Part:
-    """A partition with a function that runs it."""
-
-    def __init__(self, partition: Partition, run: Callable[..., tuple[Any, ...]]) -> None:
-        self.partition = partition
-        self.run = run
+class _Part(NamedTuple):
+    partition: Partition
+    run: Callable[..., tuple[Any, ...]]
 
 
 def _copied(entry: EntryWriter, copied: Sequence[tuple[str, str]], *, dense: bool = True) -> list[str]:
@@ -307,24 +301,17 @@ def in_copies(*values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _taking(run: Callable[[list[Any]], list[Any]], places: Sequence[int]) -> Callable[[list[Any]], list[Any]]:
-    """Make the same function take more arguments."""
     return lambda args: run([args[place] for place in places])
 
 
 def _without(run: Callable[..., tuple[Any, ...]], places: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
-    """Make the same function take all inputs of a partition."""
     return lambda *args: run(*[args[place] for place in places])
 
 
 def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, Input]]:
-    """List the inputs of a partition that calls pass: all but weights."""
     weights = runner.weight_nodes()
     items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
     return [(node, item) for node, item in items if node not in weights]
-
-
-def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return list(module.graph.find_nodes(op="placeholder"))
 
 
 def _text(node: Any, names: dict[Any, str]) -> str:

@@ -24,15 +24,14 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering import checks, provenance
-from ortlens.backend.lowering.returned_views import base_of
+from ortlens.backend.lowering.returned_views import base_of, inputs_of, outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
 _aten = torch.ops.aten
 _WORTH_BYTES = 1 << 18
-_WORTH_VIEWING = 1 << 14
-"""Bytes of a view. ONNX Runtime copies as many in the time in which PyTorch makes the view."""
+_WORTH_VIEWING = 1 << 14  # bytes of a view. ONNX Runtime copies as many in the time in which PyTorch makes the view
 _READ_BEFORE = "ortlens.read_before"
 _WRITTEN_BEFORE = "ortlens.written_before"
 WRITES = "writes into a large buffer in place; ONNX Runtime would copy all of it"
@@ -49,12 +48,8 @@ _ANY_LAYOUT = (_MOVES - {_aten.view.default}) | {_aten.select.int, _aten.slice.T
 
 
 def session_writes(module: torch.fx.GraphModule, mutated: Sequence[int], except_for: Container[Any] = ()) -> tuple[torch.fx.Node, ...]:
-    """Find the writes of rows into large inputs that one session may be able to make where these lie.
-
-    Each puts rows at one index into an input that nothing else reads, and nothing shares its result.
-    """
-    placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
-    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    """Find the writes of rows at one index into large inputs that nothing else reads: one session may make them where these lie."""
+    placeholders, returned = inputs_of(module.graph), outputs_of(module.graph)
     found = []
     for place, value in zip(mutated, returned, strict=False):
         buffer, meta = placeholders[place], placeholders[place].meta["val"]
@@ -84,8 +79,8 @@ def write_in_place(
     sessions make. Returns the nodes that are to stay in PyTorch, and why: writes and views of the buffers.
     """
     _drop_whole_slices(module.graph)
-    placeholders, output = module.graph.find_nodes(op="placeholder"), next(iter(module.graph.find_nodes(op="output")))
-    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    module.graph.eliminate_dead_code()
+    placeholders, returned = inputs_of(module.graph), outputs_of(module.graph)
     order = {node: place for place, node in enumerate(module.graph.nodes)}
     written: dict[str, str] = {}
     for place, value in zip(mutated, returned, strict=False):

@@ -47,15 +47,12 @@ _DIVIDE = frozenset({"div", "divide", "floor_divide", "fmod", "pow", "remainder"
 
 
 def may_raise(node: torch.fx.Node) -> bool:
-    """Tell whether an operator may raise on the data of a call, such as on an index out of range.
-
-    True also for operators that nothing is known about, those of users among them.
-    """
+    """Tell whether an operator may raise on the data of a call, as on an index out of range; True if nothing is known about it."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
     if any(_torch.depends_on_data(source.meta.get("val")) for source in node.all_input_nodes):
         return True
-    if base_of(node) is not None or _is_arithmetic(node):
+    if base_of(node) is not None or isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
     schema = getattr(node.target, "_schema", None)
     if schema is None or schema.name in _NEVER_RAISE:
@@ -79,11 +76,6 @@ def _without_dropout(node: torch.fx.Node) -> bool:
             given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
             return isinstance(given, (int, float)) and given == 0
     return False
-
-
-def _is_arithmetic(node: torch.fx.Node) -> bool:
-    """Tell whether a node computes a number from sizes, which guards have checked."""
-    return isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _is_floating(node: torch.fx.Node) -> bool:

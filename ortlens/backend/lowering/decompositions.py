@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import attention, pools, provenance
+from ortlens.backend.lowering import attention, provenance, reductions
 from ortlens.backend.lowering.kernel_strides import suggested_format
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types
 
@@ -45,8 +45,7 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
 }
 """Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
 
-_BEYOND_FLOATS = 400
-"""A power of two that makes infinity or 0 of every float32, and none of what float64 computes on the way."""
+_BEYOND_FLOATS = 400  # a power of two that makes infinity or 0 of every float32, and none of what float64 computes on the way
 
 _LOSSES = (_aten.huber_loss.default, _aten.mse_loss.default, _aten.smooth_l1_loss.default)
 """Losses of differences, whose decompositions in torch round 16-bit floats otherwise than their kernels."""
@@ -93,15 +92,15 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._transformer_encoder_layer_fwd.default: attention.encoder_layer,  # noqa: SLF001 - same
         _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
-        _aten.adaptive_max_pool2d_backward.default: pools.maximum_backward_of(2),
-        _aten.adaptive_max_pool3d_backward.default: pools.maximum_backward_of(3),
-        _aten.max_pool3d_with_indices_backward.default: pools.maximum_backward_of(3),
-        _aten._adaptive_avg_pool2d.default: pools.adaptive_average_2d,  # noqa: SLF001 - same
-        _aten._adaptive_avg_pool3d.default: pools.adaptive_average_3d,  # noqa: SLF001 - same
-        _aten._adaptive_avg_pool2d_backward.default: pools.adaptive_average_backward,  # noqa: SLF001 - same
-        _aten._adaptive_avg_pool3d_backward.default: pools.adaptive_average_backward,  # noqa: SLF001 - same
-        _aten.avg_pool2d_backward.default: pools.average_backward_of(2),
-        _aten.avg_pool3d_backward.default: pools.average_backward_of(3),
+        _aten.adaptive_max_pool2d_backward.default: reductions.maximum_backward_of(2),
+        _aten.adaptive_max_pool3d_backward.default: reductions.maximum_backward_of(3),
+        _aten.max_pool3d_with_indices_backward.default: reductions.maximum_backward_of(3),
+        _aten._adaptive_avg_pool2d.default: reductions.adaptive_average_2d,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool3d.default: reductions.adaptive_average_3d,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool2d_backward.default: reductions.adaptive_average_backward,  # noqa: SLF001 - same
+        _aten._adaptive_avg_pool3d_backward.default: reductions.adaptive_average_backward,  # noqa: SLF001 - same
+        _aten.avg_pool2d_backward.default: reductions.average_backward_of(2),
+        _aten.avg_pool3d_backward.default: reductions.average_backward_of(3),
         _aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
         _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_by_tensors,  # noqa: SLF001 - same
         _aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,
@@ -191,12 +190,10 @@ def _div(tensor: torch.Tensor, other: Any) -> Any:
 
 def _binary_cross_entropy(tensor: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1) -> Any:
     """Compute the losses by the operator, which checks that they are probabilities; then apply the weights and the reduction."""
-    losses: torch.Tensor = _STAYS
-    if weight is not None or reduction:
-        losses = _aten.binary_cross_entropy.default(tensor, target, None, 0)
-        losses = losses if weight is None else losses * weight
-        losses = losses.mean() if reduction == 1 else losses.sum() if reduction else losses
-    return losses
+    if weight is None and not reduction:
+        return _STAYS
+    losses: torch.Tensor = _aten.binary_cross_entropy.default(tensor, target, None, 0)
+    return _reduced(losses if weight is None else losses * weight, reduction)
 
 
 def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int = 1, *number: float) -> Any:
@@ -204,7 +201,10 @@ def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int
     if not tensor.is_floating_point() or any(each < 0 for each in number) or (not reduction and tensor.dtype is other.dtype):
         return _STAYS
     dtype = torch.result_type(tensor, other)
-    losses: torch.Tensor = target(tensor.to(dtype), other.to(dtype), 0, *number)
+    return _reduced(target(tensor.to(dtype), other.to(dtype), 0, *number), reduction)
+
+
+def _reduced(losses: torch.Tensor, reduction: int) -> torch.Tensor:
     return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
 
 
@@ -238,8 +238,7 @@ def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: boo
     if any(value.dtype is torch.bool or value.is_complex() for value in (tensor, boundaries)):  # PyTorch refuses it
         return _STAYS
     if not tensor.dim():
-        of_one: torch.Tensor = _aten.bucketize.Tensor(tensor.unsqueeze(0), boundaries, out_int32=out_int32, right=right)
-        return of_one.squeeze(0)
+        return _aten.bucketize.Tensor(tensor.unsqueeze(0), boundaries, out_int32=out_int32, right=right).squeeze(0)
     if isinstance(boundaries.shape[0], int) and not boundaries.shape[0]:
         return torch.zeros_like(tensor, dtype=torch.int32 if out_int32 else torch.int64)
     return _torch.decomposition_of(_aten.bucketize.Tensor)(tensor, boundaries, out_int32=out_int32, right=right)
@@ -247,10 +246,7 @@ def _bucketize(tensor: torch.Tensor, boundaries: torch.Tensor, *, out_int32: boo
 
 def _glu(tensor: torch.Tensor, dim: int = -1) -> Any:
     """Return, for a tensor without elements, the half that is the result: ONNX's Split cannot halve nothing."""
-    made: torch.Tensor = _STAYS
-    if any(isinstance(size, int) and not size for size in tensor.shape):
-        made = _aten.clone.default(tensor.narrow(dim, 0, tensor.shape[dim] // 2))
-    return made
+    return _aten.clone.default(tensor.narrow(dim, 0, tensor.shape[dim] // 2)) if _is_empty(tensor) else _STAYS
 
 
 def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
@@ -262,17 +258,14 @@ def _index_copy(tensor: torch.Tensor, dim: int, index: torch.Tensor, source: tor
 
 
 def _index_fill(target: Any, tensor: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
-    """Fill a copy: torch's decomposition keeps strides of dense memory only, and checks indices also where nothing is filled.
-
-    It makes an `index_copy`, which refuses indices that count from the end.
-    """
+    """Fill a copy: torch's decomposition keeps strides of dense memory only, checks unused indices, and refuses ones from the end."""
     checked = tensor.dtype is torch.float16 and not (
         isinstance(value, (int, float)) and fits(value, torch.float16)
     )  # `scalar_tensor` is infinite
     if index.dtype is not torch.int64 or checked:  # PyTorch refuses it
         return _STAYS
     filled: torch.Tensor = _aten.clone.default(tensor)
-    if not any(isinstance(size, int) and not size for size in tensor.shape):
+    if not _is_empty(tensor):
         size = tensor.shape[dim] if tensor.dim() else 1
         filled = _torch.decomposition_of(target)(filled, dim, torch.where(index < 0, index + size, index), value)
     return filled
@@ -282,16 +275,12 @@ def _masked_scatter(tensor: torch.Tensor, mask: torch.Tensor, source: torch.Tens
     """Give a number a dimension: ONNX's ScatterND takes none without."""
     if tensor.dim() or mask.dim() or mask.dtype is not torch.bool:
         return _STAYS
-    written: torch.Tensor = _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source)
-    return written.squeeze(0)
+    return _aten.masked_scatter.default(tensor.unsqueeze(0), mask.unsqueeze(0), source).squeeze(0)
 
 
 def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> Any:
     """Copy the tensor where there is nothing to write: ONNX Runtime then refuses to scatter."""
-    made: torch.Tensor = _STAYS
-    if any(isinstance(size, int) and not size for size in source.shape):
-        made = _aten.clone.default(tensor)
-    return made
+    return _aten.clone.default(tensor) if _is_empty(source) else _STAYS
 
 
 def _as_strided_scatter(*_: Any, **__: Any) -> Any:
@@ -301,30 +290,31 @@ def _as_strided_scatter(*_: Any, **__: Any) -> Any:
 
 def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> Any:
     """Scale floats by whole exponents in float64, which rounds once, and what PyTorch multiplies by powers; PyTorch keeps the rest."""
-    made: torch.Tensor = _STAYS
     if exponent.dtype is torch.bool or tensor.is_complex():
-        return made
+        return _STAYS
     dtype = torch.get_default_dtype() if _is_whole(tensor) else tensor.dtype
     if exponent.dtype is dtype or (_is_whole(tensor) and _is_whole(exponent)):
-        made = _aten.mul.Tensor(tensor, _aten.pow.Scalar(2.0, exponent.to(dtype)))
-    elif _is_whole(exponent) and dtype is not torch.float64:
-        reach = _aten.clamp.default(exponent.to(torch.int32), -_BEYOND_FLOATS, _BEYOND_FLOATS)
-        made = (tensor.double() * _aten.pow.Scalar(2.0, reach.double())).to(dtype)
-    return made
+        return _aten.mul.Tensor(tensor, _aten.pow.Scalar(2.0, exponent.to(dtype)))
+    if not _is_whole(exponent) or dtype is torch.float64:
+        return _STAYS
+    reach = _aten.clamp.default(exponent.to(torch.int32), -_BEYOND_FLOATS, _BEYOND_FLOATS)
+    return (tensor.double() * _aten.pow.Scalar(2.0, reach.double())).to(dtype)
 
 
 def _power(tensor: torch.Tensor, exponent: Any) -> Any:
     """Keep powers of booleans by booleans boolean, as PyTorch's kernel does; torch's shape function says whole numbers."""
-    made: torch.Tensor = _STAYS
-    if tensor.dtype is torch.bool and isinstance(exponent, bool):
-        made = torch.logical_or(tensor, torch.full_like(tensor, not exponent))
-    return made
+    is_boolean = tensor.dtype is torch.bool and isinstance(exponent, bool)
+    return torch.logical_or(tensor, torch.full_like(tensor, not exponent)) if is_boolean else _STAYS
 
 
 def _channel_shuffle(tensor: torch.Tensor, groups: int) -> Any:
     """Copy the result of torch's decomposition, which is a view of the tensor where there is nothing to shuffle."""
     shuffled: torch.Tensor = _torch.decomposition_of(_aten.channel_shuffle.default)(tensor, groups)
     return _aten.clone.default(shuffled, memory_format=suggested_format(tensor))
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return any(isinstance(size, int) and not size for size in tensor.shape)
 
 
 def _is_half(value: Any) -> bool:
@@ -433,10 +423,7 @@ def _trilinear(  # noqa: PLR0913, PLR0917 - the operator's schema
 
 
 def _summed_product(tensors: Sequence[torch.Tensor], expanded: Sequence[Sequence[int]], summed: Sequence[int]) -> torch.Tensor:
-    """Contract two tensors at a time, for the other forms, which are gradients of the first.
-
-    `expanded` has, per tensor, the dimensions of the product that it lacks; `summed` those of the product that are added up.
-    """
+    """Contract two tensors at a time, for gradients: `expanded` has the dimensions that each lacks, `summed` those to add up."""
     rank = tensors[0].dim() + len(expanded[0])
     letters = "abcdefghijklmnop"[:rank]
     names = ["".join(letter for place, letter in enumerate(letters) if place not in lacking) for lacking in expanded]

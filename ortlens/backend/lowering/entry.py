@@ -1,8 +1,12 @@
-"""Sends Dynamo's graphs through AOTAutograd and keeps what AOTAutograd does not pass on."""
+"""Sends Dynamo's graphs through AOTAutograd and keeps what AOTAutograd does not pass on; and which graphs are not worth that."""
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
+import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,16 +14,40 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
-from ortlens.backend.lowering.lowered import LoweredGraph
 from ortlens.backend.lowering.provenance import input_name, layout_text
-from ortlens.backend.lowering.returned_views import without_returned_views
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ortlens.backend.lowering.returned_views import ReturnedViews
     from ortlens.trace.records import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredGraph:
+    """An ATen graph, ready to be partitioned."""
+
+    module: torch.fx.GraphModule  # the graph: functional, its nodes with `meta["val"]`. It is never changed
+    phase: Phase  # `inference`, `forward` or `backward`
+    static_inputs: frozenset[int]  # positions of the inputs that are parameters or buffers
+    compile_id: str | None  # Dynamo's id; None for an exported program
+    op_count: int  # number of operations before decomposition
+    aot_ns: int  # time that decomposition took, in ns
+    input_names: tuple[str, ...] = ()  # names of the inputs in a deployed model; empty to use the names of the nodes
+    output_names: tuple[str, ...] = ()  # names of the outputs in a deployed model; empty to number them
+    is_plain: bool = False  # whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly
+    views: ReturnedViews | None = None  # the outputs that PyTorch makes as views; None when there are none
+    mutated: tuple[int, ...] = ()  # positions of the inputs whose new values are the first outputs, in that order
+    checks_signs: bool = False  # whether inputs may be negative or conjugate views, which tracing did not see
+
+    @property
+    def partitioned(self) -> torch.fx.GraphModule:
+        """The graph without the views that it returns."""
+        return self.module if self.views is None else self.views.module
+
 
 _MANY_OPERATIONS = 1000  # AOTAutograd takes more than a second for as many
 
@@ -86,8 +114,6 @@ class DynamoGraph:
             raise error from None
 
     def _compiler_for(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-        """Make the compiler that AOTAutograd calls for one phase."""
-
         def compile_phase(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
             try:
                 return self._compiled(module, phase)
@@ -139,15 +165,14 @@ class DynamoGraph:
 
     def _is_plain(self, module: torch.fx.GraphModule) -> bool:
         """Tell whether an ATen graph has the inputs and outputs of Dynamo's graph, so that AOTAutograd adds nothing around it."""
-        outer = [_torch.example_of(node) for node in self._module.graph.find_nodes(op="placeholder")]
-        inner = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+        outer = [_torch.example_of(node) for node in inputs_of(self._module.graph)]
+        inner = [node.meta.get("val") for node in inputs_of(module.graph)]
         same = len(outer) == len(inner) and all(_alike(first, second) for first, second in zip(outer, inner, strict=True))
         return same and _torch.returns_outputs_unchanged()
 
     def _output_names(self, module: torch.fx.GraphModule, mutated: Sequence[int]) -> tuple[str, ...]:
         """Name the outputs: first the new values of mutated inputs, then the results."""
-        output = next(node for node in module.graph.nodes if node.op == "output")
-        count = len(output.args[0]) - len(mutated)
+        count = len(outputs_of(module.graph)) - len(mutated)
         known = len(self._input_names)
         updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
         return (*updated, *(f"output_{place}" for place in range(count)))
@@ -166,7 +191,6 @@ def _with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Ca
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Tell whether two example values belong to the same input."""
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
     # As text: to compare symbolic sizes themselves would add guards.
     return both and layout_text(first) == layout_text(second)
@@ -180,3 +204,40 @@ def needs_gradient(inputs: Sequence[Any]) -> bool:
 def count_ops(module: torch.fx.GraphModule) -> int:
     """Count the calls of functions, methods and modules in a Dynamo graph."""
     return sum(1 for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+
+
+_METHODS = frozenset(
+    {"add_", "sub_", "mul_", "div_", "neg_", "lerp_", "addcmul_", "addcdiv_", "copy_", "zero_", "fill_", "clamp_", "sqrt_", "reciprocal_"}
+)
+_FUNCTIONS = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
+
+
+def updates_once(module: torch.fx.GraphModule) -> bool:
+    """Tell whether a graph consists of elementwise updates of inputs in place, at least one, and updates none twice."""
+    updated: list[Any] = []
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        if not _updates(node):
+            return False
+        updated.extend(node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]])
+    given = all(isinstance(value, torch.fx.Node) and value.op in ("placeholder", "get_attr") for value in updated)
+    return bool(updated) and given and len(set(updated)) == len(updated)
+
+
+def _updates(node: torch.fx.Node) -> bool:
+    if not node.args:
+        return False
+    if node.op == "call_method":
+        return node.target in _METHODS
+    name = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and (node.target in _FUNCTIONS or (name.startswith("_foreach_") and name.endswith("_")))
+
+
+def as_recorded(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Make a function of a graph whose tensors are plain attributes: a module takes as long to find one as an update."""
+    names = [str(node.target) for node in module.graph.find_nodes(op="get_attr")]
+    if any("." in name for name in names):
+        return module.forward
+    written = type(torch.fx.GraphModule(module, module.graph))  # Dynamo's own writes its code at the first call
+    return functools.partial(written.forward, types.SimpleNamespace(**{name: getattr(module, name) for name in names}))

@@ -12,10 +12,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
-from ortlens.backend.lowering.entry import count_ops
+from ortlens.backend.lowering.entry import LoweredGraph, count_ops
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
-from ortlens.backend.lowering.lowered import LoweredGraph
-from ortlens.backend.lowering.returned_views import owner_of, without_returned_views
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
 from ortlens.backend.memory_order import last_place, needs_restride
 from ortlens.errors import UsageError
 
@@ -31,10 +30,7 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputK
 
 
 class CompiledProgram:
-    """An exported program that runs through ONNX Runtime; called like `program.module()`, without gradients.
-
-    It shares the program's state: buffers that a call changes are changed in the program.
-    """
+    """An exported program in ONNX Runtime, called like `program.module()`, without gradients; calls change the program's buffers."""
 
     def __init__(  # noqa: PLR0913 - how the backend lowers, compiles and checks programs
         self,
@@ -46,18 +42,10 @@ class CompiledProgram:
         on_failure: Callable[[str, str, Exception], None] | None = None,
         assumptions_of: Callable[..., Any] | None = None,
     ) -> None:
-        """Decompose and compile.
+        """Decompose and compile, but for `custom_targets`, for which the user has functions.
 
-        Args:
-            program: As `torch.export.export` or `torch.export.load` returns it.
-            compile_graph: Compiles an ATen graph to a boxed function.
-            decompositions: The backend's: op overload -> function.
-            custom_targets: Operators that are not decomposed because the user gave functions for them.
-            on_failure: Reports that the program could not be decomposed and is compiled as it is; None to raise.
-            assumptions_of: Makes the check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
-
-        Raises:
-            UsageError: The program takes something that is neither a tensor nor a plain value.
+        `on_failure` reports that the program could not be decomposed and is compiled as it is; None to raise. `assumptions_of` makes the
+        check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
         """
         program = _torch.with_renamed_guards(program)
         self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
@@ -75,18 +63,7 @@ class CompiledProgram:
             self._memory = assumptions_of(program, written=written, state=state, names=names, remedy=remedy)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program.
-
-        Args:
-            *args: As `program.module()` takes them.
-            **kwargs: Likewise, in any order.
-
-        Returns:
-            What `program.module()` returns, in the same structure, without gradients.
-
-        Raises:
-            UsageError: The arguments share memory, or lie in memory, in a way that the program was not exported for.
-        """
+        """Run the program; raise UsageError for arguments that lie in memory in a way that it was not exported for."""
         flat = list(_torch.exported_inputs(self._program, args, kwargs))
         leaves = [flat[place] for place in self._user_inputs]
         if self._guards is not None:
@@ -127,7 +104,7 @@ def lower_program(
     written = mutated_inputs(made)
     static = frozenset(i for i, spec in enumerate(inputs) if spec.kind in _WEIGHTS and spec.arg.name not in written)
     user = {place: False for place, spec in enumerate(outputs) if spec.kind is OutputKind.USER_OUTPUT}
-    returned = next(iter(made.graph.find_nodes(op="output"))).args[0]
+    returned = outputs_of(made.graph)
     gaps = [place for place in user if (value := _meta_of(returned[place])) is not None and needs_restride(value)]
     mutated = _mutated_inputs(made)
     return made, LoweredGraph(
@@ -137,7 +114,7 @@ def lower_program(
         compile_id=None,
         op_count=count_ops(program.graph_module),
         aot_ns=aot_ns,
-        input_names=tuple(_input_name(spec) for spec in inputs),
+        input_names=tuple(str(spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target) for spec in inputs),
         output_names=tuple(_output_name(spec, place) for place, spec in enumerate(outputs)),
         views=without_returned_views(made.graph_module, user, mutated, parts=gaps),
         mutated=mutated if updates_in_place else (),
@@ -151,10 +128,7 @@ def _meta_of(node: Any) -> torch.Tensor | None:
 
 
 def mutated_inputs(program: ExportedProgram) -> frozenset[str]:
-    """List the state and the arguments that a decomposed program writes to, and other state that is the same tensor.
-
-    The names are those of the graph's inputs: a buffer and an argument may have one name in the program.
-    """
+    """List, by names of graph inputs, the state and arguments that a decomposed program writes to, and state that is the same."""
     specs = program.graph_signature.input_specs
     written = {place for place in _written_places(program) if place is not None}
     tensors = {id(value) for place in written if (value := state_value(program, specs[place].target)) is not None}
@@ -175,23 +149,15 @@ def _written_places(program: ExportedProgram) -> list[int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output of a decomposed program.
+    """An output of a decomposed program."""
 
-    Attributes:
-        written: Place of the input whose new value it is, which is written back; None for a result of the user's.
-        owner: Place of the input that the user's result is, or of a written one in whose memory it is to lie; None for all others.
-        is_view: Whether it is a view of that input, not the input itself.
-    """
-
-    written: int | None = None
+    written: int | None = None  # place of the input whose new value it is, which is written back; None for a result of the user's
+    # Place of the input that the user's result is, or of a written one in whose memory it is to lie; None for all others.
     owner: int | None = None
-    is_view: bool = False
+    is_view: bool = False  # whether it is a view of that input, not the input itself
 
     def in_memory_of(self, given: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Place a result in the memory of its owner, as it lies in a copy of the owner's new value.
-
-        Returns the owner, or a view of it; the result as it is where its signs cannot be those of the owner.
-        """
+        """Place a result in the memory of its owner, as it lies in a copy of the new value; as it is where signs cannot be the owner's."""
         if not self.is_view:
             return given
         if any(tensor.is_conj() or tensor.is_neg() for tensor in (given, value)):
@@ -206,11 +172,11 @@ class Result:
 def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> list[Result]:
     """Describe each output of a decomposed program; `shared` comes from `inputs_in_results`."""
     signature = program.graph_signature
-    (output,) = program.graph.find_nodes(op="output")
+    outputs = outputs_of(program.graph)
     names = [spec.arg.name for spec in signature.input_specs]
     arguments = {spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT}
     new = _written_places(program)
-    written = [(node, place) for node, place in zip(output.args[0], new, strict=True) if place is not None]
+    written = [(node, place) for node, place in zip(outputs, new, strict=True) if place is not None]
     values = [node for node, _ in written]
     # A value that several inputs get, or that is itself an input, says nothing about memory.
     owners = (
@@ -220,7 +186,7 @@ def results_of(program: ExportedProgram, shared: Sequence[frozenset[str]]) -> li
     )
     rest = iter(shared)
     found: list[Result] = []
-    for node, place in zip(output.args[0], new, strict=True):
+    for node, place in zip(outputs, new, strict=True):
         if place is not None:
             found.append(Result(written=place))
             continue
@@ -277,7 +243,7 @@ def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]
 @contextlib.contextmanager
 def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
     """Take inputs whose examples shared memory for separate tensors: PyTorch decomposes no program that writes to one of them."""
-    nodes = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
+    nodes = zip(inputs_of(program.graph), program.graph_signature.input_specs, strict=True)
     values = {node: value for node, spec in nodes if spec.kind is InputKind.USER_INPUT and (value := _meta_of(node)) is not None}
     earlier: list[torch.Tensor] = []
     try:
@@ -316,10 +282,6 @@ def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[...,
         return (own if written_out else torchs)(query, *args, **kwargs)
 
     return attention
-
-
-def _input_name(spec: Any) -> str:
-    return str(spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target)
 
 
 def _output_name(spec: Any, place: int) -> str:

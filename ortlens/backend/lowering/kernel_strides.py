@@ -27,29 +27,16 @@ _CHANNELS_LAST = ((0, 2, 3, 1), (0, 2, 3, 4, 1))
 _BATCH_NORMS = tuple(
     getattr(getattr(_aten, name), overload)
     for name in (
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_functional",
-        "_native_batch_norm_legit_no_training",
-        "_batch_norm_with_update",
-        "_batch_norm_with_update_functional",
-        "_batch_norm_no_update",
+        *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
+        *("_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional", "_batch_norm_no_update"),
     )
     for overload in getattr(_aten, name).overloads()
     if not overload.endswith("out")
 )
 _OF_TWO = (
-    _aten.copysign.Tensor,
-    _aten.div.Tensor_mode,
-    _aten.floor_divide.default,
-    _aten.heaviside.default,
-    _aten.logaddexp.default,
-    _aten.logaddexp2.default,
-    _aten.logical_and.default,
-    _aten.logical_or.default,
-    _aten.logical_xor.default,
-    _aten.native_dropout_backward.default,
-    _aten.xlogy.Tensor,
+    *(_aten.copysign.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default, _aten.heaviside.default, _aten.logaddexp.default),
+    *(_aten.logaddexp2.default, _aten.logical_and.default, _aten.logical_or.default, _aten.logical_xor.default),
+    *(_aten.native_dropout_backward.default, _aten.xlogy.Tensor),
 )
 """Their kernels lay out the result as that of a sum, whose shape function is right."""
 
@@ -59,10 +46,7 @@ _CONTIGUOUS = (_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _ate
 
 
 def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
-    """Give the results of operators the memory order that their kernels give them.
-
-    Decompositions of the table are used once the arguments are laid out; `users` stay as they are, as the user has functions for them.
-    """
+    """Give the results of operators of a table, but for `users`, the memory order that their kernels give them."""
     made = dict(table)
     for targets, laid in (
         (_BATCH_NORMS, _batch_norm),
@@ -96,10 +80,7 @@ def _batch_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) ->
 
 
 def _group_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Normalise one channels-last image through contiguous memory.
-
-    The stride of a size-1 dimension may differ from the trace's: the kernel then does not take the memory for channels-last and refuses.
-    """
+    """Normalise one channels-last image through contiguous memory: the kernel may refuse the stride of a dimension of size 1."""
     if memory_order(tensor) not in _CHANNELS_LAST or _torch.size_hint(tensor.shape[0]) != 1 or is_contiguous(tensor):
         return NotImplemented
     normal, *rest = target(_contiguous(tensor), *args, **kwargs)
@@ -129,7 +110,6 @@ def _of_two(target: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _of_contiguous(target: Any, *args: Any, **kwargs: Any) -> Any:
-    """Apply the operator to contiguous copies."""
     if all(map(_is_plain, args)):
         return NotImplemented
     return target(*(value if _is_plain(value) else _contiguous(value) for value in args), **kwargs)

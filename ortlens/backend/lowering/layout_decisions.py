@@ -244,7 +244,6 @@ def _operands(node: torch.fx.Node, wanted: Any) -> Iterator[torch.fx.Node]:
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """Collect the arguments of an operator by name."""
     schema: Any = getattr(node.target, "_schema", None)
     return {} if schema is None else {**dict(zip((item.name for item in schema.arguments), node.args, strict=False)), **node.kwargs}
 

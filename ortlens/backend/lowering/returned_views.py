@@ -37,22 +37,15 @@ _WINDOW = torch.ops.aten.as_strided.default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnedViews:
-    """A graph without the views that it returns, and what makes them.
+    """A graph without the views that it returns, and what makes them."""
 
-    Attributes:
-        module: The graph; it returns the bases of the views instead.
-        views: Takes what `module` returns and the inputs at `kept`, returns the outputs of the whole graph.
-        kept: Positions of the graph's inputs that the views read.
-        written: Pairs of a position in what `module` returns and a position among its inputs: the views are made of the new value of
-            that input. AOTAutograd makes them anew from the input, as they lie here: the value has to lie as the input does.
-        new_values_first: Whether the first outputs of `module` are still the new values of the mutated inputs.
-    """
-
-    module: torch.fx.GraphModule
-    views: torch.fx.GraphModule
-    kept: tuple[int, ...]
+    module: torch.fx.GraphModule  # the graph; it returns the bases of the views instead
+    views: torch.fx.GraphModule  # takes what `module` returns and the inputs at `kept`, returns the outputs of the whole graph
+    kept: tuple[int, ...]  # positions of the graph's inputs that the views read
+    # Pairs of a position in what `module` returns and a position among its inputs: the views are made of the new value of that input.
+    # AOTAutograd makes them anew from the input, as they lie here: the value has to lie as the input does.
     written: tuple[tuple[int, int], ...] = ()
-    new_values_first: bool = True
+    new_values_first: bool = True  # whether the first outputs of `module` are still the new values of the mutated inputs
 
     def around(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """Extend a function that runs `module` to the whole graph: it takes a list of inputs, empties it, and returns a list."""
@@ -77,12 +70,12 @@ class ReturnedViews:
 
         For each, its place among what `module` returns, and its shape, strides and offset there if it is a view of that.
         """
-        given = _placeholders(self.views.graph)
+        given = inputs_of(self.views.graph)
         if self.kept or self.written:
             return None
-        bases = _outputs(self.module.graph)
+        bases = outputs_of(self.module.graph)
         found: list[tuple[int, list[Any] | None]] = []
-        for node in _outputs(self.views.graph):
+        for node in outputs_of(self.views.graph):
             owner = owner_of(node, ()) if isinstance(node, torch.fx.Node) else node
             window = None if owner is node else _window(node, bases[given.index(owner)]) if owner in given else []
             if owner not in given or window == []:
@@ -126,7 +119,7 @@ def without_returned_views(
     `user_outputs`: position -> whether AOTAutograd rebuilds it. `mutated`: inputs whose new values come first. `relaid`: outputs that say
     how such an input lies from now on; its values stay. `parts`: outputs that have to lie in what they are a part of.
     """
-    outputs = _outputs(module.graph)
+    outputs = outputs_of(module.graph)
     # New values lie as their inputs do, so what is a view of them is made of them.
     new_values = {node for place, node in enumerate(outputs[: len(mutated)]) if place not in relaid}
     rebuilt = {**user_outputs, **dict.fromkeys(relaid, False)}
@@ -144,7 +137,7 @@ def without_returned_views(
     taken |= _sizes_behind(taken) | {source for node in taken for source in node.all_input_nodes if source.op == "get_attr"}
     order = [node for node in module.graph.nodes if node in taken]
     read = {source for node in order for source in node.all_input_nodes} - taken
-    kept = [place for place, node in enumerate(_placeholders(module.graph)) if node in read]
+    kept = [place for place, node in enumerate(inputs_of(module.graph)) if node in read]
     bases = [node for node in module.graph.nodes if node in read and node.op == "call_function"]
     remaining = [node for place, node in enumerate(outputs) if place not in chains]
     return ReturnedViews(
@@ -156,13 +149,15 @@ def without_returned_views(
     )
 
 
-def _outputs(graph: torch.fx.Graph) -> list[Any]:
+def outputs_of(graph: torch.fx.Graph) -> list[Any]:
+    """List what a graph returns: nodes, and constants as they are."""
     (output,) = graph.find_nodes(op="output")
     returned = output.args[0]
     return list(returned) if isinstance(returned, (list, tuple)) else [returned]
 
 
-def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def inputs_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """List the inputs of a graph, in order."""
     return list(graph.find_nodes(op="placeholder"))
 
 
@@ -189,6 +184,12 @@ def base_of(node: torch.fx.Node) -> torch.fx.Node | None:
     if node.target is operator.getitem:
         return first if base_of(first) is not None else None
     return first if _is_view_operator(node.target) else None
+
+
+def writes_argument(node: torch.fx.Node) -> bool:
+    """Tell whether an operator changes one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
 
 def _is_view_operator(target: Any) -> bool:
@@ -291,7 +292,7 @@ def _views_module(
     `made_here`, also those whose nodes move.
     """
     graph = torch.fx.Graph()
-    inputs, outputs = _placeholders(module.graph), _outputs(module.graph)
+    inputs, outputs = inputs_of(module.graph), outputs_of(module.graph)
     copies: dict[Any, torch.fx.Node] = {}
     returned = [graph.placeholder(f"returned_{place}") for place in range(len(outputs) - len(made_here))]
     for node in (*bases, *(inputs[place] for place in kept)):

@@ -34,10 +34,7 @@ def keeps_storage_of(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def gather_windows(module: torch.fx.GraphModule) -> None:
-    """Replace the calls of `as_strided` that can be expressed, in place, on a copy of an ATen graph.
-
-    The calls that are left have to stay in PyTorch, with the views that they read (see `support.storage_readers`).
-    """
+    """Replace the calls of `as_strided` that can be expressed, in place; see `support.storage_readers` for the others."""
     chains = {node: _chain(node) for node in module.graph.find_nodes(op="call_function", target=_aten.as_strided.default)}
     starts = {node: None if _is_written(node) else _start(node, chain[-1]) for node, chain in chains.items()}
     read = {window for node, chain in chains.items() if starts[node] is None for window in chain}
@@ -91,7 +88,6 @@ def _start(node: torch.fx.Node, owner: torch.fx.Node) -> int | None:
 
 
 def _window(node: torch.fx.Node) -> tuple[Sequence[Any], Sequence[Any], Any]:
-    """Return the sizes, strides and offset of a call; no offset means that of the tensor."""
     arguments: Any = node.args
     _, size, stride, *offset = arguments
     return size, stride, offset[0] if offset else node.kwargs.get("storage_offset")

@@ -16,23 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition, extracted from its graph.
+    """One partition, extracted from its graph."""
 
-    Attributes:
-        index: Its position in the order of execution.
-        module: The nodes of the partition; takes `inputs`, returns a tuple of `outputs`.
-        inputs: Nodes of the outer graph whose values it takes, in order.
-        outputs: Nodes of the outer graph whose values it returns, in order.
-        nodes: Nodes of the outer graph that it runs.
-        carried: Hoisted size computations and constants of the outer graph of which it has its own copy.
-    """
-
-    index: int
-    module: torch.fx.GraphModule
-    inputs: tuple[torch.fx.Node, ...]
-    outputs: tuple[torch.fx.Node, ...]
-    nodes: tuple[torch.fx.Node, ...]
-    carried: tuple[torch.fx.Node, ...] = ()
+    index: int  # its position in the order of execution
+    module: torch.fx.GraphModule  # the nodes of the partition; takes `inputs`, returns a tuple of `outputs`
+    inputs: tuple[torch.fx.Node, ...]  # nodes of the outer graph whose values it takes, in order
+    outputs: tuple[torch.fx.Node, ...]  # nodes of the outer graph whose values it returns, in order
+    nodes: tuple[torch.fx.Node, ...]  # nodes of the outer graph that it runs
+    carried: tuple[torch.fx.Node, ...] = ()  # hoisted size computations and constants of the outer graph of which it has its own copy
 
     @property
     def has_symbolic_sizes(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.cut import Dag, cut
 from ortlens.backend.lowering import checks, provenance
 from ortlens.backend.lowering.buffer_writes import read_before, written_before
+from ortlens.backend.lowering.returned_views import writes_argument
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 
 if TYPE_CHECKING:
@@ -18,21 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Plan:
-    """Where each node of a graph runs.
+    """Where each node of a graph runs."""
 
-    Attributes:
-        graph: The graph.
-        verdicts: Node -> whether ONNX Runtime supports it, for every node except placeholders, attributes and the output.
-        level: Node -> level; the supported nodes of level k form partition k, the others run before it.
-        partition_count: Number of levels that have a partition.
-        hoisted_sizes: Supported size computations that depend on the graph's inputs alone. They belong to no partition: each
-            partition that needs one computes it itself. Those that are not supported PyTorch computes before everything else.
-    """
-
-    graph: torch.fx.Graph
+    graph: torch.fx.Graph  # the graph
+    # Node -> whether ONNX Runtime supports it, for every node except placeholders, attributes and the output.
     verdicts: dict[torch.fx.Node, Verdict]
+    # Node -> level; the supported nodes of level k form partition k, the others run before it.
     level: dict[torch.fx.Node, int] = field(default_factory=dict)
-    partition_count: int = 0
+    partition_count: int = 0  # number of levels that have a partition
+    # Supported size computations that depend on the graph's inputs alone. They belong to no partition: each partition that needs one
+    # computes it itself. Those that are not supported PyTorch computes before everything else.
     hoisted_sizes: frozenset[torch.fx.Node] = frozenset()
 
     def in_partition(self, node: torch.fx.Node) -> bool:
@@ -106,5 +102,4 @@ def _hoisted_sizes(verdicts: dict[torch.fx.Node, Verdict]) -> frozenset[torch.fx
 
 def writes(node: torch.fx.Node) -> bool:
     """Tell whether a node changes an argument that others may read; rare, because AOTAutograd makes graphs functional."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable) and read_before(node) is None
+    return writes_argument(node) and read_before(node) is None

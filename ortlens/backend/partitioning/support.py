@@ -12,23 +12,23 @@ import operator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+import torch.fx
+
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
-from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
+from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import draws
-from ortlens.backend.lowering.returned_views import base_of, owner_of
+from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
-from ortlens.backend.partitioning.slow_functions import slow_in_ort
+from ortlens.backend.partitioning.rules import slow_in_ort
 from ortlens.backend.partitioning.wrong_functions import wrong_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-
-    import torch
-    import torch.fx
 
     from ortlens.trace.records import ReasonCode
 
@@ -53,6 +53,12 @@ class Verdict(NamedTuple):
 
 
 YES = Verdict(supported=True)
+
+
+def _no(code: ReasonCode, reason: str) -> Verdict:
+    return Verdict(supported=False, code=code, reason=reason)
+
+
 _PACKED = ("aten._weight_int4pack_mm", "aten._dyn_quant_matmul_4bit")
 """Products with weights of 4 bits that PyTorch has packed for the processor at hand."""
 
@@ -70,11 +76,10 @@ def kind_of(node: torch.fx.Node) -> NodeKind:
 
 
 def _without_function(name: str) -> Verdict:
-    """Explain why an operator stays in PyTorch that no ONNX function is known for."""
     if name.startswith(_PACKED):
         text = "only PyTorch knows the layout of its 4-bit weights; those of torchao's IntxWeightOnlyConfig run in ONNX Runtime"
-        return Verdict(supported=False, code="policy", reason=f"{name} stays in PyTorch on purpose: {text}")
-    return Verdict(supported=False, code="no_converter", reason=f"{name} has no ONNX function in the installed torch and onnxscript")
+        return _no("policy", f"{name} stays in PyTorch on purpose: {text}")
+    return _no("no_converter", f"{name} has no ONNX function in the installed torch and onnxscript")
 
 
 class Support:
@@ -130,44 +135,38 @@ class Support:
 
         name = provenance.target_name(node)
         if kind_of(node) is NodeKind.EFFECT:
-            return Verdict(supported=False, code="side_effect", reason=f"{name} is a check that PyTorch makes at run time")
+            return _no("side_effect", f"{name} is a check that PyTorch makes at run time")
         if draws(node):
-            reason = f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed"
-            return Verdict(supported=False, code="side_effect", reason=reason)
-        schema = getattr(node.target, "_schema", None)
-        if schema is not None and schema.is_mutable:
-            return Verdict(supported=False, code="side_effect", reason=f"{name} writes into its arguments, which ONNX operators cannot do")
+            return _no("side_effect", f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed")
+        if writes_argument(node):
+            return _no("side_effect", f"{name} writes into its arguments, which ONNX operators cannot do")
         return None
 
     def _slow(self, node: torch.fx.Node) -> Verdict | None:
         slow = slow_in_ort(node, deployed=self._deployed)
         if slow is None or self._is_users(node.target):
             return None
-        return Verdict(supported=False, code="policy", reason=f"{provenance.target_name(node)} {slow}")
+        return _no("policy", f"{provenance.target_name(node)} {slow}")
 
     def _number(self, node: torch.fx.Node) -> Verdict | None:
         """Leave to Python what it computes otherwise, and at once. A model to deploy checks at run time that an int has 64 bits."""
-        import torch
-
         computes, alone = kind_of(node) is NodeKind.SIZE, node.target is torch.ops.aten.scalar_tensor.default
         if _is_float_number(node) and not (self._deployed and (computes or alone)):
             if alone:
-                return Verdict(supported=False, code="policy", reason="a number that follows from sizes is rounded once, in PyTorch")
-            return Verdict(supported=False, code="dtype", reason="a Python float has 64 bits, the ONNX model would use 32")
+                return _no("policy", "a number that follows from sizes is rounded once, in PyTorch")
+            return _no("dtype", "a Python float has 64 bits, the ONNX model would use 32")
         if computes and not self._deployed and not _has_64_bits(node):
-            return Verdict(supported=False, code="dtype", reason="a Python int has no limit, one of the ONNX model has 64 bits")
+            return _no("dtype", "a Python int has no limit, one of the ONNX model has 64 bits")
         return None
 
     def _registered(self, node: torch.fx.Node) -> Verdict | None:
-        import torch
-
         name = provenance.target_name(node)
         if any(isinstance(provenance.attribute_of(source), torch.nn.Module) for source in node.all_input_nodes):
-            return Verdict(supported=False, code="no_converter", reason=f"{name} runs graphs of its own, which stay in PyTorch")
+            return _no("no_converter", f"{name} runs graphs of its own, which stay in PyTorch")
         if _torch.dispatch(node, self._registry) is not None:
             return None
         if any(t.is_complex() for t in _tensors_of(node)):
-            return Verdict(supported=False, code="dtype", reason=f"{name} on complex numbers has no ONNX function")
+            return _no("dtype", f"{name} on complex numbers has no ONNX function")
         return _without_function(name)
 
     def _elements(self, node: torch.fx.Node) -> Verdict | None:
@@ -175,22 +174,18 @@ class Support:
         for tensor in _tensors_of(node):
             if tensor.dtype not in known:
                 name = str(tensor.dtype).removeprefix("torch.")
-                return Verdict(supported=False, code="dtype", reason=f"{name} tensors cannot be passed to ONNX Runtime")
+                return _no("dtype", f"{name} tensors cannot be passed to ONNX Runtime")
         return None
 
     def _bits(self, node: torch.fx.Node) -> Verdict | None:
-        import torch
-
         narrow = [tensor.dtype for tensor in _tensors_of(node) if tensor.dtype in self._upcast]
         if node.target is not torch.ops.aten.view.dtype or not narrow:
             return None
         name = str(narrow[0]).removeprefix("torch.")
         reason = f"the option upcast computes {name} in float32, and {provenance.target_name(node)} reads the bits of {name}"
-        return Verdict(supported=False, code="dtype", reason=reason)
+        return _no("dtype", reason)
 
     def _bfloat16(self, node: torch.fx.Node) -> Verdict | None:
-        import torch
-
         may_run = torch.bfloat16 in self._upcast or not self._without_bfloat16 or self._deployed or self._is_users(node.target)
         if may_run or kind_of(node) is not NodeKind.COMPUTE:
             return None
@@ -199,8 +194,7 @@ class Support:
         beside = node.all_input_nodes if _makes_bfloat16(node) else list(node.users)
         if node.target in _casts() and any(map(self._computes_beside, beside)):
             return None
-        reason = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
-        return Verdict(supported=False, code="dtype", reason=reason)
+        return _no("dtype", "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there")
 
     def _computes_beside(self, node: torch.fx.Node) -> bool:
         """Tell whether ONNX Runtime computes what a cast converts, or computes with it: then it makes the cast, too, and faster."""
@@ -212,15 +206,13 @@ class Support:
         for tensor in _tensors_of(node):
             reason = self._can_run_on(tensor.device.type)
             if reason is not None:
-                return Verdict(supported=False, code="device", reason=reason)
+                return _no("device", reason)
         return None
 
     def _layout(self, node: torch.fx.Node) -> Verdict | None:
-        import torch
-
         for tensor in _tensors_of(node):
             if tensor.layout is not torch.strided:
-                return Verdict(supported=False, code="layout", reason=f"{tensor.layout} tensors have no equivalent in ONNX")
+                return _no("layout", f"{tensor.layout} tensors have no equivalent in ONNX")
         return None
 
     def _wrong_function(self, node: torch.fx.Node) -> Verdict | None:
@@ -229,7 +221,7 @@ class Support:
         wrong = wrong_for(node)
         if wrong is None:
             return None
-        return Verdict(supported=False, code="no_converter", reason=f"the ONNX function of {provenance.target_name(node)} {wrong}")
+        return _no("no_converter", f"the ONNX function of {provenance.target_name(node)} {wrong}")
 
     def _is_users(self, target: Any) -> bool:
         """Tell whether an operator has a function of the user's, who answers for it; our own are judged like those of torch."""
@@ -239,14 +231,10 @@ class Support:
 
 @functools.cache
 def _casts() -> frozenset[Any]:
-    import torch
-
     return frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})  # noqa: SLF001 - a name
 
 
 def _makes_bfloat16(node: torch.fx.Node) -> bool:
-    import torch
-
     return any(tensor.dtype is torch.bfloat16 and tensor.device.type == "cpu" for tensor in provenance.tensors_in(node.meta.get("val")))
 
 
@@ -264,7 +252,7 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
         reason = _needs_storage(node, returned=node in returned)
         chain: torch.fx.Node | None = node
         while reason is not None and chain is not None and chain.op == "call_function":
-            verdicts[chain.name] = Verdict(supported=False, code="layout", reason=reason)
+            verdicts[chain.name] = _no("layout", reason)
             source = chain.all_input_nodes[0] if chain.all_input_nodes else None
             chain = source if source is not None and keeps_storage_of(source) is not None else None
     for node in output.all_input_nodes:
@@ -308,7 +296,6 @@ def _values_at(node: torch.fx.Node) -> list[Any]:
 
 
 def _tensors_of(node: torch.fx.Node) -> list[Any]:
-    """Return the tensors that a node reads and computes."""
     found = list(provenance.tensors_in(node.meta.get("val")))
     for source in node.all_input_nodes:
         found.extend(provenance.tensors_in(source.meta.get("val")))

@@ -16,22 +16,21 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens.backend.adaptive_windows import MOST_WINDOWS
 from ortlens.backend.conversion.functions import numbers
+from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
 from ortlens.backend.conversion.functions.pooling import rounds_down
 from ortlens.backend.conversion.functions.quotients import is_short_integer_power
 from ortlens.backend.conversion.functions.reductions import MOST_PRODUCTS
-from ortlens.backend.conversion.int_ranges import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import may_raise
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types, refused_booleans
-from ortlens.backend.partitioning.rules import Call, Rule, by_target, first_reason, tensor_of
+from ortlens.backend.partitioning.rules import BAGS, Call, Rule, by_target, first_reason, tensor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _FACTORS = ("alpha", "beta")
-_CHECKING_FLOATS = (_aten.logit.default,)
-"""Operators that convert what their schemas call a float, with the check."""
+_CHECKING_FLOATS = (_aten.logit.default,)  # operators that convert what their schemas call a float, with the check
 _UNCHECKED = frozenset({"other", "self", "element", "test_element", "correction", "p", "ord"})
 """Names of numbers that operators convert to the element type of the result without a check: they wrap, or become infinite."""
 _HALVES = (torch.float16, torch.bfloat16)
@@ -60,8 +59,27 @@ def _is_boolean(call: Call) -> bool:
     return bool(tensors) and tensors[0].dtype is torch.bool
 
 
-def _makes_booleans(call: Call) -> bool:
-    return call.result is not None and call.result.dtype is torch.bool
+def _makes(dtype: torch.dtype, call: Call) -> bool:
+    return call.result is not None and call.result.dtype is dtype
+
+
+_makes_booleans = functools.partial(_makes, torch.bool)
+
+
+def _is_integer(call: Call) -> bool:
+    return not call["self"].dtype.is_floating_point
+
+
+def _is_number(call: Call) -> bool:
+    return not call["self"].dim()
+
+
+def _lacks_elements(*names: str) -> Callable[[Call], bool]:
+    return lambda call: any(0 in call[name].shape for name in names)
+
+
+def _may_lack_elements(name: str) -> Callable[[Call], bool]:
+    return lambda call: not statically_known_true(call[name].numel() > 0)
 
 
 def _reads_index(call: Call) -> bool:
@@ -69,7 +87,6 @@ def _reads_index(call: Call) -> bool:
 
 
 def _reads(outputs: range, call: Call) -> str | None:
-    """Describe the first of some outputs that a graph reads."""
     read = {user.args[1] for user in call.node.users if user.target is operator.getitem}
     return next((f"does not compute output {place}, which this graph reads" for place in outputs if place in read), None)
 
@@ -278,81 +295,58 @@ _POOLS = {
 _GROUP_NORMS = (_aten.group_norm.default, _aten.instance_norm.default, _aten.native_group_norm.default)
 _UNPOOLS = (_aten.max_unpool2d.default, _aten.max_unpool3d.default)
 _MEDIANS = (_aten.median.dim, _aten.nanmedian.dim)
+_ATTENTIONS = (_aten._scaled_dot_product_efficient_attention.default, _aten._scaled_dot_product_flash_attention.default)  # noqa: SLF001 - names
 _RANGES = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
 _LOSSES = (_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default)
 _INDEX_SELECT, _INDEX_ADD, _INDEX_REDUCE = (_aten.index_select.default,), (_aten.index_add.default,), (_aten.index_reduce.default,)
 
 WRONG = (
     # structure: pools, convolutions, resampling, indices
-    Rule(
-        _ANTIALIASED, "rounds integers otherwise", lambda call: not call["self"].dtype.is_floating_point
-    ),  # PyTorch weighs with fixed points
+    Rule(_ANTIALIASED, "rounds integers otherwise", _is_integer),  # PyTorch weighs with fixed points
     Rule(_ANTIALIASED, "places the corners elsewhere when it smooths", lambda call: call["align_corners"]),
     Rule(_ANTIALIASED, "takes the ratio of the sizes for the scale factor when it smooths", _scales_otherwise),
-    Rule(_ADAPTIVE, f"pools integers{_REFUSED}", lambda call: not call["self"].dtype.is_floating_point),
+    Rule(_ADAPTIVE, f"pools integers{_REFUSED}", _is_integer),
     Rule(_ADAPTIVE, f"needs known sizes, and at most {MOST_WINDOWS} windows", _has_many_windows),
     *(Rule(targets, "", functools.partial(_pool, dims)) for dims, targets in _POOLS.items()),
     Rule((_aten.convolution.default,), "", _convolution),
-    *(
-        Rule(targets, _needs_known(name), functools.partial(_is_unknown, name))
-        for name, targets in {
-            "window_length": (_aten.blackman_window.default, _aten.hamming_window.default, _aten.hann_window.default),
-            "ord": (_aten.linalg_vector_norm.default,),
-        }.items()
+    Rule(
+        (_aten.blackman_window.default, _aten.hamming_window.default, _aten.hann_window.default),
+        _needs_known("window_length"),
+        functools.partial(_is_unknown, "window_length"),
     ),
-    Rule((_aten.constant_pad_nd.default, _aten.flip.default), "fails for tensors without dimensions", lambda call: not call["self"].dim()),
+    Rule((_aten.linalg_vector_norm.default,), _needs_known("ord"), functools.partial(_is_unknown, "ord")),
+    Rule((_aten.constant_pad_nd.default, _aten.flip.default), "fails for tensors without dimensions", _is_number),
     Rule((_aten.constant_pad_nd.default,), _needs_known("value"), functools.partial(_is_unknown, "value")),
     Rule((_aten.constant_pad_nd.default,), "may pad nothing, and then keeps the order in memory", _may_pad_nothing),
     Rule((_aten.cumprod.default,), f"multiplies at most {MOST_PRODUCTS} elements, whose number is known", _has_many_products),
-    Rule((_aten.gather.default,), "does not check an index into a number", lambda call: not call["self"].dim()),
+    Rule((_aten.gather.default,), "does not check an index into a number", _is_number),
     Rule(
         (_aten.gather.default,),
         "needs an index of as many dimensions",
         lambda call: call["index"].dim() and call["self"].dim() != call["index"].dim(),
     ),
-    Rule(
-        (_aten.grid_sampler_2d.default,),
-        "fails where there is nothing to sample",
-        lambda call: 0 in (*call["input"].shape, *call["grid"].shape),
-    ),
-    Rule(
-        _GROUP_NORMS,
-        "ends the process for channels without elements",
-        lambda call: 0 in call["input"].shape,
-        fault="instance_norm_of_nothing",
-    ),
+    Rule((_aten.grid_sampler_2d.default,), "fails where there is nothing to sample", _lacks_elements("input", "grid")),
+    Rule(_GROUP_NORMS, "ends the process for channels without elements", _lacks_elements("input"), fault="instance_norm_of_nothing"),
     Rule((_aten.histc.default,), "", _bins),
-    Rule(
-        (_aten.im2col.default, *_UNPOOLS, _aten.take.default),
-        "fails on tensors without elements",
-        lambda call: 0 in call["self"].shape,
-    ),
+    Rule((_aten.im2col.default, *_UNPOOLS, _aten.take.default), "fails on tensors without elements", _lacks_elements("self")),
     Rule(_INDEX_REDUCE, f"broadcasts slices{_REFUSED}", lambda call: call["source"].dim() != call["self"].dim()),
     Rule((*_INDEX_ADD, *_INDEX_REDUCE), f"broadcasts slices{_REFUSED}", _broadcasts_slices),
     Rule((*_INDEX_REDUCE, _aten.scatter_reduce.two), "has no reductions of booleans", lambda call: call["self"].dtype is torch.bool),
     Rule(
         (*_INDEX_REDUCE, _aten.scatter_reduce.two),
         "rounds the mean of integers otherwise",
-        lambda call: call["reduce"] == "mean" and not call["self"].dtype.is_floating_point,
+        lambda call: call["reduce"] == "mean" and _is_integer(call),
     ),
-    Rule(
-        (_aten.max.default, _aten.min.default),
-        f"gives a number for no elements{_REFUSED}",
-        lambda call: not statically_known_true(call["self"].numel() > 0),
-    ),
+    Rule((_aten.max.default, _aten.min.default), f"gives a number for no elements{_REFUSED}", _may_lack_elements("self")),
     Rule(
         tuple(_FIRST_FACTOR),
         "may have nothing to multiply, where ONNX Runtime fails or leaves results unwritten",
         _may_multiply_nothing,
         fault="transposed_product_of_nothing",
     ),
-    Rule(
-        (_aten.repeat_interleave.Tensor,),
-        "gives nothing for no repeats, whatever size is asked for",
-        lambda call: not statically_known_true(call["repeats"].numel() > 0),
-    ),
+    Rule((_aten.repeat_interleave.Tensor,), "gives nothing for no repeats, whatever size is asked for", _may_lack_elements("repeats")),
     Rule(_INDEX_PUTS, "", _sums_at_indices),
-    Rule((_aten.nonzero.default,), "gives one number a dimension", lambda call: not call["self"].dim()),
+    Rule((_aten.nonzero.default,), "gives one number a dimension", _is_number),
     Rule((_aten.masked_scatter.default,), f"takes masks that are not boolean{_REFUSED}", lambda call: call["mask"].dtype is not torch.bool),
     # values, and element types that PyTorch refuses
     Rule(
@@ -420,49 +414,23 @@ WRONG = (
     Rule((_aten.special_erfcx.default,), "is exp(x * x) * (1 - erf(x)), which is 0 from 4 on"),
     Rule(_POWERS, "computes powers of integers through floats, and does not wrap", _power, fault="power_of_int64"),
     Rule((*_MEDIANS, _aten.kthvalue.default), "takes another of equal elements, and this graph reads its index", _reads_index),
+    Rule((_aten.native_layer_norm.default,), "gives means in float32, and this graph reads them in float16", _reads_half_statistics),
     Rule(
-        (_aten.native_layer_norm.default,),
-        "gives means in float32, and this graph reads them in float16",
-        _reads_half_statistics,
-    ),
-    Rule(
-        (_aten.sort.default, _aten.sort.stable, _aten.topk.default),
-        "takes NaN in float64 for any value",
-        _is_double,
-        fault="top_with_nan",
+        (_aten.sort.default, _aten.sort.stable, _aten.topk.default), "takes NaN in float64 for any value", _is_double, fault="top_with_nan"
     ),
     Rule((_aten.polygamma.default,), "is known for n = 0 and 1 only: the others need the zeta function", _higher_polygamma),
-    Rule(
-        _GAMMA,
-        "has fewer digits than float64",
-        lambda call: call.result is not None and call.result.dtype is torch.float64,
-    ),
+    Rule(_GAMMA, "has fewer digits than float64", functools.partial(_makes, torch.float64)),
     Rule((_aten.masked_fill.Tensor,), "", _filled),
     Rule((_aten.logcumsumexp.default,), "overflows, or loses what is small beside the largest"),
     # outputs that the functions fill with constants, marked as faked in torchlib; inference never reads them
-    Rule((*_ADAPTIVE, _aten.nll_loss_forward.default), "", functools.partial(_reads, range(1, 2))),
-    Rule(
-        (
-            *(_aten._linalg_det.default, _aten._native_batch_norm_legit_no_training.default),  # noqa: SLF001 - names
-        ),
-        "",
-        functools.partial(_reads, range(1, 3)),
-    ),
-    Rule(
-        (
-            *(_aten.embedding_bag.default, _aten.embedding_bag.padding_idx),
-            *(_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default),  # noqa: SLF001 - names
-        ),
-        "",
-        functools.partial(_reads, range(1, 4)),
-    ),
-    Rule(
-        (
-            _aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001 - a name
-            _aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001 - same
-        ),
-        "",
-        functools.partial(_reads, range(1, 9)),
+    *(
+        Rule(targets, "", functools.partial(_reads, range(1, outputs)))
+        for outputs, targets in {
+            2: (*_ADAPTIVE, _aten.nll_loss_forward.default),
+            3: (_aten._linalg_det.default, _aten._native_batch_norm_legit_no_training.default),  # noqa: SLF001 - names
+            4: BAGS,
+            9: _ATTENTIONS,
+        }.items()
     ),
 )
 """In the order in which they are asked."""

@@ -16,7 +16,7 @@ from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import onnx
     import torch.fx
@@ -34,10 +34,7 @@ _KINDS: dict[NodeKind, r.NodeKind] = {NodeKind.COMPUTE: "compute", NodeKind.SIZE
 def node_record(  # noqa: PLR0913 - ids and facts, each a column
     graph_id: str, plan: Plan, node: torch.fx.Node, *, partition_id: str | None, origins: Origins, in_place: bool = False
 ) -> r.Node:
-    """Make the record of a node with a verdict; items of tuples have none.
-
-    With `in_place`, a session writes its result over an input.
-    """
+    """Make the record of a node with a verdict; items of tuples have none. With `in_place`, a session writes its result over an input."""
     line, module = provenance.user_line(node), provenance.module_path(node)
     verdict, inside, value = plan.verdicts[node], plan.in_partition(node), node.meta.get("val")
     items, onnx_nodes = _items_of(node), origins.get(node.name, {}) if inside else {}
@@ -128,7 +125,6 @@ def _read_by(node: torch.fx.Node) -> tuple[str, ...]:
 
 
 def _items_of(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """List the items of the tuple that a node makes, and of tuples within it."""
     items = [user for user in node.users if kind_of(user) is NodeKind.TUPLE]
     return [found for item in items for found in (item, *_items_of(item))]
 
@@ -137,8 +133,7 @@ def _is_returned(node: torch.fx.Node) -> bool:
     return any(user.op == "output" or (kind_of(user) is NodeKind.TUPLE and _is_returned(user)) for user in node.users)
 
 
-_WORTH_REPORTING = 1 << 16
-"""Bytes; a smaller copy costs less than the call itself."""
+_WORTH_REPORTING = 1 << 16  # bytes; a smaller copy costs less than the call itself
 
 
 def partition_record(graph_id: str, partition_id: str, model_id: str, runner: PartitionRunner) -> r.Partition:
@@ -196,10 +191,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
     table_bytes: int,
     weights_change: r.WeightsChange | None,
 ) -> r.Session:
-    """Make the record of a session.
-
-    `table_bytes` are of weights that are inputs because they are only looked up; `weights_change` is recorded if it is the cause.
-    """
+    """Make the record of a session; `table_bytes` are of weights that stay inputs because they are only looked up."""
     return r.Session(
         session_id=session_id,
         partition_id=partition_id,
@@ -281,43 +273,4 @@ def failure_finding(rule: str, title: str, error: Exception) -> r.Finding:
         evidence=f"{type(error).__name__}: {error}"[:2000],
         hazard=hazard,
         mitigation=mitigation,
-    )
-
-
-def provider_finding(requested: list[str], used: tuple[str, ...]) -> r.Finding:
-    """Return the finding about requested execution providers that ONNX Runtime did not register for a session."""
-    return r.Finding(
-        rule="provider_fallback",
-        severity="warning",
-        title=f"{', '.join(requested)} is not in use; the model runs on {', '.join(used) or 'nothing'}",
-        evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
-        hazard="The model may run on a slower device than you expect.",
-        mitigation="Install the build of ONNX Runtime that includes the provider, with its libraries; `ortlens doctor` lists them.",
-    )
-
-
-def dropped_finding(partition_id: str, kept: int) -> r.Finding:
-    """Return the finding about a partition that meets more combinations of sizes than it keeps sessions for."""
-    return r.Finding(
-        rule="session_dropped",
-        subject=partition_id,
-        severity="warning",
-        title=f"{partition_id} met more than {kept} combinations of sizes; the least recently used session is dropped for each new one",
-        evidence=f"dynamic_shapes=False makes a session per combination of sizes; a partition keeps {kept}",
-        hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
-        mitigation="Leave dynamic_shapes out: one session then serves all sizes. Or pad inputs to fewer sizes.",
-    )
-
-
-def unseen_finding(partition_id: str, title: str, names: Sequence[str]) -> r.Finding:
-    """Return the finding about changed weights that earlier calls may have missed."""
-    return r.Finding(
-        rule="uncounted_write",
-        subject=partition_id,
-        severity="warning",
-        title=title,
-        evidence=f"inputs of {partition_id}: {', '.join(names)}; the bytes of weights above 4 KiB are compared in turn, a window per call",
-        hazard="Calls between the write and now may have returned results of the previous values.",
-        mitigation="Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it. "
-        "Or set freeze_weights=False.",
     )

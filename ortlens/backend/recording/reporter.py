@@ -9,24 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
-from ortlens.backend.recording.records import (
-    Origins,
-    dropped_finding,
-    embedded_bytes,
-    failure_finding,
-    fallback_record,
-    frozen_bytes,
-    is_dynamic,
-    is_fallback,
-    layout_copies,
-    model_record,
-    node_record,
-    onnx_origins,
-    partition_record,
-    provider_finding,
-    session_record,
-    unseen_finding,
-)
+from ortlens.backend.recording import records
 from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
 from ortlens.trace.guard import reported
@@ -36,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch.fx
 
-    from ortlens.backend.lowering.lowered import LoweredGraph
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo
@@ -90,7 +73,7 @@ class GraphReporter:
         self._ids = {runner: (self.recorder.next_id("p"), self.recorder.next_id("m")) for runner in runners}
         for runner in runners:
             self._partition(runner)
-        origins = onnx_origins(runner.model for runner in runners)
+        origins = records.onnx_origins(runner.model for runner in runners)
         updated = frozenset(node for runner in runners for node in runner.updated_in_place())
         for node in plan.verdicts:
             if kind_of(node) is not NodeKind.TUPLE:
@@ -122,8 +105,10 @@ class GraphReporter:
         partition_id, model_id = self._ids[runner]
         session_id = self._sessions[runner] = self.recorder.next_id("s")
         changes: dict[str, Any] = {"path": dumped} if dumped else {}
-        self.recorder.amend(r.Model, model_id, initializer_bytes=embedded_bytes(runner.model) + frozen_bytes(info), **changes)
-        record = session_record(
+        self.recorder.amend(
+            r.Model, model_id, initializer_bytes=records.embedded_bytes(runner.model) + records.frozen_bytes(info), **changes
+        )
+        record = records.session_record(
             session_id,
             partition_id,
             model_id,
@@ -133,7 +118,7 @@ class GraphReporter:
             weights_change=runner.weights_change,
         )
         self.recorder.add(record)
-        self.recorder.add(*layout_copies(partition_id, runner))
+        self.recorder.add(*records.layout_copies(partition_id, runner))
         return self.recorder.run_log(session_id, self.graph_id)
 
     @reported("recording a graph")
@@ -151,7 +136,7 @@ class GraphReporter:
             if kind_of(node) is NodeKind.COMPUTE:
                 change: dict[str, Any] = {"supported": False, "reason_code": code, "reason": reason, "partition_id": None}
                 self.recorder.amend(r.Node, (self.graph_id, node.name), **change)
-                self.recorder.add(fallback_record(self.graph_id, node, lost))
+                self.recorder.add(records.fallback_record(self.graph_id, node, lost))
         self._recount()
 
     @reported("recording a graph")
@@ -170,38 +155,67 @@ class GraphReporter:
     @reported("recording a graph")
     def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
         """Record that a session runs without the providers `requested`, which ONNX Runtime did not register."""
-        self.recorder.add(provider_finding(requested, used))
+        finding = r.Finding(
+            rule="provider_fallback",
+            severity="warning",
+            title=f"{', '.join(requested)} is not in use; the model runs on {', '.join(used) or 'nothing'}",
+            evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
+            hazard="The model may run on a slower device than you expect.",
+            mitigation="Install the build of ONNX Runtime that includes the provider, with its libraries; `ortlens doctor` lists them.",
+        )
+        self.recorder.add(finding)
 
     @reported("recording a graph")
     def session_dropped(self, runner: PartitionRunner, kept: int) -> None:
         """Record, once per partition, that a session was dropped for another one."""
-        finding = dropped_finding(self._ids[runner][0], kept)
+        partition_id = self._ids[runner][0]
+        finding = r.Finding(
+            rule="session_dropped",
+            subject=partition_id,
+            severity="warning",
+            title=f"{partition_id} met more than {kept} combinations of sizes; the least recently used session is dropped for each new one",
+            evidence=f"dynamic_shapes=False makes a session per combination of sizes; a partition keeps {kept}",
+            hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
+            mitigation="Leave dynamic_shapes out: one session then serves all sizes. Or pad inputs to fewer sizes.",
+        )
         if finding not in self.recorder.records(r.Finding):
             self.recorder.add(finding)
 
     @reported("recording a graph")
     def stale_weights_detected(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
         """Record that weights changed in a way that torch does not count."""
-        self.recorder.add(unseen_finding(self._ids[runner][0], title, names))
+        partition_id = self._ids[runner][0]
+        read = f"inputs of {partition_id}: {', '.join(names)}"
+        finding = r.Finding(
+            rule="uncounted_write",
+            subject=partition_id,
+            severity="warning",
+            title=title,
+            evidence=f"{read}; the bytes of weights above 4 KiB are compared in turn, a window per call",
+            hazard="Calls between the write and now may have returned results of the previous values.",
+            mitigation="Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it. "
+            "Or set freeze_weights=False.",
+        )
+        self.recorder.add(finding)
 
     @reported("recording a graph")
     def failure(self, rule: str, title: str, error: Exception) -> None:
         """Record a failure after which the results are still correct."""
-        self.recorder.add(failure_finding(rule, title, error))
+        self.recorder.add(records.failure_finding(rule, title, error))
 
     def _partition(self, runner: PartitionRunner) -> None:
         partition_id, model_id = self._ids[runner]
-        self.recorder.add(partition_record(self.graph_id, partition_id, model_id, runner))
+        self.recorder.add(records.partition_record(self.graph_id, partition_id, model_id, runner))
         data, path = runner.model.SerializeToString(), f"models/{model_id}.onnx"
         self.recorder.attach(path, data)
-        self.recorder.add(model_record(partition_id, model_id, path, runner, data))
+        self.recorder.add(records.model_record(partition_id, model_id, path, runner, data))
 
-    def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: Origins, *, in_place: bool) -> None:
+    def _node(self, plan: Plan, runners: list[PartitionRunner], node: torch.fx.Node, origins: records.Origins, *, in_place: bool) -> None:
         runner = runners[plan.level[node]] if plan.in_partition(node) else _first_copy(runners, node)
         partition_id = None if runner is None else self._ids[runner][0]
-        self.recorder.add(node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins, in_place=in_place))
-        if is_fallback(plan, node):
-            self.recorder.add(fallback_record(self.graph_id, node, plan.verdicts[node]))
+        self.recorder.add(records.node_record(self.graph_id, plan, node, partition_id=partition_id, origins=origins, in_place=in_place))
+        if records.is_fallback(plan, node):
+            self.recorder.add(records.fallback_record(self.graph_id, node, plan.verdicts[node]))
 
     def _counts(self, plan: Plan, runners: list[PartitionRunner]) -> None:
         compute = [node for node in plan.verdicts if kind_of(node) is NodeKind.COMPUTE]
@@ -211,13 +225,12 @@ class GraphReporter:
         self._amend_graph(
             node_count=len(compute),
             partition_count=len(runners),
-            fallback_count=sum(1 for node in plan.verdicts if is_fallback(plan, node)),
+            fallback_count=sum(1 for node in plan.verdicts if records.is_fallback(plan, node)),
             coverage=covered / len(compute) if compute else None,
-            dynamic_shapes=any(is_dynamic(value) for value in placeholders),
+            dynamic_shapes=any(records.is_dynamic(value) for value in placeholders),
         )
 
     def _boundary(self, plan: Plan, weights: frozenset[torch.fx.Node], min_nodes: int) -> None:
-        """Record the inputs of the graph and what else is needed to partition it again."""
         inputs = [node for node in plan.graph.nodes if node.op == "placeholder"]
         self._amend_graph(
             inputs=tuple(node.name for node in inputs),
@@ -227,7 +240,6 @@ class GraphReporter:
         )
 
     def _recount(self) -> None:
-        """Compute the coverage again from the records."""
         nodes = [node for node in self.recorder.records(r.Node) if node.graph_id == self.graph_id and node.node in self._compute]
         fallbacks = [fallback for fallback in self.recorder.records(r.Fallback) if fallback.graph_id == self.graph_id]
         covered = [node for node in nodes if node.partition_id is not None]
@@ -238,7 +250,7 @@ class GraphReporter:
         )
 
     def _all_fall_back(self, nodes: list[torch.fx.Node], verdict: Verdict) -> None:
-        self.recorder.add(*(fallback_record(self.graph_id, node, verdict) for node in nodes))
+        self.recorder.add(*(records.fallback_record(self.graph_id, node, verdict) for node in nodes))
         self._amend_graph(node_count=len(nodes), partition_count=0, fallback_count=len(nodes), coverage=0.0 if nodes else None)
 
     def _amend_graph(self, **changes: Any) -> None:
@@ -246,7 +258,6 @@ class GraphReporter:
 
 
 def _first_copy(runners: list[PartitionRunner], node: torch.fx.Node) -> PartitionRunner | None:
-    """Find the first partition that has its own copy of a hoisted size computation."""
     return next((runner for runner in runners if node in runner.partition.carried), None)
 
 
@@ -255,10 +266,7 @@ ARTIFACT = "ortlens_partitions"
 
 
 def trace_partitions(lowered: LoweredGraph, plan: Callable[[], Plan]) -> Exception | None:
-    """Write where each node of a graph runs into the trace, if torch writes one.
-
-    Return what failed, for the capture; the trace holds it in place of the entry. `plan` is not called without a trace.
-    """
+    """Write where each node runs into torch's trace, if it writes one; return what failed. `plan` is not called without one."""
     if not _torch.is_traced():
         return None
     failure = None

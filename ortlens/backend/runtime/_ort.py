@@ -120,10 +120,7 @@ def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOpti
 
 
 def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:
-    """Return the execution provider of each node at the time of assignment; empty before ONNX Runtime 1.24.
-
-    The session must be made with `session.record_ep_graph_assignment_info` set to 1.
-    """
+    """Return the provider assigned to each node of a session that records it; empty before ONNX Runtime 1.24."""
     assignments = getattr(session, "get_provider_graph_assignment_info", None)
     if assignments is None:
         return {}

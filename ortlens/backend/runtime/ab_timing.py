@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _WARM_UP = 2
 _FEWEST, _MOST = 7, 200
 _FEWEST_BRIEFLY = 3
-_TOO_LONG = 5
-"""Times the limit that a pair must take to be the only one."""
+_TOO_LONG = 5  # times the limit that a pair must take to be the only one
 _ROUND_NS, _MOST_CALLS = 1_000_000, 200
 
 
@@ -48,10 +47,7 @@ def _no_wait() -> None:
 
 
 def clocked(run: Callable[[], object], wait: Callable[[], None] = _no_wait, *, calls: int = 1) -> Callable[[], int]:
-    """Return a function that makes calls and returns the ns of one; results are freed after the clock has been read.
-
-    Several calls follow one that is not timed: another way may have left cold caches.
-    """
+    """Return a function that times calls, in ns of one; before several, an untimed one warms caches that another way left cold."""
     clock = time.perf_counter_ns
 
     def timed() -> int:
@@ -109,10 +105,7 @@ def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -
 
 
 def compare_briefly(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> AbTiming:
-    """Compare ways that may take long: a pair that uses up the time many times over is the only one.
-
-    Else the first pair is a warm-up, whatever it takes: fresh memory and other work on the machine can lengthen it tenfold.
-    """
+    """Compare ways that may take long: the only pair if it uses up the time many times over, else a warm-up of those that follow."""
     started = time.perf_counter_ns()
     first = AbTiming((base(),), (other(),))
     if time.perf_counter_ns() - started > _TOO_LONG * budget_ns:

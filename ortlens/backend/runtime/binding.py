@@ -1,18 +1,30 @@
-"""What is bound to a session: its inputs, its outputs, and the native binding of one call at a time."""
+"""What is bound to a session: its inputs, its outputs, and the native binding of one call at a time; its model, so that they need no copy.
+
+ONNX Runtime takes contiguous tensors only. A transposed or channels-last tensor is contiguous in another order of dimensions.
+The model of a session takes it in that order and begins with a Transpose, which ONNX Runtime can move through the graph, fuse
+into a matrix product, or cancel against the Transpose of an output. A copy before the call could not be avoided.
+
+A model that ends in a Reshape copies its output: inside a run ONNX Runtime lets a Reshape share the memory of its input, but an
+output of the model has memory of its own. So the session returns the input of the Reshape, written into the memory of the output.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import torch
 
 from ortlens.backend.conversion import dtypes
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY, subgraphs_of
+from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import _ort, devices
-from ortlens.backend.runtime.layout import permuted_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnxruntime
 
@@ -27,7 +39,7 @@ class Input:
     meta: Any  # a fake tensor or a number: dtype, device and (symbolic) shape
     frozen: FrozenWeight | None = None  # the weight that the session holds as a constant in its place; then it is checked and not bound
     bound: bool = True  # false when the session does not take it: the optimiser may remove an input
-    permutation: tuple[int, ...] | None = None  # memory order in which the session takes it; see `layout.with_permuted_inputs`
+    permutation: tuple[int, ...] | None = None  # memory order in which the session takes it; see `with_permuted_inputs`
     guarded: bool = False  # whether Dynamo's guards make sure of its sizes. What PyTorch's operators return has none
 
 
@@ -38,7 +50,7 @@ class Output:
     name: str  # name in the ONNX model
     meta: Any  # a fake tensor or a number: what PyTorch expects
     permutation: tuple[int, ...] | None = None  # memory order in which the session writes it; see `backend.memory_order`
-    shape: tuple[int, ...] | None = None  # shape in which the session writes it, if that differs; see `layout.without_last_reshapes`
+    shape: tuple[int, ...] | None = None  # shape in which the session writes it, if that differs; see `without_last_reshapes`
     # Position of the input whose memory it takes, where no inputs overlap; see `runtime.in_place`. None: it is allocated.
     in_place: int | None = None
     repeatable: bool = True  # whether a run may be repeated on what a failed run has written there
@@ -93,3 +105,94 @@ def number_buffer(meta: Any) -> torch.Tensor:
     """Return a zero without dimensions, of dtype bool or int64, to pass or receive a number in."""
     is_bool = isinstance(meta, (bool, torch.SymBool))
     return torch.zeros((), dtype=torch.bool if is_bool else torch.int64)
+
+
+def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """Copy a model to take inputs in memory order, see `backend.memory_order`, by a Transpose each; without any, return it."""
+    if not orders:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    turns = [_turned(value, orders[value.name]) for value in made.graph.input if value.name in orders]
+    nodes = [*turns, *made.graph.node]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+def _turned(value: onnx.ValueInfoProto, order: tuple[int, ...]) -> onnx.NodeProto:
+    """Rename and permute an input in place; return the node that computes the value of the old name from it."""
+    plain = value.name
+    value.name = permuted_name(plain)
+    sizes = list(value.type.tensor_type.shape.dim)
+    del value.type.tensor_type.shape.dim[:]
+    value.type.tensor_type.shape.dim.extend(sizes[dim] for dim in order)
+    node = onnx.helper.make_node("Transpose", [value.name], [plain], name=f"{plain}/Transpose_in", perm=inverse_order(order))
+    for key, text in ((FX_NODE_KEY, plain), (INFERRED_KEY, "input")):
+        entry = node.metadata_props.add()
+        entry.key, entry.value = key, text
+    return node
+
+
+def without_last_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model without Reshapes that compute outputs of fixed size; these get the shape of its input. Without any, return it."""
+    dropped = _last_reshapes(model)
+    if not dropped:
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    inner = {node.input[0]: node.output[0] for node in dropped}
+    outputs = set(inner.values())
+    nodes = [node for node in made.graph.node if not outputs.intersection(node.output) or node.op_type not in _RESHAPES]
+    for node in nodes:
+        node.input[:] = [inner.get(name, name) for name in node.input]
+        node.output[:] = [inner.get(name, name) for name in node.output]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    types = {value.name: value.type for value in model.graph.value_info}
+    sources = {name: source for source, name in inner.items()}
+    for value in made.graph.output:
+        if value.name in sources:
+            value.type.CopyFrom(types[sources[value.name]])
+    return made
+
+
+_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+
+
+def _last_reshapes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """List nodes that only reshape, for an output, a value that another node computes and that the model does not return itself."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    read = Counter(name for node in model.graph.node for name in node.input)
+    fixed = {value.name for value in (*model.graph.value_info, *model.graph.output) if _sizes_of(value) is not None}
+    given = {value.name for value in model.graph.output}
+    inner_graphs = any(True for node in model.graph.node for _ in subgraphs_of(node))
+    found: dict[str, onnx.NodeProto] = {}
+    for value in model.graph.output:
+        node = makers.get(value.name)
+        if node is None or inner_graphs or node.op_type not in _RESHAPES or node.domain or read[value.name]:
+            continue
+        source = node.input[0]
+        if source in makers and source not in given and {source, value.name} <= fixed:
+            found.setdefault(source, node)
+    return list(found.values())
+
+
+def _sizes_of(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    dims = value.type.tensor_type.shape.dim
+    return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+
+
+def given_shape(shape: Sequence[object], sizes: Sequence[object]) -> tuple[int, ...] | None:
+    """Return a session's shape of an output, if it is fixed, differs from PyTorch's and has as many elements; else None."""
+    own, wanted = ([size for size in given if isinstance(size, int)] for given in (shape, sizes))
+    if len(own) != len(shape) or len(wanted) != len(sizes) or own == wanted or math.prod(own) != math.prod(wanted):
+        return None
+    return tuple(own)
+
+
+def permuted_name(name: str) -> str:
+    """Return a name, which no FX node has, for an input that the model takes in memory order."""
+    return f"{name}.as_it_lies"

@@ -22,9 +22,8 @@ from ortlens import _torch
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.memory_order import are_disjoint, has_fixed_sizes, inverse_order, merged, needs_restride, reorder, restride
 from ortlens.backend.runtime import _ort, devices
-from ortlens.backend.runtime.binding import Binding, number_buffer
+from ortlens.backend.runtime.binding import Binding, number_buffer, permuted_name
 from ortlens.backend.runtime.generated import bytes_text, function_from_source
-from ortlens.backend.runtime.layout import permuted_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.binding import Input, Output
     from ortlens.trace.runlog import RunLog
 
-_KEPT_ADDRESSES = 16
-"""Calls whose inputs lay elsewhere, of which it is known whether they overlap."""
+_KEPT_ADDRESSES = 16  # calls whose inputs lay elsewhere, of which it is known whether they overlap
 
 
 class HalfWrittenError(Exception):

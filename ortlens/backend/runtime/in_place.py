@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.fx
 
+from ortlens.backend.conversion.node_provenance import subgraphs_of
 from ortlens.backend.lowering import checks
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.memory_order import has_fixed_sizes, is_contiguous
 from ortlens.backend.runtime.devices import kind_of
 
@@ -52,8 +54,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
     output with a new value -> of the input with the old one.
     """
     graph = partition.outputs[0].graph
-    placeholders, output = graph.find_nodes(op="placeholder"), next(iter(graph.find_nodes(op="output")))
-    returned = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
+    placeholders, returned = inputs_of(graph), outputs_of(graph)
     inputs, outputs = ({node: place for place, node in enumerate(nodes)} for nodes in (partition.inputs, partition.outputs))
     inside = frozenset(partition.nodes)
     found: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -61,7 +62,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
         old = placeholders[place]
         alone = old in inputs and inside.issuperset(old.users)
         # What else returns the new value, or a view of it that PyTorch makes, needs memory of its own.
-        if alone and value in outputs and returned.count(value) == 1 and set(value.users) <= {output, *inside}:
+        if alone and value in outputs and returned.count(value) == 1 and all(user.op == "output" or user in inside for user in value.users):
             found[value] = old
     late = [node for node in plan.verdicts if not plan.runs_before(node, partition.index) and checks.may_raise(node)] if found else ()
     early = checks.unchecked(found, late, plan.graph)
@@ -71,10 +72,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
 def with_memory_of_inputs(
     outputs: Sequence[Output], inputs: Sequence[Input], updates: Mapping[int, int], model: onnx.ModelProto
 ) -> list[Output]:
-    """Let outputs of a session take the memory of inputs, where that is proved to be right.
-
-    Only contiguous ones of the input's dtype and fixed shape get `in_place`; `updates` comes from `updates_of`.
-    """
+    """Let contiguous outputs of fixed shape take the memory of inputs, by `updates_of`, where that is proved to be right."""
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
     safe = safe_pairs(model, {outputs[place].name: inputs[source].name for place, source in alike.items()})
     made = list(outputs)
@@ -87,10 +85,7 @@ def with_memory_of_inputs(
 
 
 def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[str]:
-    """Find the outputs that may overwrite their inputs: all else that depends on the input is computed before them.
-
-    `pairs` maps outputs to inputs of the same type and shape.
-    """
+    """Find the outputs of `pairs` that may overwrite their inputs: all else that depends on the input is computed before them."""
     nodes = list(model.graph.node)
     alone = frozenset(new for new, old in pairs.items() if _is_only_written_at_indices(model, old=old, new=new))
     if alone == pairs.keys() or any(node.op_type not in _ELEMENTWISE or node.domain or len(node.output) != 1 for node in nodes):
@@ -106,9 +101,7 @@ def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[st
 def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -> bool:
     """Tell whether the new value is the old one with some elements replaced, and nothing else has the old one."""
     reading = [node for node in model.graph.node if old in node.input]
-    graphs = any(
-        attribute.HasField("g") or attribute.graphs for node in model.graph.node for attribute in node.attribute
-    )  # may read it, too
+    graphs = any(True for node in model.graph.node for _ in subgraphs_of(node))  # may read it, too
     if len(reading) != 1 or graphs or any(value.name == old for value in model.graph.output):
         return False
     (write,) = reading

@@ -88,10 +88,7 @@ class SpeedTrials:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> AbTiming | None:
-        """Time a partition in both places, PyTorch second; None when no time is left.
-
-        One trial runs at a time, since two would disturb each other. Runs by `in_ort` are not counted.
-        """
+        """Time a partition in both places, PyTorch second, one trial at a time; None when no time is left."""
         with self._lock, torch.no_grad():
             if self.left_ns <= 0:
                 return None
@@ -109,10 +106,7 @@ def torch_is_faster(compared: AbTiming) -> bool:
 
 
 def before_a_trial(run: Callable[..., tuple[Any, ...]], tried: Callable[[tuple[Any, ...]], None]) -> Callable[..., tuple[Any, ...]]:
-    """Return a function that runs a partition and, once, after some calls, has it tried.
-
-    `tried` makes the trial with the inputs of that call, and decides what runs from then on.
-    """
+    """Return a function that runs a partition and, once, after some calls, has it `tried`, which decides what runs from then on."""
     calls = itertools.count()
 
     def counted(*args: Any) -> tuple[Any, ...]:

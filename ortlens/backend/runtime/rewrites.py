@@ -21,14 +21,12 @@ _NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2",
 that is larger than what is normalised, which makes an invalid model or one whose runs fail. ONNX Runtime 1.31 has two variants of the
 first, by level. Names that a version does not know are ignored."""
 
-_DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)
-"""They keep a factor of float64 in an attribute, which is a float32."""
+_DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)  # they keep a factor of float64 in an attribute, which is a float32
 
 _BATCH_NORM_OPTIMIZERS = ("MatMul_BatchNormalization_Fusion",)
 """It scales the last dimension of a product, also if a Reshape or a Transpose moves it before the normalisation."""
 
-_EXPAND_OPTIMIZERS = ("ExpandElimination",)
-"""It takes an Expand of a dimension of size 1 to size 0 for one that changes nothing."""
+_EXPAND_OPTIMIZERS = ("ExpandElimination",)  # it takes an Expand of a dimension of size 1 to size 0 for one that changes nothing
 
 _SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
 """Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""
@@ -46,7 +44,7 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
     return [
         *_WRONG_OPTIMIZERS,
         *(() if _epsilons_are_constant(model) and not _widens_what_is_normalised(model) else _NORM_OPTIMIZERS),
-        *(_DOUBLE_OPTIMIZERS if _has_doubles(model) else ()),
+        *(_DOUBLE_OPTIMIZERS if (onnx.TensorProto.DOUBLE in _element_types(model.graph)) else ()),
         *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
         *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
         *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
@@ -88,11 +86,6 @@ def _known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
         dims = value.type.tensor_type.shape.dim
         sizes[value.name] = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
     return sizes
-
-
-def _has_doubles(model: onnx.ModelProto) -> bool:
-    """Tell whether the model computes with float64: it gets them, holds them, or converts to them."""
-    return onnx.TensorProto.DOUBLE in _element_types(model.graph)
 
 
 def _element_types(graph: onnx.GraphProto) -> Iterator[int]:

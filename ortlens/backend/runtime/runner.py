@@ -15,9 +15,8 @@ import torch.fx
 from ortlens.backend.conversion.node_provenance import provenance_of
 from ortlens.backend.runtime import call, devices, in_place, weights
 from ortlens.backend.runtime.left_to_torch import Failures, before_a_trial, torch_is_faster
-from ortlens.backend.runtime.session_factory import SessionFactory
-from ortlens.backend.runtime.watch import WeightWatch
-from ortlens.backend.runtime.weights import lookup_tables
+from ortlens.backend.runtime.session import SessionFactory
+from ortlens.backend.runtime.weights import WeightWatch, lookup_tables
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import SessionCause, WeightsChange
     from ortlens.trace.runlog import RunLog
 
-_MAX_REFREEZES = 2
-"""How often changed weights are frozen again before they become inputs: weights that change more often are being trained."""
+_MAX_REFREEZES = 2  # how often changed weights are frozen again before they become inputs: weights that change more often are being trained
 MAX_SIZE_SESSIONS = 16
 """How many sessions a partition keeps with `dynamic_shapes=False`: each may hold a packed copy of the weights."""
 

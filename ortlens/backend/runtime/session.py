@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 import torch
 
+from ortlens._process import heap_bytes
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.runtime import _ort
+from ortlens.backend.memory_order import memory_order
+from ortlens.backend.runtime import _ort, binding, devices, threads, weights
+from ortlens.backend.runtime.binding import Input, Output
+from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 
 if TYPE_CHECKING:
@@ -17,11 +22,12 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
-    from ortlens.backend.runtime import threads
     from ortlens.backend.runtime.threads import ThreadChoice
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.records import SessionCause
+
 
 _QUIET = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
 
@@ -41,10 +47,7 @@ class SessionConfig:
     weights: Sequence[Any] = ()  # values that the options refer to; the session is given them to keep alive
 
     def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
-        """Create the session, with `without` disabled besides the rewrites that always are.
-
-        Raise `ModelRefused` if ONNX Runtime rejects the model.
-        """
+        """Create the session, with `without` disabled as well; raise `ModelRefused` if ONNX Runtime rejects the model."""
         try:
             made = onnxruntime.InferenceSession(
                 serialized,
@@ -119,3 +122,183 @@ def _value_text(meta: Any) -> str:
         return type(meta).__name__.removeprefix("Sym").lower()
     sizes = ",".join(str(size) for size in meta.shape)
     return f"{dtypes.element_types()[meta.dtype].short}[{sizes}]"
+
+
+_ADVICE = "; pre_ort_model_transforms must keep the inputs by name, and the order and types of the outputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SessionFactory:
+    """Everything that the sessions of a partition have in common."""
+
+    partition: Partition
+    model: onnx.ModelProto  # its ONNX model, with weights as inputs
+    permutations: Sequence[tuple[int, ...] | None]  # memory order of each output; None where an output is contiguous
+    options: OrtBackendOptions
+    alternates: bool  # whether PyTorch computes something before or after the partition in every call
+    work: int | None  # amount of computation, as counted by `threads.work_of`
+    threads: ThreadChoice | None = None  # threads for every session; None: chosen anew for each one
+    output_names: Sequence[str] = ()  # names of the outputs as converted, before the user's transforms; empty if they are not known
+
+    def input_names(self) -> list[str]:
+        """List the names of all inputs of the partition, in the order of its arguments."""
+        return [node.name for node in self.partition.module.graph.nodes if node.op == "placeholder"]
+
+    def bound_names(self) -> set[str]:
+        """List the names of the inputs that the model takes: the optimizer may have removed others."""
+        return {value.name for value in self.model.graph.input}
+
+    def check_boundary(self) -> None:
+        """Raise `ModelRefused` if a user's transform changed inputs or outputs, so that calls would fail or mix up outputs."""
+        inputs = {name: node.meta["val"] for name, node in zip(self.input_names(), self.partition.inputs, strict=True)}
+        outputs = [node.meta["val"] for node in self.partition.outputs]
+        if said := mismatch(self.model, inputs, outputs, self.output_names):
+            raise ModelRefused(said)
+
+    def dimensions(self, args: Sequence[Any]) -> dict[str, int]:
+        """Map each symbolic dimension, by its name in the model, to its size in some arguments."""
+        sizes: dict[str, int] = {}
+        for node, arg in zip(self.partition.inputs, args, strict=True):
+            if isinstance(arg, torch.Tensor):
+                for meta, size in zip(node.meta["val"].shape, arg.shape, strict=True):
+                    if not isinstance(meta, int):
+                        sizes[str(meta.node.expr)] = size
+        return sizes
+
+    def config(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], model: onnx.ModelProto | None = None) -> SessionConfig:
+        """Choose the model, options, execution providers and threads of a session.
+
+        `dimensions` are ignored with the user's own `SessionOptions`, which serve many sessions. `model` replaces the partition's own, and
+        has weights as inputs.
+        """
+        # The user's SessionOptions serve many sessions and must not collect their weights: then the bytes go into the model.
+        given = self.options.ort_session_options
+        plain = model or binding.without_last_reshapes(self.model)
+        made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
+        if frozen and given is None and devices.runs_on_cpu_alone(self.options):  # the user's options may disable folding
+            made = with_packed_weights(made, frozen)
+        made = binding.with_permuted_inputs(made, self._orders(frozen))
+        chosen = self._threads()
+        options = given or default_session_options(chosen)
+        for name, size in dimensions.items() if given is None else ():
+            options.add_free_dimension_override_by_name(name, size)
+        values: list[Any] = []
+        if frozen and given is None:
+            read = {tensor.name for tensor in made.graph.initializer}
+            values = weights.add_initializers([weight for weight in frozen if weight.name in read], options, self._shareable(made))
+        if given is None and not self.options.prepack_weights:  # kernels read weights as they are
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        wanted = devices.providers_for(self._devices(), self.options)
+        return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values)
+
+    def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
+        """Create a session and measure the time and memory that this takes. Raise `ModelRefused` if ONNX Runtime rejects the model."""
+        config = self.config(frozen, dimensions)
+        serialized, shareable = config.model.SerializeToString(), self._shareable(config.model)
+        unpacked = not self.options.prepack_weights
+        before, started = heap_bytes(), time.perf_counter_ns()
+        session = config.session(serialized)
+        elapsed, after = time.perf_counter_ns() - started, heap_bytes()
+        return SessionInfo(
+            input_names=tuple(value.name for value in config.model.graph.input),
+            output_names=tuple(value.name for value in config.model.graph.output),
+            input_value_infos=tuple(config.model.graph.input),
+            output_value_infos=tuple(config.model.graph.output),
+            input_devices=tuple(_device(node.meta["val"]) for node in self.partition.inputs),
+            output_devices=tuple(_device(node.meta["val"]) for node in self.partition.outputs),
+            providers=tuple(session.get_providers()),
+            session=session,
+            wanted_providers=tuple(name for name, _ in config.providers),
+            create_ns=elapsed,
+            frozen=tuple(frozen),
+            dimensions=dimensions,
+            threads=config.threads,
+            held_bytes=None if before is None or after is None else max(after - before, 0),
+            copied_bytes=weights.copied_bytes(frozen, shared=shareable if unpacked else frozenset()),
+            shareable_bytes=weights.shareable_bytes(frozen, shareable),
+            cause=cause,
+        )
+
+    def inputs(self, frozen: Sequence[FrozenWeight]) -> list[Input]:
+        """Describe the inputs of a call of a session: one per input of the partition, in the order of its arguments."""
+        bound, orders, by_name = self.bound_names(), self._orders(frozen), {weight.name: weight for weight in frozen}
+        return [
+            Input(
+                name=name,
+                meta=node.meta["val"],
+                frozen=by_name.get(name),
+                bound=name in bound,
+                permutation=orders.get(name),
+                guarded=node.op == "placeholder",
+            )
+            for name, node in zip(self.input_names(), self.partition.inputs, strict=True)
+        ]
+
+    def outputs(self, session: onnxruntime.InferenceSession) -> list[Output]:
+        """Describe the outputs of a call of a session: one per output of the partition, in order."""
+        shapes = {value.name: value.shape for value in session.get_outputs()}
+        names = [value.name for value in self.model.graph.output]
+        made = []
+        for name, node, order in zip(names, self.partition.outputs, self.permutations, strict=True):
+            meta = node.meta["val"]
+            sizes = list(meta.shape) if isinstance(meta, torch.Tensor) else []
+            shape = binding.given_shape(shapes[name], sizes if order is None else [sizes[dim] for dim in order])
+            made.append(Output(name=name, meta=meta, permutation=order, shape=shape))
+        return made
+
+    def _shareable(self, model: onnx.ModelProto) -> frozenset[str]:
+        """Find the weights that a session can read in torch's memory; none with the user's own options, which hold no weights."""
+        ours = self.options.ort_session_options is None and devices.runs_on_cpu_alone(self.options)
+        return weights.shareable(model) if ours else frozenset()
+
+    def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
+        """Return the memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""
+        bound = self.bound_names() - {weight.name for weight in frozen}
+        orders = {name: memory_order(node.meta["val"]) for name, node in zip(self.input_names(), self.partition.inputs, strict=True)}
+        return {name: order for name, order in orders.items() if order is not None and name in bound}
+
+    def _threads(self) -> ThreadChoice:
+        given = self.options.ort_session_options
+        if self.threads is not None:
+            return self.threads
+        return threads.choose(self.work, alternates=self.alternates) if given is None else threads.of_the_user(given)
+
+    def _devices(self) -> list[torch.device]:
+        devices = [node.meta["val"].device for node in self.partition.inputs if isinstance(node.meta["val"], torch.Tensor)]
+        return devices or [_device(node.meta["val"]) for node in self.partition.outputs]
+
+
+def _device(meta: Any) -> torch.device:
+    return meta.device if isinstance(meta, torch.Tensor) else torch.device("cpu")
+
+
+def mismatch(model: onnx.ModelProto, inputs: Mapping[str, Any], outputs: Sequence[Any], names: Sequence[str]) -> str | None:
+    """Describe how a model's inputs and outputs differ from its partition's, and what to do; None if they do not.
+
+    A transform may rename an output that it computes in another way, and drop an input. It may not reorder outputs, because they are
+    returned by position, nor change element types or numbers of dimensions.
+    """
+    unknown = [value.name for value in model.graph.input if value.name not in inputs]
+    if unknown:
+        return f"the model has inputs {sorted(unknown)} that the partition has not{_ADVICE}"
+    if len(model.graph.output) != len(outputs):
+        return f"the model has {len(model.graph.output)} outputs, the partition {len(outputs)}{_ADVICE}"
+    found = [value.name for value in model.graph.output]
+    for place, name in enumerate(found):
+        if name in names and names[place] != name:
+            return f"the outputs are reordered: {name} was output {names.index(name)} and is output {place}{_ADVICE}"
+    boundary = [("input", value, inputs[value.name]) for value in model.graph.input]
+    boundary += [("output", value, meta) for value, meta in zip(model.graph.output, outputs, strict=True)]
+    return next((said for kind, value, meta in boundary if (said := _difference(kind, value, meta))), None)
+
+
+def _difference(kind: str, value: onnx.ValueInfoProto, meta: Any) -> str | None:
+    if not isinstance(meta, torch.Tensor):
+        return None
+    tensor = value.type.tensor_type
+    wanted, rank = dtypes.element_types()[meta.dtype].onnx, meta.dim()
+    if tensor.elem_type not in (0, wanted):
+        return f"{kind} {value.name} has element type {tensor.elem_type} of ONNX, PyTorch expects {wanted} ({meta.dtype}){_ADVICE}"
+    if tensor.HasField("shape") and len(tensor.shape.dim) != rank:
+        return f"{kind} {value.name} has {len(tensor.shape.dim)} dimensions, PyTorch expects {rank}{_ADVICE}"
+    return None

@@ -76,10 +76,7 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
 
 
 def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
-    """Estimate how much a partition computes; None if sizes are symbolic.
-
-    Add the floating-point operations of matrix products and the number of elements of all values.
-    """
+    """Estimate the operations of a partition, those of matrix products and one per element made; None if sizes are symbolic."""
     total = 0
     for node in nodes:
         for tensor in provenance.tensors_in(node.meta.get("val")):

@@ -1,32 +1,40 @@
-"""Frozen weights: constants of a session, given to it in torch's memory, and the check that they have not changed."""
+"""Frozen weights: constants of a session, given to it in torch's memory, and the check that they have not changed.
+
+`WeightWatch` notices writes that torch does not count: through `param.data`, a numpy view, or the storage. Small weights are compared whole
+on every call, by the generated call itself. Of the larger ones every call compares another window, so that after `CALLS` calls all of their
+bytes have been compared. Up to 1 MiB per partition, that is with a copy, else with checksums.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import inspect
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+import numpy as np
+import onnx
 import torch
 
 from ortlens import _torch
+from ortlens.backend.conversion.node_provenance import subgraphs_of
 from ortlens.backend.memory_order import span
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.devices import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    import onnx
     import onnxruntime
 
     from ortlens.trace.records import WeightsChange
 
+
 LOCATION = "weights"
 """The location that the model names for frozen weights; the session receives them in memory under that name."""
 
-_CALLS = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "forward"})
-"""The methods through which modules are called."""
+_CALLS = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "forward"})  # the methods through which modules are called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +62,13 @@ class FrozenWeight:
         return self.memory is None or len(self.memory) <= WHOLE_BYTES
 
     def is_still(self, tensor: Any) -> bool:
-        """Tell whether a value is this weight: the same tensor, count of writes, address and sample; see `watch` for other writes."""
+        """Tell whether a value is this weight: the same tensor, count of writes, address and sample; see `WeightWatch` for other writes."""
         unmoved = tensor is self.tensor and _torch.version_of(tensor) == self.version and tensor.data_ptr() == self.pointer
         return unmoved and self.sampled == self.sample
 
 
 def freeze(name: str, tensor: Any) -> FrozenWeight | None:
-    """Note the present state of a weight under the name of the input it replaces.
-
-    None if changes could not be noticed: a tensor made in inference mode has no version.
-    """
+    """Note the present state of a weight under the name of its input; None for one made in inference mode, without a version."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.layout is not torch.strided:
         return None
     if not kind_of(tensor.device).reads_torch_memory:
@@ -98,8 +103,7 @@ def change_of(moved: Iterable[tuple[FrozenWeight, Any]]) -> WeightsChange:
 WHOLE_BYTES = 4096
 """Weights of up to this size are compared whole in every call, which takes as long as to compare a few elements of a large one."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_SAMPLES = 8
-"""Each is a cache line that every call may have to load from memory; more of them cost more than they reveal."""
+_SAMPLES = 8  # each is a cache line that every call may have to load from memory; more of them cost more than they reveal
 
 
 def _memory_of(tensor: torch.Tensor) -> memoryview | None:
@@ -144,12 +148,7 @@ def shareable_bytes(weights: Sequence[FrozenWeight], shareable: frozenset[str]) 
 
 
 def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: bool = False) -> onnx.ModelProto:
-    """Copy a model with some inputs turned into constants, one initializer per weight.
-
-    Their bytes stay outside, at `LOCATION`, unless `inline` puts them into the model, which protobuf limits to 2 GiB.
-    """
-    import onnx
-
+    """Copy a model with inputs turned into initializers, outside at `LOCATION`; `inline` ones are limited to 2 GiB by protobuf."""
     frozen = {weight.name: weight for weight in weights}
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -163,8 +162,6 @@ def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: 
 
 
 def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bool) -> onnx.TensorProto:
-    import onnx
-
     tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=list(weight.contiguous.shape))
     if inline:
         tensor.raw_data = weight.contiguous.view(-1).view(torch.uint8).numpy().tobytes() if weight.contiguous.numel() else b""
@@ -249,12 +246,11 @@ def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[s
 
 
 def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that the graphs inside a node read, those of their own values among them."""
-    for attribute in node.attribute:
-        for inner in (attribute.g, *attribute.graphs):
-            for nested in inner.node:
-                yield from nested.input
-                yield from captured(nested)
+    """Yield the names that the graphs inside a node read and return, those of their own values among them."""
+    for _, inner in subgraphs_of(node):
+        yield from (value.name for value in inner.output)
+        for nested in inner.node:
+            yield from (*nested.input, *captured(nested))
 
 
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
@@ -276,3 +272,90 @@ def shareable(model: onnx.ModelProto) -> frozenset[str]:
         others.update(node.input[place:])
         others.update(captured(node))
     return frozenset(tensor.name for tensor in model.graph.initializer if tensor.name in products - others)
+
+
+_Noted: TypeAlias = "tuple[bytearray | int, Any]"
+
+CALLS = 256
+"""How many calls it takes at most until every byte has been compared."""
+_COPIED = 1 << 20  # up to this many bytes are compared with a copy, which takes a tenth of the time of a checksum
+_WINDOW = 2048  # the least number of bytes per call; they compare with a copy in 0.1 us
+_PIECE = 1 << 17  # bytes per checksum: its intermediate results stay in the cache
+_WORD = 8
+_HALF = np.uint64(32)
+
+
+class WeightWatch:
+    """Compares the bytes of the larger weights of a partition, a window per call."""
+
+    def __init__(self, memories: Mapping[str, memoryview]) -> None:
+        """Note the present bytes of weights, which must be kept alive as long as the watch."""
+        total = sum(map(len, memories.values()))
+        # A window may end in less than a word and leave the rest free.
+        windows = list(_windows(memories, max(_WINDOW, _rounded_up(-(-total // CALLS) + _WORD))))
+        self.calls = len(windows)  # after how many calls every byte has been compared; 0 without weights to watch
+        self._windows = [tuple((name, _noted(live, copies=total <= _COPIED)) for name, live in window) for window in windows]
+        rounds = itertools.cycle([tuple(pair for _, pair in window) for window in self._windows]).__next__
+        # Compares the next window, and says whether it is unchanged. Threads that call it at once compare different windows.
+        self.is_next_intact = _comparing_copies(rounds) if total <= _COPIED else _comparing_sums(rounds)
+
+    def changed(self, *, except_for: Container[str] = ()) -> frozenset[str]:
+        """Find the weights that changed, except those to leave out: the memory of one that has moved may be gone."""
+        return frozenset(name for window in self._windows for name, pair in window if name not in except_for and not _is_same(*pair))
+
+
+def _comparing_copies(next_window: Callable[[], tuple[_Noted, ...]]) -> Callable[[], bool]:
+    def is_next_intact() -> bool:
+        for kept, live in next_window():  # noqa: SIM110 - a generator would take twice as long, in every call
+            if kept != live:
+                return False
+        return True
+
+    return is_next_intact
+
+
+def _comparing_sums(next_window: Callable[[], tuple[_Noted, ...]]) -> Callable[[], bool]:
+    return lambda: all(_is_same(kept, live) for kept, live in next_window())
+
+
+def _noted(live: memoryview, *, copies: bool) -> _Noted:
+    """Note bytes beside the live ones: in a bytearray, which compares faster with a view than another view, or as a checksum."""
+    if copies or len(live) % _WORD:
+        return bytearray(live), live
+    words = np.frombuffer(live, dtype=np.uint64)
+    return _checksum(words), words
+
+
+def _is_same(kept: bytearray | int, live: Any) -> bool:
+    return bool(kept == live) if isinstance(kept, bytearray) else _checksum(live) == kept
+
+
+def _windows(memories: Mapping[str, memoryview], size: int) -> Iterator[list[tuple[str, memoryview]]]:
+    """Cut memories into windows of a number of bytes, each in pieces of one weight; a last piece may end in less than a word."""
+    window: list[tuple[str, memoryview]] = []
+    room = size
+    for name, memory in memories.items():
+        start = 0
+        while start < len(memory):
+            left = len(memory) - start
+            length = min(room, _PIECE, left // _WORD * _WORD or left)
+            window.append((name, memory[start : start + length]))
+            start, room = start + length, room - length
+            if room < _WORD:
+                yield window
+                window, room = [], size
+    if window:
+        yield window
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // _WORD) * _WORD
+
+
+_MULTIPLIERS = np.random.default_rng(0).integers(1 << 63, size=_PIECE // _WORD, dtype=np.uint64) | np.uint64(1)
+"""Odd, so that a change of one word always changes the sum."""
+
+
+def _checksum(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
+    """Sum products, modulo 2**64, of mixed halves: multiplied by odd numbers alone, two changed signs would cancel out."""
+    return int(np.dot(words ^ (words >> _HALF), _MULTIPLIERS[: len(words)]))

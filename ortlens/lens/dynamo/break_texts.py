@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ortlens.analysis.identity import plain_function
-from ortlens.backend.lowering.user_frames import Frame
+from ortlens.backend.lowering.provenance import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Collection

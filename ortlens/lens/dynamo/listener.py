@@ -23,7 +23,7 @@ from ortlens.analysis.advice import advice_for_break
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, guard_place
 from ortlens.analysis.identity import plain_function
 from ortlens.analysis.literals import shortened
-from ortlens.backend.lowering.user_frames import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
+from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
 from ortlens.trace import records as r

@@ -19,7 +19,7 @@ from ortlens.lens.verify.verdicts import Verdict, judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.backend.context import CompileContext
+    from ortlens.backend.compiler import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.lockstep import Step
     from ortlens.lens.verify.partition_check import PartitionCheck

@@ -27,7 +27,7 @@ from ortlens.lens.verify.lockstep import maker_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.backend.context import CompileContext
+    from ortlens.backend.compiler import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
 
 Level: TypeAlias = onnxruntime.GraphOptimizationLevel

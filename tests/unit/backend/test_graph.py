@@ -13,8 +13,8 @@ import torch
 
 from ortlens import OrtBackendOptions, _torch
 from ortlens.backend import error_text, graph
-from ortlens.backend.context import CompileContext
-from ortlens.backend.lowering.lowered import LoweredGraph
+from ortlens.backend.compiler import CompileContext
+from ortlens.backend.lowering.entry import LoweredGraph
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:

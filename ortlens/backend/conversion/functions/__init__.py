@@ -9,16 +9,12 @@ import torch
 from ortlens.backend.conversion.functions import (  # noqa: F401 - each registers its functions
     activations,
     arithmetic,
-    bags,
     basics,
-    bounds,
-    creation,
     indexing,
     layers,
     numbers,
     ordering,
     pooling,
-    products,
     quotients,
     reductions,
     shapes,
@@ -36,7 +32,7 @@ def own_functions() -> dict[Any, Callable[..., Any]]:
     product and sum, which optimisers decompose to.
     """
     late = (
-        (getattr(torch.ops.transformers, "grouped_mm_fallback", None), products.grouped_mm),
+        (getattr(torch.ops.transformers, "grouped_mm_fallback", None), layers.grouped_mm),
         (getattr(torch.ops.prims, "fma", None), arithmetic.fma),
     )
     return {**basics.FUNCTIONS, **{packet.default: function for packet, function in late if packet is not None}}

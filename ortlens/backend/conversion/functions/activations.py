@@ -1,13 +1,19 @@
-"""Activations.
+"""Activations, the larger and the smaller of two, what limits values, and choices between two tensors.
 
 The attributes of ONNX operators are 32-bit floats. So the operators with attributes serve float32 and float16, and float64 gets the
 function written out. Where ONNX Runtime's operator loses all digits of small results, no type uses it: its Sigmoid of float32 is 0 from -18
 down, so that a logarithm is minus infinity, and its Elu and Selu subtract 1 from a power close to 1.
+
+ONNX Runtime's Max and Min compare a part of the bits of two 64-bit integers: the larger of 0 and 2**31 + 1 is 0. Relu, Sign and Clip are
+made of them. Here, 64-bit integers are compared with Greater and chosen with Where. Clip is avoided for floats with one bound only,
+because it limits infinity to the largest finite number. Where takes no booleans and no integers of 16 bits: booleans are chosen by logic,
+the others in 32 bits.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
@@ -15,6 +21,9 @@ import torch
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.special import expm1, log1p
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _aten = torch.ops.aten
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
@@ -34,7 +43,9 @@ def _is_double(x: Any) -> bool:
     return int(x.dtype) == basics.DOUBLE
 
 
-def _exponential_unit(x: Any, alpha: Any, scale: float, input_scale: float) -> Any:
+@torch_op(_aten.elu.default)
+@basics.in_float32
+def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """`scale * x` for positive `x`, else `scale * alpha * expm1(input_scale * x)`."""
     zero = basics.number(x, 0.0)
     below = op.Mul(op.Min(x, zero), basics.number(x, input_scale))
@@ -43,21 +54,14 @@ def _exponential_unit(x: Any, alpha: Any, scale: float, input_scale: float) -> A
     return op.Where(op.Greater(x, zero), line, curve)
 
 
-@torch_op(_aten.elu.default)
-def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    return basics.in_float32(_exponential_unit)(x, alpha, scale, input_scale)
-
-
 @torch_op(_aten.celu.default)
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     if basics.is_value(alpha):
         raise basics.NotConvertibleError("the factor alpha of celu is known at run time only")
-    return basics.in_float32(_exponential_unit)(x, alpha, 1.0, 1 / alpha)
+    return elu(x, alpha, 1.0, 1 / alpha)
 
 
-@torch_op(_aten.selu.default)
-def selu(x: Any) -> Any:
-    return basics.in_float32(_exponential_unit)(x, _SELU_ALPHA, _SELU_SCALE, 1.0)
+torch_op(_aten.selu.default)(lambda x: elu(x, _SELU_ALPHA, _SELU_SCALE, 1.0))
 
 
 @torch_op(_aten.sigmoid.default)
@@ -117,3 +121,93 @@ def _six_steps(x: Any) -> Any:
     steps = basics.typed(op.Add(x, basics.number(x, 3.0)), int(x.dtype), x)  # Max and Min take a number beside typed values only
     raised = basics.typed(op.Max(steps, basics.number(x, 0.0)), int(x.dtype), x)
     return op.Div(op.Min(raised, basics.number(x, 6.0)), basics.number(x, 6.0))
+
+
+def _extreme(compare: str, of_booleans: str, of_others: str) -> Callable[..., Any]:
+    @basics.stays_wide
+    def extreme(x: Any, y: Any) -> Any:
+        y = basics.number(x, y)
+        if int(x.dtype) == basics.BOOL:
+            return getattr(op, of_booleans)(x, y)
+        return op.Where(getattr(op, compare)(x, y), x, y) if int(x.dtype) == basics.INT64 else getattr(op, of_others)(x, y)
+
+    return extreme
+
+
+maximum, minimum = _extreme("Greater", "Or", "Max"), _extreme("Less", "And", "Min")
+torch_op(_aten.maximum.default, torch.ops.prims.maximum.default, _aten.clamp_min.default, _aten.clamp_min.Tensor)(maximum)
+torch_op(_aten.minimum.default, torch.ops.prims.minimum.default, _aten.clamp_max.default, _aten.clamp_max.Tensor)(minimum)
+
+
+def _extreme_number(compare: str, of_whole: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a maximum or minimum that is NaN only where both are."""
+
+    def extreme(x: Any, y: Any) -> Any:
+        return op.Where(op.Or(getattr(op, compare)(x, y), op.IsNaN(y)), x, y) if basics.is_float(x) else of_whole(x, y)
+
+    return extreme
+
+
+torch_op(_aten.fmax.default, torch.ops.prims.fmax.default)(_extreme_number("Greater", maximum))
+torch_op(_aten.fmin.default, torch.ops.prims.fmin.default)(_extreme_number("Less", minimum))
+
+
+@torch_op(_aten.clamp.default, _aten.clamp.Tensor)
+@basics.stays_wide
+def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    """`aten.clamp`, with numbers or tensors as bounds; where they cross, the upper one holds."""
+    if basics.is_float(x) and _is_number(min) and _is_number(max):
+        return op.Clip(x, basics.number(x, min), basics.number(x, max))
+    limited = x
+    if min is not None:
+        limited = basics.typed(maximum(limited, min), int(x.dtype), x)
+    return limited if max is None else minimum(limited, max)
+
+
+def _is_number(bound: Any) -> bool:
+    """Tell whether a bound is known and a number: Clip ignores NaN, of which PyTorch makes every element NaN."""
+    return bound is not None and not basics.is_value(bound) and not math.isnan(bound)
+
+
+@torch_op(_aten.relu.default)
+@basics.stays_wide
+def relu(x: Any) -> Any:
+    return op.Relu(x) if basics.is_float(x) else maximum(x, 0)
+
+
+torch_op(_aten.hardtanh.default)(lambda x, min_val=-1, max_val=1: clamp(x, min_val, max_val))
+torch_op(_aten.relu6.default)(lambda x: clamp(x, 0, 6))
+
+
+@torch_op(_aten.sign.default, torch.ops.prims.sign.default)
+def sign(x: Any) -> Any:
+    """`aten.sign`; PyTorch returns 0 for NaN."""
+    if int(x.dtype) == basics.BOOL:
+        return op.Identity(x)
+    if int(x.dtype) == basics.INT64:
+        zero = basics.number(x, 0)
+        return op.Sub(op.CastLike(op.Greater(x, zero), x), op.CastLike(op.Less(x, zero), x))
+    found = op.Sign(x)
+    return op.Where(op.IsNaN(x), basics.number(x, 0.0), found) if basics.is_float(x) else found
+
+
+_UINT16, _INT16 = 4, 5  # as onnx.TensorProto numbers them
+
+
+@torch_op(_aten.where.self)
+def where(condition: Any, x: Any, y: Any) -> Any:
+    return _chosen(op.Cast(condition, to=basics.BOOL), x, y, int(x.dtype))
+
+
+@torch_op(_aten.masked_fill.Scalar, _aten.masked_fill.Tensor)
+def masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    """`aten.masked_fill` with a number or a tensor without dimensions."""
+    return _chosen(op.Cast(mask, to=basics.BOOL), basics.number(x, value), x, int(x.dtype))
+
+
+def _chosen(condition: Any, x: Any, y: Any, dtype: int) -> Any:
+    if dtype == basics.BOOL:
+        return op.Or(op.And(condition, x), op.And(op.Not(condition), y))
+    if dtype in (_INT16, _UINT16):
+        return op.Cast(op.Where(condition, op.Cast(x, to=basics.INT32), op.Cast(y, to=basics.INT32)), to=dtype)
+    return op.Where(condition, x, y)

@@ -71,7 +71,6 @@ def lerp(x: Any, end: Any, weight: Any) -> Any:
 
 
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
-    """Convert both operands to one element type."""
     like = x if basics.is_value(x) else y
     return basics.number(like, x), basics.number(like, y)
 
@@ -104,7 +103,6 @@ def signbit(x: Any) -> Any:
 
 
 def _below_zero(x: Any) -> Any:
-    """Tell whether the sign bit is set, also for -0.0."""
     zero = op.CastLike(op.Constant(value_float=0.0), x)
     one = op.CastLike(op.Constant(value_float=1.0), x)
     return op.Or(op.Less(x, zero), op.Less(op.Div(one, x), zero))  # the quotient is -inf for -0.0, and -0.0 for -inf
@@ -206,8 +204,6 @@ def _is_infinite(*, positive: bool = True, negative: bool = True) -> Callable[..
 
 
 def _rounded(name: str) -> Callable[..., Any]:
-    """Make a rounding function that leaves whole numbers as they are."""
-
     def rounded(x: Any) -> Any:
         return getattr(op, name)(x) if basics.is_float(x) else op.Identity(x)
 

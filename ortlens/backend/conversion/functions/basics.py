@@ -134,10 +134,7 @@ def _narrowed(wide: Any, like: Any) -> Any:
 
 
 def stays_wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function with float16 kernels go on in float32 where its operand was computed so, which saves two conversions.
-
-    Its result must not depend on when its first argument, and numbers, are rounded.
-    """
+    """Let a function go on in float32 where its operand was computed so: when that, or a number, is rounded must not matter to it."""
     wide = in_float32(function)
 
     @functools.wraps(function)
@@ -148,10 +145,7 @@ def stays_wide(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_exact_numbers(function: Callable[..., Any], *, jumps: bool = False) -> Callable[..., Any]:
-    """Let a function compute in float32 where 16-bit floats meet a number that is none of them: PyTorch keeps that in float32.
-
-    Its first argument must be a tensor, and its result have the element type of that.
-    """
+    """Let a function of a tensor first compute in float32 where 16-bit floats meet another number, which PyTorch keeps in float32."""
 
     @functools.wraps(function)
     def computed(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +158,7 @@ def with_exact_numbers(function: Callable[..., Any], *, jumps: bool = False) -> 
 
 
 def kept_half(x: Any) -> Any:
-    """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `half_rounding`."""
+    """Keep 16-bit floats rounded for the next operator, as kernels of PyTorch do that compute in them; see `optimize`."""
     return _item(x, op.Constant(value_int=0)) if is_half(x) else x
 
 

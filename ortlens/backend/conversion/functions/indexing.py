@@ -4,7 +4,9 @@ ONNX counts negative indices from the end, PyTorch's operators here refuse them.
 computes the partition, and raises its own error.
 
 Sums are made by ScatterElements, which adds one number after the other. ScatterND adds several rows at once where a session has several
-threads, and then loses some.
+threads, and then loses some. Bags of embeddings, which only deployed models contain, are summed without torchlib's loops over bags that
+grow a sequence: ScatterElements adds each row to its bag, in order, as PyTorch does. Rejected: blocks padded to the longest bag, which have
+no bound in memory.
 """
 
 from __future__ import annotations
@@ -20,39 +22,24 @@ from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
 
 _aten = torch.ops.aten
 _LARGEST = {basics.INT64: 2**63 - 1, basics.INT32: 2**31 - 1}
-_MAX_PLACES = 1 << 14
-"""Numbers in a constant that names the rows of a tensor."""
+_MAX_PLACES = 1 << 14  # numbers in a constant that names the rows of a tensor
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amin": "min", "amax": "max"}
 
 
-@torch_op(_aten.embedding.default)
-def embedding(weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Any:
-    return basics.registered(_aten.embedding.default)(weight, not_from_the_end(indices), padding_idx, scale_grad_by_freq, sparse)
+def _refusing(target: Any, place: int) -> Callable[..., Any]:
+    """Let the registry's function refuse negative indices in an argument."""
+    return lambda *args, **kwargs: basics.registered(target)(*args[:place], not_from_the_end(args[place]), *args[place + 1 :], **kwargs)
 
 
-@torch_op(_aten.index_select.default)
-def index_select(self: Any, dim: int, index: Any) -> Any:
-    return basics.registered(_aten.index_select.default)(self, dim, not_from_the_end(index))
-
-
-@torch_op(_aten.gather.default)
-def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
-    return basics.registered(_aten.gather.default)(self, dim, not_from_the_end(index), sparse_grad)
-
-
-@torch_op(_aten.take.default)
-def take(self: Any, index: Any) -> Any:
-    """`aten.take`, which counts from the end as ONNX does."""
-    return op.Gather(op.Reshape(self, op.Constant(value_ints=[-1])), index)
-
-
-@torch_op(_aten.scatter.src)
-def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
-    return _scattered(self, dim, index, src, "none")
+@torch_op(_aten.scatter.src, _aten.scatter.reduce)
+def scatter(self: Any, dim: int, index: Any, src: Any, reduce: str = "none") -> Any:
+    """`aten.scatter`, whose older form has its own names of reductions."""
+    return _scattered(self, dim, index, src, {"multiply": "mul"}.get(reduce, reduce))
 
 
 @torch_op(_aten.scatter_add.default)
@@ -60,24 +47,11 @@ def scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
     return _scattered(self, dim, index, src, "add")
 
 
-@torch_op(_aten.scatter.reduce)
-def scatter_by(self: Any, dim: int, index: Any, src: Any, reduce: str) -> Any:
-    """`aten.scatter.reduce`, the older form with its own names of reductions."""
-    return _scattered(self, dim, index, src, {"add": "add", "multiply": "mul"}[reduce])
-
-
-@torch_op(_aten.scatter.value)
-def scatter_value(self: Any, dim: int, index: Any, value: Any) -> Any:
-    """`aten.scatter.value`: one number in all places."""
+@torch_op(_aten.scatter.value, _aten.scatter.value_reduce)
+def scatter_value(self: Any, dim: int, index: Any, value: Any, reduce: str = "none") -> Any:
+    """`aten.scatter` with one number in all places."""
     src = basics.typed(op.Expand(basics.number(self, value), op.Shape(index)), int(self.dtype), index)
-    return scatter(self, dim, index, src)
-
-
-@torch_op(_aten.scatter.value_reduce)
-def scatter_value_by(self: Any, dim: int, index: Any, value: Any, reduce: str) -> Any:
-    """`aten.scatter.value_reduce`: the same with one number."""
-    src = basics.typed(op.Expand(basics.number(self, value), op.Shape(index)), int(self.dtype), index)
-    return scatter_by(self, dim, index, src, reduce)
+    return scatter(self, dim, index, src, reduce)
 
 
 @torch_op(_aten.scatter_reduce.two)
@@ -243,7 +217,6 @@ def not_from_the_end(index: Any) -> Any:
 
 
 def _touched(self: Any, dim: int, index: Any) -> Any:
-    """Mark where an index points."""
     nowhere = basics.typed(op.Expand(op.Constant(value_int=0), op.Shape(self)), basics.INT64, self)
     ones = basics.typed(op.Expand(op.Constant(value_int=1), op.Shape(index)), basics.INT64, index)
     return op.Cast(_scattered(nowhere, dim, index, ones, "none"), to=basics.BOOL)
@@ -276,4 +249,87 @@ def _neutral(self: Any, reduce: str) -> float:
     return -torch.inf if info is None else info.min
 
 
+torch_op(_aten.embedding.default)(_refusing(_aten.embedding.default, 1))
+torch_op(_aten.index_select.default)(_refusing(_aten.index_select.default, 2))
+torch_op(_aten.gather.default)(_refusing(_aten.gather.default, 2))
+torch_op(_aten.take.default)(lambda x, index: op.Gather(op.Reshape(x, op.Constant(value_ints=[-1])), index))  # both count from the end
 torch_op(_aten.embedding_dense_backward.default)(basics.in_float32(embedding_dense_backward))
+
+
+_SUM, _MEAN = 0, 1
+
+
+@torch_op(_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default, _aten.embedding_bag.default)
+def embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> list[Any]:
+    """`aten._embedding_bag`; only its first output, the others serve the backward."""
+    del scale_grad_by_freq, sparse  # they concern gradients
+    ids, starts = (basics.typed(op.Cast(value, to=basics.INT64), basics.INT64, value) for value in (indices, offsets))
+    ids = not_from_the_end(ids)
+    per_row = [ids] if per_sample_weights is None else [ids, per_sample_weights]
+    if include_last_offset:
+        end = op.Slice(starts, op.Constant(value_ints=[-1]), op.Shape(starts))
+        starts = op.Slice(starts, op.Constant(value_ints=[0]), op.Constant(value_ints=[-1]))
+        per_row = [op.Slice(value, op.Constant(value_ints=[0]), end) for value in per_row]
+    per_row.append(_bag_of_each(per_row[0], starts))
+    if padding_idx >= 0:
+        kept = op.Not(op.Equal(per_row[0], op.Constant(value_int=padding_idx)))
+        per_row = [op.Compress(value, kept, axis=0) for value in per_row]
+    rows = op.Gather(weight, per_row[0])
+    rows = op.Cast(rows, to=basics.FLOAT) if basics.is_half(weight) else rows
+    if per_sample_weights is not None:
+        rows = op.Mul(rows, op.Unsqueeze(op.CastLike(per_row[1], rows), op.Constant(value_ints=[1])))
+    made = _sums(rows, per_row[-1], starts, mean=mode == _MEAN) if mode in (_SUM, _MEAN) else _maxima(rows, per_row[-1], starts)
+    return [op.CastLike(made, weight)]
+
+
+@torch_op(_aten.embedding_bag.padding_idx)
+def embedding_bag_with_padding(*args: Any, padding_idx: int | None = None, **kwargs: Any) -> list[Any]:
+    """`aten.embedding_bag.padding_idx`, which counts a negative padding from the end."""
+    given = args[8] if len(args) > 8 else padding_idx  # noqa: PLR2004 - its place in the schema
+    if given is not None and given < 0:
+        raise basics.NotConvertibleError("counts padding_idx from the end of the table")
+    return embedding_bag(*args[:8], **{**kwargs, "padding_idx": -1 if given is None else given})
+
+
+def _bag_of_each(ids: Any, starts: Any) -> Any:
+    """Compute the bag of each row: how many bags have begun, without the first."""
+    size, zero, one = op.Shape(ids), op.Constant(value_int=0), op.Constant(value_int=1)
+    nothing = op.Expand(zero, op.Add(size, one))  # one more: the last bags may begin behind the last row, and are empty
+    begun = op.ScatterElements(nothing, starts, op.Expand(one, op.Shape(starts)), axis=0, reduction="add")
+    return op.Sub(op.Slice(op.CumSum(begun, zero), op.Constant(value_ints=[0]), size), one)
+
+
+def _sums(rows: Any, bags: Any, starts: Any, *, mean: bool) -> Any:
+    zero, one = (op.CastLike(op.Constant(value_int=number), rows) for number in (0, 1))
+    nothing = op.Expand(zero, op.Concat(op.Shape(starts), op.Shape(rows, start=1), axis=0))
+    sums = op.ScatterElements(nothing, _for_all_columns(bags, rows), rows, axis=0, reduction="add")
+    if not mean:
+        return sums
+    counts = op.ScatterElements(op.Expand(zero, op.Shape(starts)), bags, op.Expand(one, op.Shape(bags)), axis=0, reduction="add")
+    return op.Div(sums, op.Unsqueeze(op.Max(counts, one), op.Constant(value_ints=[1])))
+
+
+def _maxima(rows: Any, bags: Any, starts: Any) -> Any:
+    """Begin with the first row of each bag: as in PyTorch, a NaN there stays, and one further on is never the larger."""
+    size, zero, one = op.Shape(bags), op.Constant(value_int=0), op.Constant(value_int=1)
+    places = op.Range(zero, op.Squeeze(size), one)
+    firsts = op.ScatterElements(op.Expand(size, op.Shape(starts)), bags, places, axis=0, reduction="min")
+    empty = op.Expand(op.CastLike(zero, rows), op.Concat(op.Constant(value_ints=[1]), op.Shape(rows, start=1), axis=0))
+    begun = op.Gather(op.Concat(rows, empty, axis=0), firsts)
+    lowest = op.Where(op.IsNaN(rows), op.CastLike(op.Constant(value_float=float("-inf")), rows), rows)
+    largest = op.ScatterElements(begun, _for_all_columns(bags, rows), lowest, axis=0, reduction="max")
+    return op.Where(op.IsNaN(begun), begun, largest)
+
+
+def _for_all_columns(bags: Any, rows: Any) -> Any:
+    return op.Expand(op.Unsqueeze(bags, op.Constant(value_ints=[1])), op.Shape(rows))

@@ -2,6 +2,7 @@
 
 Python's ints have no limit, its floats have 64 bits, and it raises where a result is not defined. Here an int has 64 bits. Where the result
 may need more, or may not be defined, the model fails instead of going on with another number: PyTorch then computes the call.
+`int_range` bounds what the ints of a trace can be.
 """
 
 from __future__ import annotations
@@ -20,22 +21,96 @@ from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.quotients import integer_floor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+
+_INT64 = _LEAST, _LARGEST = -(2**63), 2**63 - 1
+_LARGEST_SIZE = 2**31 - 1  # of one dimension; numbers of larger ones are right as well, unless they leave the 64 bits
+
+
+def int_range(value: object) -> tuple[int, int] | None:
+    """Bound what an int of the trace can be; None where it may need more than 64 bits, which only Python's ints have."""
+    node: Any = getattr(value, "node", None)
+    bounds = _bounds(value if node is None else node.expr, {} if node is None else node.shape_env.var_to_range)
+    return bounds if bounds is not None and _INT64[0] <= bounds[0] and bounds[1] <= _INT64[1] else None
+
+
+def _bounds(expr: Any, known: Mapping[Any, Any]) -> tuple[int, int] | None:
+    """Compute the bounds of an expression of sympy; torch's own `bound_sympy` takes milliseconds."""
+    if isinstance(expr, int) or expr.is_Integer:
+        return int(expr), int(expr)
+    if expr.is_Symbol:
+        least, largest = (0, _LARGEST_SIZE) if expr.is_positive else _INT64
+        limits = known.get(expr)
+        lower: Any = getattr(limits, "lower", None)
+        upper: Any = getattr(limits, "upper", None)
+        return max(least, int(lower)) if _is_finite(lower) else least, min(largest, int(upper)) if _is_finite(upper) else largest
+    rule = _BOUNDS.get(type(expr).__name__)
+    operands = [_bounds(operand, known) for operand in expr.args]
+    return None if rule is None or None in operands else functools.reduce(rule, operands)  # type: ignore[arg-type]  # none is None
+
+
+def _is_finite(limit: Any) -> bool:
+    return bool(getattr(limit, "is_Integer", isinstance(limit, int)))
+
+
+def _corners(operation: Callable[[int, int], int]) -> Callable[[tuple[int, int], tuple[int, int]], tuple[int, int]]:
+    """Compute the bounds of an operation that is monotonic in each operand."""
+
+    def bounds(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+        made = [operation(first, second) for first in one for second in other]
+        return min(made), max(made)
+
+    return bounds
+
+
+def _quotient(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    if other[0] > 0 or other[1] < 0:
+        return _corners(operator.floordiv)(one, other)
+    span = max(-one[0], one[1])
+    return -span, span  # the divisor is at least 1 or at most -1
+
+
+def _power(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    span = max(-one[0], one[1])
+    if not 0 <= other[0] <= other[1] <= _MOST_BITS:
+        return -(2**64), 2**64
+    return (0 if one[0] >= 0 else -(span ** other[1])), max(span ** other[1], 1)
+
+
+_MOST_BITS = 64
+_BOUNDS: dict[str, Callable[[tuple[int, int], tuple[int, int]], tuple[int, int]]] = {
+    "Add": _corners(operator.add),
+    "Mul": _corners(operator.mul),
+    "Max": _corners(max),
+    "Min": _corners(min),
+    "FloorDiv": _quotient,
+    "CleanDiv": _quotient,
+    "Mod": lambda _, other: (min(other[0] + 1, 0), max(other[1] - 1, 0)),
+    "PythonMod": lambda _, other: (min(other[0] + 1, 0), max(other[1] - 1, 0)),
+    "Pow": _power,
+    "PowByNatural": _power,
+}
+"""Name of a class of expressions -> bounds of two operands; sums and products may have more."""
+
+
+def follows_from_data(value: object) -> bool:
+    """Tell whether a number has a part that was unknown in tracing, computed from data as by `item` and `nonzero`."""
+    from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+    number: Any = value
+    return has_free_unbacked_symbols(number)
+
 
 LIMITS = "ortlens.limits"
 """Key of the metadata of an ONNX value: the least and the largest int that it can be."""
 
-_LEAST, _LARGEST = -(2**63), 2**63 - 1
 _EXACT = 2**53  # ints up to here are floats
 _MOST_SHIFTS = 62
 
 
 def _limits(x: Any) -> tuple[int, int]:
     return x.meta.get(LIMITS) or (_LEAST, _LARGEST) if basics.is_value(x) else (int(x), int(x))
-
-
-def _is_within(x: Any, bound: int) -> bool:
-    return all(-bound <= limit <= bound for limit in _limits(x))
 
 
 def _is_float(x: Any) -> bool:
@@ -64,7 +139,6 @@ def _double(x: Any) -> Any:
 
 
 def _typed(made: Any, limits: tuple[int, int] | None) -> Any:
-    """Set the type of an int that a function made, and what it can be."""
     made.dtype, made.shape = ir.DataType.INT64, ir.Shape([])
     made.meta[LIMITS] = limits
     return made
@@ -116,11 +190,6 @@ def _is_past_64_bits(x: Any) -> Any:
     return op.Not(op.Less(op.Abs(x), _double(float(2**63 - 2**12))))
 
 
-@torch_op(operator.neg)
-def neg(x: Any) -> Any:
-    return op.Neg(x) if _is_float(x) else sub(0, x)
-
-
 @torch_op(operator.abs, builtins.abs)
 def absolute(x: Any) -> Any:
     if _is_float(x):
@@ -170,18 +239,6 @@ def power(x: Any, exponent: int) -> Any:
     return made
 
 
-@torch_op(operator.lshift)
-def lshift(x: Any, places: int) -> Any:
-    """`operator.lshift` by a constant."""
-    return mul(x, 1 << places)
-
-
-@torch_op(operator.rshift)
-def rshift(x: Any, places: int) -> Any:
-    """`operator.rshift` by a constant; rounds down."""
-    return floordiv(x, 1 << places)
-
-
 def _bitwise(of_ints: str, of_bools: str) -> Callable[..., Any]:
     def bitwise(x: Any, y: Any) -> Any:
         if _is_bool(x) and _is_bool(y):
@@ -190,11 +247,6 @@ def _bitwise(of_ints: str, of_bools: str) -> Callable[..., Any]:
         return getattr(op, of_ints)(_int(x), _int(y))
 
     return bitwise
-
-
-@torch_op(operator.invert)
-def invert(x: Any) -> Any:
-    return op.BitwiseNot(_int(x))
 
 
 @torch_op(operator.not_, torch.sym_not)
@@ -210,7 +262,7 @@ def _alike(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _as_exact_double(x: Any) -> Any:
-    if _is_float(x) or _is_within(x, _EXACT):
+    if _is_float(x) or all(-_EXACT <= limit <= _EXACT for limit in _limits(x)):
         return _double(x)
     x = _int(x)
     inside = op.And(op.LessOrEqual(x, _int(_EXACT)), op.GreaterOrEqual(x, _int(-_EXACT)))
@@ -225,18 +277,14 @@ def _comparison(name: str, *, negated: bool = False) -> Callable[..., Any]:
     return compare
 
 
-@torch_op(torch.sym_max, builtins.max)
-def largest(x: Any, y: Any) -> Any:
-    """`torch.sym_max`; ONNX Runtime's Max compares a part of the bits."""
-    x, y = _alike(x, y)
-    return op.Where(op.Greater(y, x), y, x)
+def _extreme(compare: str) -> Callable[..., Any]:
+    """Make a maximum or minimum: ONNX Runtime's Max and Min compare a part of the bits."""
 
+    def extreme(x: Any, y: Any) -> Any:
+        x, y = _alike(x, y)
+        return op.Where(getattr(op, compare)(y, x), y, x)
 
-@torch_op(torch.sym_min, builtins.min)
-def smallest(x: Any, y: Any) -> Any:
-    """`torch.sym_min`; see `largest`."""
-    x, y = _alike(x, y)
-    return op.Where(op.Less(y, x), y, x)
+    return extreme
 
 
 @torch_op(torch.sym_ite)
@@ -245,11 +293,6 @@ def choice(condition: Any, x: Any, y: Any) -> Any:
         x, y = (value if basics.is_value(value) else _constant(value, basics.BOOL) for value in (x, y))
         return op.Where(condition, x, y)
     return op.Where(condition, *_alike(x, y))
-
-
-@torch_op(torch.sym_sum)
-def total(items: Any) -> Any:
-    return functools.reduce(add, items, 0)
 
 
 @torch_op(operator.truediv)
@@ -274,11 +317,6 @@ def sqrt(x: Any) -> Any:
     """`math.sqrt`, which raises below zero."""
     x = _double(x)
     return op.Sqrt(basics.unless(op.Less(x, _double(0.0)), x))
-
-
-@torch_op(torch.sym_float)
-def to_float(x: Any) -> Any:
-    return op.Identity(_double(x))
 
 
 def _rounded(name: str) -> Callable[..., Any]:
@@ -312,9 +350,17 @@ def _is_whole(value: Any) -> bool:
 
 
 torch_op(operator.pos)(lambda x: op.Identity(x))  # noqa: PLW0108 - a method of an operator set has no signature of its own
+torch_op(operator.neg)(lambda x: op.Neg(x) if _is_float(x) else sub(0, x))
+torch_op(operator.lshift)(lambda x, places: mul(x, 1 << places))
+torch_op(operator.rshift)(lambda x, places: floordiv(x, 1 << places))
+torch_op(operator.invert)(lambda x: op.BitwiseNot(_int(x)))
+torch_op(torch.sym_sum)(lambda items: functools.reduce(add, items, 0))
+torch_op(torch.sym_float)(lambda x: op.Identity(_double(x)))
 torch_op(operator.and_)(_bitwise("BitwiseAnd", "And"))
 torch_op(operator.or_)(_bitwise("BitwiseOr", "Or"))
 torch_op(operator.xor)(_bitwise("BitwiseXor", "Xor"))
+torch_op(torch.sym_max, builtins.max)(_extreme("Greater"))
+torch_op(torch.sym_min, builtins.min)(_extreme("Less"))
 torch_op(operator.eq)(_comparison("Equal"))
 torch_op(operator.ne)(_comparison("Equal", negated=True))
 torch_op(operator.lt)(_comparison("Less"))

@@ -154,7 +154,6 @@ def kthvalue(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
 
 
 def _smallest(x: Any, count: Any, dim: int) -> tuple[Any, Any]:
-    """Find the largest of the `count` smallest elements, and its index."""
     lower, places = op.TopK(_number_key(x), count, axis=dim, largest=0, sorted=0)
     found, place = op.TopK(lower, _vector(1), axis=dim, largest=1)
     return op.CastLike(found, x), op.GatherElements(places, place, axis=dim)

@@ -53,16 +53,12 @@ def _roundings(size: Any, extent: int, step: int, pad: int) -> set[bool]:
 
 
 def _each(value: Any, many: int) -> list[Any]:
-    """Return one number per dimension."""
     numbers = [value] if isinstance(value, int) else list(value)
     return numbers * many if len(numbers) == 1 else numbers
 
 
 def _pool_of(target: Any, dims: int) -> Callable[..., Any]:
-    """Make a maximum pool that propagates minus infinity, and NaN, which ONNX Runtime's drops at some positions of the window.
-
-    ONNX Runtime starts at the lowest finite number.
-    """
+    """Make a maximum pool with minus infinity, where ONNX Runtime starts at the lowest number, and NaN, which it drops at some places."""
 
     def max_pool(x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
         registered = basics.registered(target)
@@ -109,7 +105,6 @@ def _place_of(x: Any, place: Any, registered: Callable[..., Any], window: dict[s
 
 
 def _is_rectified(x: Any) -> bool:
-    """Tell whether a value is known to have no negative elements."""
     made = x.producer()
     return made is not None and made.op_type == "Relu"
 
@@ -126,10 +121,7 @@ def _fills_blocks(channels: Any) -> bool:
 
 
 def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
-    """Mark windows that hold NaN with NaN, others with 0; no number may be negative.
-
-    It is the rectified negative sum, as a convolution.
-    """
+    """Mark windows that hold NaN with NaN, others with 0; no number may be negative. It is the rectified negative sum, as a convolution."""
     sizes, channels = window["kernel_size"], int(x.shape[1])
     weight = ir.tensor(np.full((channels, 1, *sizes), -1, np.float32))
     summed = op.Conv(
@@ -145,8 +137,6 @@ def _nan_in_windows(x: Any, window: dict[str, Any]) -> Any:
 
 
 def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
-    """Make an average pool whose divisor may be given."""
-
     def average_pool(
         x: Any,
         kernel_size: Any,
@@ -173,10 +163,7 @@ def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
 
 @torch_op(_aten.adaptive_max_pool2d.default, _aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(x: Any, output_size: Sequence[Any]) -> tuple[Any, Any]:
-    """`aten.adaptive_max_pool2d` and `3d`: each window is cut out, along one dimension after the other.
-
-    A graph that reads the indices keeps the operator in PyTorch, because finding them takes eight times as long.
-    """
+    """`aten.adaptive_max_pool2d` and `3d`: cuts windows out. A graph that reads indices stays in PyTorch: finding them is slow."""
     sizes = list(x.shape)
     if not all(isinstance(size, int) and size for size in [*sizes, *output_size]) or sum(output_size) > MOST_WINDOWS:
         raise basics.NotConvertibleError("needs known sizes and few windows")
@@ -220,7 +207,6 @@ def _padded(x: Any, window: dict[str, Any]) -> Any:
 
 
 def _window(dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    """Describe a window as keyword arguments, with one number per dimension."""
     return {
         "kernel_size": _each(kernel_size, dims),
         "stride": _each(stride, dims) if stride else _each(kernel_size, dims),

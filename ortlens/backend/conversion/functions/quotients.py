@@ -76,7 +76,6 @@ def _divisor(y: Any, like: Any) -> tuple[Any, Any]:
 
 
 def _quotient(x: Any, y: Any, like: Any) -> Any:
-    """Divide integers, rounding towards zero."""
     (divisor, flips) = _divisor(y, like)
     quotient = op.Div(x, divisor)
     return quotient if flips is None else op.Where(flips, op.Neg(x), quotient)

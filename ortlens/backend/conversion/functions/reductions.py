@@ -36,18 +36,13 @@ def _reduce(name: str, x: Any, axes: Sequence[int] | None, *, keepdim: bool) -> 
     return reduce(x, keepdims=int(keepdim)) if axes is None else reduce(x, op.Constant(value_ints=list(axes)), keepdims=int(keepdim))
 
 
-def _reduced_sizes(x: Any, axes: Sequence[int] | None) -> list[Any]:
-    return [x.shape[axis] for axis in (range(len(x.shape)) if axes is None else axes)]
-
-
 def _count(x: Any, axes: Sequence[int] | None) -> int | None:
     """Count the elements that make one result; None if that is known at run time only."""
-    sizes = _reduced_sizes(x, axes)
+    sizes = [x.shape[axis] for axis in (range(len(x.shape)) if axes is None else axes)]
     return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
 
 
 def _cast(x: Any, dtype: int) -> Any:
-    """Convert before reducing, as PyTorch does."""
     if dtype in (-1, int(x.dtype)):
         return x
     return basics.typed(op.Cast(x, to=dtype), dtype, x)
@@ -84,40 +79,21 @@ def _integer_extreme(x: Any, axes: Sequence[int] | None, *, largest: bool, keepd
     return op.Identity(x) if keepdim else op.Squeeze(x, op.Constant(value_ints=every))
 
 
-@torch_op(_aten.amax.default)
+@torch_op(_aten.amax.default, _aten.max.default)
 def amax(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
     """`aten.amax`; propagates NaN, as PyTorch does."""
     return _extreme("ReduceMax", x, dim, keepdim=keepdim)
 
 
-@torch_op(_aten.amin.default)
+@torch_op(_aten.amin.default, _aten.min.default)
 def amin(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
     """`aten.amin`; propagates NaN, as PyTorch does."""
     return _extreme("ReduceMin", x, dim, keepdim=keepdim)
 
 
-@torch_op(_aten.max.default)
-def max_all(x: Any) -> Any:
-    """`aten.max` over all elements."""
-    return amax(x)
-
-
-@torch_op(_aten.min.default)
-def min_all(x: Any) -> Any:
-    """`aten.min` over all elements."""
-    return amin(x)
-
-
-@torch_op(_aten.max.dim)
-def max_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """`aten.max.dim`: values and indices, of the first NaN if there is one."""
-    return amax(x, (dim,), keepdim), argmax(x, dim, keepdim)
-
-
-@torch_op(_aten.min.dim)
-def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """`aten.min.dim`: values and indices, of the first NaN if there is one."""
-    return amin(x, (dim,), keepdim), argmin(x, dim, keepdim)
+# Values and indices, of the first NaN if there is one.
+torch_op(_aten.max.dim)(lambda x, dim, keepdim=False: (amax(x, (dim,), keepdim), argmax(x, dim, keepdim)))
+torch_op(_aten.min.dim)(lambda x, dim, keepdim=False: (amin(x, (dim,), keepdim), argmin(x, dim, keepdim)))
 
 
 @torch_op(_aten.any.default, _aten.any.dim, _aten.any.dims)
@@ -144,7 +120,7 @@ def _truth(x: Any, found: Any) -> Any:
     return op.Cast(found, to=basics.UINT8) if int(x.dtype) == basics.UINT8 else found
 
 
-@torch_op(_aten.sum.dim_IntList)
+@torch_op(_aten.sum.dim_IntList, _aten.sum.default)
 def sum_(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:
     x = _cast(x, dtype)
     if not len(x.shape):
@@ -155,12 +131,6 @@ def sum_(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any
     if int(x.dtype) in _SMALL_INTEGERS:  # which wrap in their own type
         return op.CastLike(_integer_sum(_cast(x, basics.INT64), axes, keepdim=keepdim), x)
     return _reduce("ReduceSum", x, axes, keepdim=keepdim)
-
-
-@torch_op(_aten.sum.default)
-def sum_all(x: Any, dtype: int = -1) -> Any:
-    """`aten.sum` over all elements."""
-    return sum_(x, dtype=dtype)
 
 
 def _adds_exactly(x: Any, axes: Sequence[int] | None) -> bool:
@@ -188,7 +158,7 @@ def _integer_sum(x: Any, axes: Sequence[int] | None, *, keepdim: bool) -> Any:
     return total
 
 
-@torch_op(_aten.mean.dim)
+@torch_op(_aten.mean.dim, _aten.mean.default)
 def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any:
     """`aten.mean`; NaN for nothing."""
     x = _cast(x, dtype)
@@ -200,14 +170,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: int = -1) -> Any
     return op.Div(_reduce("ReduceSum", x, axes, keepdim=keepdim), _number_of(x, axes))
 
 
-@torch_op(_aten.mean.default)
-def mean_all(x: Any, dtype: int = -1) -> Any:
-    """`aten.mean` over all elements."""
-    return mean(x, dtype=dtype)
-
-
 def _number_of(x: Any, axes: Sequence[int] | None) -> Any:
-    """Compute how many elements make one result, in the type of `x`."""
     count = _count(x, axes)
     if count is not None:
         return basics.number(x, count)
@@ -244,7 +207,6 @@ def _var_mean(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any,
 
 
 def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
-    """Compute the number of elements less the correction, at least 0."""
     count = _count(x, axes)
     if count is not None and not basics.is_value(correction):
         return basics.number(x, float(max(count - correction, 0)))
@@ -253,9 +215,9 @@ def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
     return op.Max(op.Sub(op.CastLike(count, x), basics.number(x, correction)), nothing)
 
 
-@torch_op(_aten.prod.dim_int)
+@torch_op(_aten.prod.dim_int, _aten.prod.default)
 def prod(x: Any, dim: int | None = None, keepdim: bool = False, dtype: int = -1) -> Any:
-    """`aten.prod` over a dimension; products of integers wrap."""
+    """`aten.prod`; products of integers wrap."""
     x = _cast(x, dtype if dtype != -1 or basics.is_float(x) else basics.INT64)
     if not basics.is_float(x) and len(x.shape):
         return _integer_product(x, dim, keepdim=keepdim)
@@ -279,12 +241,6 @@ def _integer_product(x: Any, dim: int | None, *, keepdim: bool) -> Any:
         rest = product if left % 2 == 0 else op.Concat(product, op.Slice(rest, bounds[2], bounds[3], along), axis=axis)
         left -= half
     return op.Identity(rest) if keepdim and dim is not None else op.Squeeze(rest, op.Constant(value_ints=[axis]))
-
-
-@torch_op(_aten.prod.default)
-def prod_all(x: Any, dtype: int = -1) -> Any:
-    """`aten.prod` over all elements."""
-    return prod(x, dtype=dtype)
 
 
 @torch_op(_aten.linalg_vector_norm.default)
@@ -354,10 +310,7 @@ def cumsum(x: Any, dim: int, dtype: int = -1) -> Any:
 
 @torch_op(_aten.cumprod.default)
 def cumprod(x: Any, dim: int, dtype: int = -1) -> Any:
-    """`aten.cumprod` of few elements: one product after the other, because products of parts may overflow where these do not.
-
-    PyTorch multiplies float32 in float64, and 16-bit floats in float32.
-    """
+    """`aten.cumprod` of few elements, one after the other: products of parts may overflow. Multiplies in a wider type, as PyTorch."""
     rank = len(x.shape)
     wanted = dtype if dtype != -1 else int(x.dtype) if basics.is_float(x) else basics.INT64
     whole = op.Cast(x, to=wanted)

@@ -122,8 +122,7 @@ _LANCZOS = (
     *(12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7),
 )
 """Godfrey's coefficients for g = 7."""
-_BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
-"""Those of `1 / x ** 2`, `1 / x ** 4` ... in the asymptotic series of digamma."""
+_BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)  # those of `1 / x ** 2`, `1 / x ** 4` ... in the asymptotic series of digamma
 _FAR = 1e30
 
 
@@ -199,7 +198,6 @@ def _turned(wide: Any) -> Any:
 
 
 def _asymptotic(x: Any, like: Any) -> Any:
-    """Compute digamma of numbers from 7 on."""
     inverse = op.Div(basics.number(like, 1.0), x)
     square = op.Mul(inverse, inverse)
     series = op.Mul(square, _polynomial(square, _BERNOULLI, like))

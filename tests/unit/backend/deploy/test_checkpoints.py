@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from ortlens import OptionalDependencyError, UsageError
-from ortlens.backend.deploy import checkpoints
+from ortlens.backend.deploy import export
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ FORMS: tuple[Callable[[Path], Any], ...] = (safetensors, sharded, sharded_torch,
 def test_every_form_gives_the_same_weights(form: Callable[[Path], Path], as_folder: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
     path = form(tmp_path)
     for source in (tmp_path,) if as_folder else (path, str(path)):
-        opened = checkpoints.open_weights(source)
+        opened = export.open_weights(source)
         assert set(opened) == set(STATE)
         for name, weight in opened.items():
             assert (weight.shape, weight.dtype) == (tuple(STATE[name].shape), STATE[name].dtype)
@@ -87,16 +87,16 @@ def test_every_form_gives_the_same_weights(form: Callable[[Path], Path], as_fold
 
 def test_mappings_and_sequences_of_which_later_ones_win(tmp_path: Path) -> None:
     replaced = {"scalar": torch.tensor(8)}
-    opened = checkpoints.open_weights([safetensors(tmp_path), replaced])
+    opened = export.open_weights([safetensors(tmp_path), replaced])
     assert set(opened) == set(STATE)
     assert int(opened["scalar"].load()) == 8
-    assert int(checkpoints.open_weights((replaced, safetensors(tmp_path)))["scalar"].load()) == 7
-    assert checkpoints.open_weights([]) == checkpoints.open_weights({}) == {}
+    assert int(export.open_weights((replaced, safetensors(tmp_path)))["scalar"].load()) == 7
+    assert export.open_weights([]) == export.open_weights({}) == {}
 
 
 def test_of_a_mapping_only_tensors_are_taken() -> None:
     with pytest.raises(UsageError, match=r"up\.weight is a list"):
-        checkpoints.open_weights({"up.weight": [1.0, 2.0]})
+        export.open_weights({"up.weight": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize("source", ["nowhere.safetensors", "", 3, None, "."])
@@ -104,7 +104,7 @@ def test_what_is_not_there_is_named(source: object, tmp_path: Path, monkeypatch:
     (tmp_path / "readme.txt").write_text("nothing")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="checkpoint"):
-        checkpoints.open_weights(source)
+        export.open_weights(source)
 
 
 class Hostile:
@@ -129,7 +129,7 @@ def test_code_in_a_checkpoint_does_not_run(form: str, tmp_path: Path) -> None:
     proof, path = tmp_path / "ran", tmp_path / "model.pt"
     HOSTILE[form]({"w": Hostile(proof)}, path)
     with pytest.raises(UsageError, match=r"model\.pt"):
-        checkpoints.open_weights(path)
+        export.open_weights(path)
     assert not proof.exists()
 
 
@@ -175,7 +175,7 @@ def test_damaged_files_are_a_usage_error_that_names_the_file(case: str, tmp_path
     name, write = DAMAGED[case]
     write(tmp_path / name)
     with pytest.raises(UsageError, match="model") as caught:
-        checkpoints.open_weights(tmp_path / name)
+        export.open_weights(tmp_path / name)
     assert str(tmp_path) in str(caught.value)
 
 
@@ -183,7 +183,7 @@ def test_a_truncated_file(tmp_path: Path) -> None:
     for path in (safetensors(tmp_path), plain_torch(tmp_path)):
         path.write_bytes(path.read_bytes()[:-40])
         with pytest.raises(UsageError, match=path.name):
-            checkpoints.open_weights(path)
+            export.open_weights(path)
 
 
 @pytest.mark.parametrize("shard", ["../secret.safetensors", "/{folder}/secret.safetensors", "sub/../../secret.safetensors", "..\\secret"])
@@ -193,11 +193,11 @@ def test_an_index_leads_to_no_file_outside_its_folder(shard: str, tmp_path: Path
     save_file({"w": torch.ones(3)}, tmp_path / "secret.safetensors")
     path = index(inside / "model.safetensors.index.json", {"w": shard.format(folder=tmp_path)})
     with pytest.raises(UsageError, match=r"secret|outside|index"):
-        checkpoints.open_weights(path)
+        export.open_weights(path)
 
 
 def test_without_safetensors_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = safetensors(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(OptionalDependencyError, match="pip install safetensors"):
-        checkpoints.open_weights(path)
+        export.open_weights(path)

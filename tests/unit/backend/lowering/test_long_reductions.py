@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from ortlens import Lens
-from ortlens.backend.lowering.long_reductions import LONG, LONG_IN_ROW, is_long
+from ortlens.backend.lowering.reductions import LONG, LONG_IN_ROW, is_long
 
 COUNT = 1 << 20
 CASES: dict[str, Any] = {

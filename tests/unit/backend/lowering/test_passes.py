@@ -9,7 +9,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ortlens.backend.lowering import passes
-from ortlens.backend.lowering.passes import Condition, Pass
+from ortlens.backend.lowering.passes import Condition
+from ortlens.backend.pass_runner import Pass, PassError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,16 +22,16 @@ def traced() -> torch.fx.GraphModule:
     return make_fx(lambda x, y: (x + y) * 2, tracing_mode="fake")(torch.ones(3), torch.ones(3))
 
 
-def drops_a_value(copy: passes._Copy) -> None:
+def drops_a_value(copy: passes.Prepared) -> None:
     next(iter(copy.module.graph.find_nodes(op="call_function", target=_aten.add.Tensor))).meta.clear()
 
 
-def turns_round(copy: passes._Copy) -> None:
+def turns_round(copy: passes.Prepared) -> None:
     (output,) = copy.module.graph.find_nodes(op="output")
     next(iter(copy.module.graph.nodes)).prepend(output.all_input_nodes[0])
 
 
-def leaves_dead_code(copy: passes._Copy) -> None:
+def leaves_dead_code(copy: passes.Prepared) -> None:
     node = next(iter(copy.module.graph.find_nodes(op="call_function", target=_aten.add.Tensor)))
     with copy.module.graph.inserting_after(node):
         copy.module.graph.call_function(_aten.neg.default, (node,)).meta = dict(node.meta)
@@ -41,17 +42,17 @@ def leaves_dead_code(copy: passes._Copy) -> None:
     [(drops_a_value, Condition.VALUED), (turns_round, Condition.ORDERED), (leaves_dead_code, Condition.READ)],
 )
 def test_a_pass_that_breaks_what_holds_is_seen(
-    change: Callable[[passes._Copy], None], condition: Condition, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[passes.Prepared], None], condition: Condition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, failures = passes.prepared(traced(), lambda _: True)
-    assert failures == {}
-    assert all(each.holds(module.graph) for each in Condition)
-    monkeypatch.setitem(passes.PASSES, "planted", Pass(run=change, invalidates=frozenset()))
-    with pytest.raises(passes.LoweringError, match=condition.value):
+    prepared = passes.prepared(traced(), lambda _: True)
+    assert prepared.failures == {}
+    assert all(each.holds(prepared.module.graph) for each in Condition)
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, Pass(name="planted", run=change)))
+    with pytest.raises(PassError, match=condition.value):
         passes.prepared(traced(), lambda _: True)
 
 
 def test_a_pass_without_what_it_requires_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "PASSES", {"planted": Pass(run=drops_a_value, requires=frozenset({Condition.SETTLED}))})
-    with pytest.raises(passes.LoweringError, match="'planted' requires: no check of a dtype"):
+    monkeypatch.setattr(passes, "PASSES", (Pass(name="planted", run=drops_a_value, requires=(Condition.SETTLED,)),))
+    with pytest.raises(PassError, match="'planted' requires: no check of a dtype"):
         passes.prepared(traced(), lambda _: True)

@@ -13,7 +13,7 @@ import torch.fx
 import ortlens
 from ortlens import _torch
 from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.user_frames import Frame, innermost
+from ortlens.backend.lowering.provenance import Frame, innermost
 from tests.unit.backend.graphs import aten, node_named, traced
 
 OWN = Frame("/home/ada/model.py", 3, "forward")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ortlens.backend.partitioning.exclusions import Exclusions
 from ortlens.backend.partitioning.extraction import Partition
+from ortlens.backend.planner import Exclusions
 from tests.unit.backend.conversion.test_converter import as_partition
 
 if TYPE_CHECKING:

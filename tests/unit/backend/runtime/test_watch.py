@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortlens.backend.runtime.watch import CALLS, WeightWatch
+from ortlens.backend.runtime.weights import CALLS, WeightWatch
 
 
 def arrays_of(*sizes: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.uint8]]]:

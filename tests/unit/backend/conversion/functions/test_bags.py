@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from ortlens import Lens
-from ortlens.backend.conversion.functions import bags, own_functions
+from ortlens.backend.conversion.functions import indexing, own_functions
 from tests.integration.test_export_onnx import run_bare
 from tests.unit.backend.conversion.functions.one_graph import differing, left
 
@@ -49,7 +49,7 @@ CASES: dict[str, Any] = {
     for mode, form in itertools.product(MODES, FORMS)
     if form != "shares" or mode == "sum"
 }
-IN_ORT = {target: functools.partial(function) for target, function in own_functions().items() if function.__module__ == bags.__name__}
+IN_ORT = {target: functools.partial(function) for target, function in own_functions().items() if function.__module__ == indexing.__name__}
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -111,7 +111,7 @@ def test_a_deployed_model_contains_them(tmp_path: pathlib.Path) -> None:
     with torch.no_grad():
         want = model(IDS, OFFSETS)
         torch.testing.assert_close(torch.compile(model, backend=lens)(IDS, OFFSETS), want)
-    path = lens.export_onnx(tmp_path / "bags.onnx")
+    path = lens.export_onnx(tmp_path / "indexing.onnx")
     (made,) = run_bare(path, {"ids": IDS, "offsets": OFFSETS}).values()
     torch.testing.assert_close(made, want)
     assert "Loop" not in {node.op_type for node in onnx.load(path).graph.node}
