@@ -169,7 +169,7 @@ def add_merge(commands: Commands) -> None:
 
 def _merge(options: argparse.Namespace) -> None:
     from ortlens.analysis.ranks import rank_rows
-    from ortlens.views.merging import merge
+    from ortlens.views.capture_view import merge
     from ortlens.views.table import table
 
     request = request_from_options(options)

@@ -14,7 +14,7 @@ from ortlens.analysis.live import live_figures
 from ortlens.cli.commands import command_in
 from ortlens.cli.printing import print_text
 from ortlens.errors import CaptureError
-from ortlens.views.live_text import event_lines, live_line
+from ortlens.views.live import event_lines, live_line
 
 if TYPE_CHECKING:
     import argparse

@@ -15,10 +15,8 @@ from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
-from ortlens.lens.compilations import Compilations
-from ortlens.lens.environment import machine_figures, torch_figures
-from ortlens.lens.explain_output import ExplainOutput, reason_from_break
-from ortlens.lens.lens_recorder import LensRecorder
+from ortlens.lens.compilations import Compilations, ExplainOutput, reason_from_break
+from ortlens.lens.environment import LensRecorder, machine_figures, torch_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
@@ -388,7 +386,7 @@ class Lens(CaptureView):
         """
         from ortlens.lens.profiling.kernels import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.profiling.repeats import PROFILING, Repeats
+        from ortlens.lens.time_budget import PROFILING, Repeats
 
         repeats = Repeats(repeat, budget_s)
         with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:

@@ -10,11 +10,10 @@ from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.comparison import AlignedOperator, compared
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime, kernel_times
-from ortlens.trace.frames import frame_from_records
-from ortlens.trace.schema import table_from_record
+from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.views.comparison_html import comparison_html, comparison_page
 from ortlens.views.comparison_text import comparison_text, verdict_sentence
-from ortlens.views.report.write import write_report
+from ortlens.views.markup import write_report
 
 if TYPE_CHECKING:
     import os

@@ -13,8 +13,7 @@ from ortlens._files import temp_sibling, write_file
 from ortlens._optional import require
 from ortlens.analysis.index import partitions_by_id
 from ortlens.errors import UsageError
-from ortlens.trace.frames import frame_from_records
-from ortlens.trace.schema import TABLES, table_by_name
+from ortlens.trace.schema import TABLES, frame_from_records, table_by_name
 from ortlens.views.table import csv_from_rows, records_of, rows_of
 from ortlens.views.trace_events import trace_from_capture
 

@@ -19,8 +19,7 @@ from ortlens._process import usable_cores
 from ortlens.analysis.findings.sessions import SESSIONS
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.backend.runtime.threads import ThreadChoice
-from ortlens.lens.shadow_sessions import uncounted, variant_of
-from ortlens.lens.watching import PartitionRun, around_runs
+from ortlens.lens.watching import PartitionRun, around_runs, uncounted, variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.errors import UsageError
-from ortlens.lens.environment import machine_figures
-from ortlens.lens.lens_recorder import LensRecorder
+from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated
@@ -188,7 +187,7 @@ class OnnxLens(CaptureView):
         """
         from ortlens.lens.onnx_model.profile import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.profiling.repeats import PROFILING, Repeats
+        from ortlens.lens.time_budget import PROFILING, Repeats
 
         session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)

@@ -13,9 +13,9 @@ from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.graph_records import MODEL, record_kernel_placement
 from ortlens.lens.onnx_model.sessions import FATAL, new_session, runner_of
 from ortlens.lens.onnx_model.signature import inputs_from_session
-from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
+from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
-from ortlens.lens.profiling.repeats import PROFILING
+from ortlens.lens.time_budget import PROFILING
 from ortlens.progress import progress
 from ortlens.trace import records as r
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.sessions import SessionChoice
     from ortlens.lens.onnx_model.signature import Feed
     from ortlens.lens.onnx_model.source import ModelSource
-    from ortlens.lens.profiling.repeats import Repeats
+    from ortlens.lens.time_budget import Repeats
     from ortlens.trace.recorder import Recorder
 
 _SESSION = "s0"
@@ -112,7 +112,7 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
     plain: list[int],
     profiled: list[int],
 ) -> None:
-    cost = profiler_overhead.measure_cost()
+    cost = profiles.measure_cost()
     groups: Sequence[int | None] = [None, *([0] * (len(plain) - 1))]
     shown = optimized if optimized is not None else structure
     try:

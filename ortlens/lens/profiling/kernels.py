@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
-from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
+from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
-from ortlens.lens.profiling.repeats import PROFILING
-from ortlens.lens.shadow_sessions import shadow_session_of, uncounted
-from ortlens.lens.watching import around_runs
+from ortlens.lens.time_budget import PROFILING
+from ortlens.lens.watching import around_runs, shadow_session_of, uncounted
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.profiling.repeats import Repeats
-    from ortlens.lens.shadow_sessions import ShadowSession
     from ortlens.lens.targets import CompiledTargets
-    from ortlens.lens.time_budget import TimeBudget
+    from ortlens.lens.time_budget import Repeats, TimeBudget
+    from ortlens.lens.watching import ShadowSession
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 3
@@ -100,7 +98,7 @@ class _Profiler:
 
     repeats: Repeats
     folder: Path
-    cost: profiler_overhead.Cost
+    cost: profiles.Cost
     step: Callable[[int], None]
     thread: int = field(default_factory=threading.get_ident)
     sittings: dict[tuple[PartitionRunner, int], _Sitting] = field(default_factory=dict)
@@ -162,7 +160,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         with progress(words, partitions * (repeats.most + 1), "run", at_once=words != PROFILING) as step:
-            profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
+            profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiles.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
                 waiting = _call_watched(targets, profiler, args, kwargs)
                 if not waiting:
@@ -207,7 +205,7 @@ def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profile
 
 
 def _record(  # noqa: PLR0913, PLR0917 - one call site
-    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiler_overhead.Cost, recorder: Recorder
+    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiles.Cost, recorder: Recorder
 ) -> None:
     model, optimized = sitting.twin.model, without_weights(sitting.folder / "optimized.onnx")
     read = profiles.read_profile(written, sitting.groups, bodies_of(optimized or model), cost.after_event)

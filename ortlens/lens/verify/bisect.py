@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from ortlens.lens.shadow_sessions import uncounted
 from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.verify.verdicts import Verdict, judge
+from ortlens.lens.watching import uncounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

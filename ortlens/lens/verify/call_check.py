@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.lens.verify.call_outcome import Outcome, Part, outcome_of
+from ortlens.lens.verify.call_state import Outcome, Part, outcome_of
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.lens.verify.float64_run import Float64Run
 from ortlens.lens.verify.verdicts import Verdict, judge

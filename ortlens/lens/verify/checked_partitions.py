@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.shadow_sessions import uncounted
 from ortlens.lens.verify.bisect import Bisection, Cause
 from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
 from ortlens.lens.verify.inner_values import as_converted
@@ -19,7 +18,7 @@ from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
 from ortlens.lens.verify.verdicts import Verdict, unchecked
-from ortlens.lens.watching import around_runs
+from ortlens.lens.watching import around_runs, uncounted
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
-    from ortlens.lens.verify.nonfinite import Origin
+    from ortlens.lens.verify.excuses import Origin
     from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
 

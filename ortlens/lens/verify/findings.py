@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ortlens.lens.verify.bisect import Cause
     from ortlens.lens.verify.compare_values import Comparison
-    from ortlens.lens.verify.nonfinite import Origin
+    from ortlens.lens.verify.excuses import Origin
 
 RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
 

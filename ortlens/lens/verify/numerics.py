@@ -18,8 +18,7 @@ import torch
 from ortlens._shell import display_name
 from ortlens.backend.graph import eager_graph
 from ortlens.lens.verify.call_check import CallCheck, eager_call
-from ortlens.lens.verify.call_outcome import Outcome, outcome_of
-from ortlens.lens.verify.call_state import CallState
+from ortlens.lens.verify.call_state import CallState, Outcome, outcome_of
 from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.findings import RULES, finding_of_call
 from ortlens.lens.verify.lockstep import NodeRaised, steps

@@ -20,8 +20,7 @@ from ortlens import _files, _versions
 from ortlens.errors import CaptureError
 from ortlens.trace import archive, store
 from ortlens.trace import records as r
-from ortlens.trace.frames import frame_from_capture
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import TABLES, frame_from_capture
 from tests.unit.trace.strategies import captures, small_capture
 
 if TYPE_CHECKING:
@@ -363,7 +362,7 @@ sys.modules.update({name: None for name in ("torch", "onnx", "onnxruntime", "onn
 sys.path.insert(0, sys.argv[1])
 from ortlens.trace.store import load
 assert "numpy" not in sys.modules and "pandas" not in sys.modules
-from ortlens.trace.frames import frame_from_capture
+from ortlens.trace.schema import frame_from_capture
 print(frame_from_capture(load(sys.argv[2]), "nodes")["node"].tolist())
 """
     assert run_python(program, str(root), str(path)).strip() == "['node']"
