@@ -40,48 +40,28 @@ _DTYPES: Mapping[tuple[str, bool], str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a frame.
+    """One column of a frame."""
 
-    Attributes:
-        name: Name of the column and of the record's field.
-        dtype: pandas dtype, as text.
-        unit: `ns`, `bytes`, `flops`, or empty.
-        meaning: One sentence.
-        nullable: True when a value may be missing.
-        kind: Type of a present value.
-        choices: The values allowed, when it is one of a fixed set.
-        items: Types of the items, when it is a tuple.
-        rows: The columns of the items, when they are records.
-        required: True when the record has no default for it.
-    """
-
-    name: str
-    dtype: str
-    unit: str
-    meaning: str
-    nullable: bool
-    kind: Kind
-    choices: tuple[str, ...] = ()
-    items: tuple[type, ...] = ()
-    rows: Table | None = None
-    required: bool = False
+    name: str  # name of the column and of the record's field
+    dtype: str  # pandas dtype, as text
+    unit: str  # `ns`, `bytes`, `flops`, or empty
+    meaning: str  # one sentence
+    nullable: bool  # true when a value may be missing
+    kind: Kind  # type of a present value
+    choices: tuple[str, ...] = ()  # the values allowed, when it is one of a fixed set
+    items: tuple[type, ...] = ()  # types of the items, when it is a tuple
+    rows: Table | None = None  # the columns of the items, when they are records
+    required: bool = False  # true when the record has no default for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One frame: the records of one kind.
+    """One frame: the records of one kind."""
 
-    Attributes:
-        name: Name of the frame and of the capture's field.
-        record: The record class.
-        meaning: One sentence.
-        columns: The columns, in order.
-    """
-
-    name: str
-    record: type[Any]
-    meaning: str
-    columns: tuple[Column, ...]
+    name: str  # name of the frame and of the capture's field
+    record: type[Any]  # the record class
+    meaning: str  # one sentence
+    columns: tuple[Column, ...]  # the columns, in order
 
 
 def _without_none(annotation: object) -> tuple[Any, bool]:

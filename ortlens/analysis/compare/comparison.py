@@ -40,25 +40,15 @@ class AlignedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What comparing two captures came to.
+    """What comparing two captures came to."""
 
-    Attributes:
-        before: The first capture.
-        after: The second.
-        changes: What differs besides times.
-        timings: Times of what both have.
-        operators: Every operator with its partner.
-        machine_differs: Whether they were recorded on different machines or with different numbers of threads.
-        ends_moved: Whether times of calls are left out, because operators moved into or out of what they cover.
-    """
-
-    before: Capture
-    after: Capture
-    changes: tuple[Change, ...]
-    timings: tuple[Timing, ...]
-    operators: tuple[AlignedOperator, ...]
-    machine_differs: bool
-    ends_moved: bool
+    before: Capture  # the first capture
+    after: Capture  # the second
+    changes: tuple[Change, ...]  # what differs besides times
+    timings: tuple[Timing, ...]  # times of what both have
+    operators: tuple[AlignedOperator, ...]  # every operator with its partner
+    machine_differs: bool  # whether they were recorded on different machines or with different numbers of threads
+    ends_moved: bool  # whether times of calls are left out, because operators moved into or out of what they cover
 
     @property
     def slower(self) -> tuple[Timing, ...]:

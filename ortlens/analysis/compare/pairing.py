@@ -25,54 +25,34 @@ _DEPTH = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A node of a current graph, with what it is recognised by.
+    """A node of a current graph, with what it is recognised by."""
 
-    Attributes:
-        node: The record.
-        backward: Whether it is in a backward graph.
-        shape_of_inputs: A number per depth, equal for operators whose producers are alike up to that depth.
-    """
-
-    node: Node
-    backward: bool
-    shape_of_inputs: tuple[int, ...]
+    node: Node  # the record
+    backward: bool  # whether it is in a backward graph
+    shape_of_inputs: tuple[int, ...]  # a number per depth, equal for operators whose producers are alike up to that depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """An operator that both captures have.
+    """An operator that both captures have."""
 
-    Attributes:
-        before: In the first.
-        after: In the second.
-        match: By what: `exact` all that is known of it, `structure` module, target and producers, `module` module and target, `renamed`
-            target and producers in another module.
-    """
-
-    before: Node
-    after: Node
+    before: Node  # in the first
+    after: Node  # in the second
+    # by what: `exact` all that is known of it, `structure` module, target and producers, `module` module and target, `renamed` target and
+    # producers in another module
     match: Match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """Two captures, side by side.
+    """Two captures, side by side."""
 
-    Attributes:
-        operators: Operators that both have, in the order of the first.
-        removed: Operators that only the first has.
-        added: Operators that only the second has.
-        graphs: Graph ids of the second by those of the first.
-        partitions: Partition ids likewise.
-        sessions: Session ids likewise.
-    """
-
-    operators: tuple[Pair, ...]
-    removed: tuple[Node, ...]
-    added: tuple[Node, ...]
-    graphs: Mapping[str, str]
-    partitions: Mapping[str, str]
-    sessions: Mapping[str, str]
+    operators: tuple[Pair, ...]  # operators that both have, in the order of the first
+    removed: tuple[Node, ...]  # operators that only the first has
+    added: tuple[Node, ...]  # operators that only the second has
+    graphs: Mapping[str, str]  # graph ids of the second by those of the first
+    partitions: Mapping[str, str]  # partition ids likewise
+    sessions: Mapping[str, str]  # session ids likewise
 
 
 def paired(before: Capture, after: Capture) -> Pairing:

@@ -25,39 +25,25 @@ Difference: TypeAlias = Literal["same", "added", "removed", "moved", "slower", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaneSide:
-    """An operator or a break in one capture.
+    """An operator or a break in one capture."""
 
-    Attributes:
-        name: Graph and node, as `g0:addmm`; of a break the graph that it ends, and its id.
-        item: The record.
-        kernels: Operators of the kernels that compute it.
-        is_fused: Whether ONNX Runtime fused it with others.
-        ns: Time that is charged to it; None where another operator bears it, or nothing was measured.
-    """
-
-    name: str
-    item: Node | Break
-    kernels: tuple[str, ...] = ()
-    is_fused: bool = False
-    ns: int | None = None
+    name: str  # graph and node, as `g0:addmm`; of a break the graph that it ends, and its id
+    item: Node | Break  # the record
+    kernels: tuple[str, ...] = ()  # operators of the kernels that compute it
+    is_fused: bool = False  # whether ONNX Runtime fused it with others
+    ns: int | None = None  # time that is charged to it; None where another operator bears it, or nothing was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaneRow:
-    """A row of both panes.
+    """A row of both panes."""
 
-    Attributes:
-        difference: What differs: `added` and `removed` are in one capture only, `moved` between ONNX Runtime and PyTorch, `slower` and
-            `faster` as the kernels say, `fused` with other operators in the second capture only, `split` in the first only.
-        effect: Whether that is worse, better or neither.
-        before: In the first capture; None where it is not there.
-        after: In the second, likewise.
-    """
-
+    # what differs: `added` and `removed` are in one capture only, `moved` between ONNX Runtime and PyTorch, `slower` and `faster` as the
+    # kernels say, `fused` with other operators in the second capture only, `split` in the first only
     difference: Difference
-    effect: Effect
-    before: PaneSide | None = None
-    after: PaneSide | None = None
+    effect: Effect  # whether that is worse, better or neither
+    before: PaneSide | None = None  # in the first capture; None where it is not there
+    after: PaneSide | None = None  # in the second, likewise
 
 
 def panes(compared: Compared, kernels: Iterable[KernelTime]) -> tuple[PaneRow, ...]:

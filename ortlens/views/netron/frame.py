@@ -41,19 +41,12 @@ _LISTED = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """What a page needs so that the explorer can show ONNX models.
+    """What a page needs so that the explorer can show ONNX models."""
 
-    Attributes:
-        frame: The frame's HTML, gzip'd: the viewer, without a model. Empty where Netron is not there; models can be saved then.
-        models: The models without weights, serialised and gzip'd, by id: `m0`, and `m0.optimized` where it was profiled.
-        notes: Sentences about what is not in it, and why.
-        licence: Notice that a page must carry that embeds the frame; empty without one.
-    """
-
-    frame: bytes
-    models: Mapping[str, bytes]
-    notes: tuple[str, ...]
-    licence: str
+    frame: bytes  # the frame's HTML, gzip'd: the viewer, without a model. Empty where Netron is not there; models can be saved then
+    models: Mapping[str, bytes]  # the models without weights, serialised and gzip'd, by id: `m0`, and `m0.optimized` where it was profiled
+    notes: tuple[str, ...]  # sentences about what is not in it, and why
+    licence: str  # notice that a page must carry that embeds the frame; empty without one
 
 
 def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding:

@@ -39,21 +39,13 @@ class UnexpectedFilesError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """What a page needs of Netron.
+    """What a page needs of Netron."""
 
-    Attributes:
-        version: Version of the installed package; `unknown` without metadata.
-        modules: Bodies of functions of `need` and `later` that return what a module exports, by the module's name.
-        styles: Style sheets.
-        body: Markup that the modules expect to find.
-        operators: What Netron knows about operators of ONNX, each version of each.
-    """
-
-    version: str
-    modules: dict[str, str]
-    styles: tuple[str, ...]
-    body: str
-    operators: tuple[dict[str, Any], ...]
+    version: str  # version of the installed package; `unknown` without metadata
+    modules: dict[str, str]  # bodies of functions of `need` and `later` that return what a module exports, by the module's name
+    styles: tuple[str, ...]  # style sheets
+    body: str  # markup that the modules expect to find
+    operators: tuple[dict[str, Any], ...]  # what Netron knows about operators of ONNX, each version of each
 
     @property
     def tested(self) -> bool:
