@@ -1,7 +1,9 @@
-"""`ortlens bench`: a model or function of the user's, eager, through Inductor, through ONNX Runtime and exported, in turns."""
+"""`ortlens bench` measures a model or function in several ways, in turns; `ortlens tune` finds the options that make it faster here."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    import pandas as pd
+
+    from ortlens.backend.options import OrtBackendOptions
     from ortlens.cli.commands import Commands
     from ortlens.trace.records import Capture, RunVariant
 
-_TEXT = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
-_EXAMPLES = """
+
+_BENCH = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
+_BENCH_EXAMPLES = """
     ortlens bench mymodels:net --input f32[32,256] -o bench.ortlens  # every way, and the capture
     ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
 """
@@ -30,9 +36,9 @@ _SECONDS = 10.0
 _HEADS = ("way", "time per call", "of eager", "99 % interval", "first call", "difference", "")
 
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = command_in(commands, "bench", _TEXT, _bench, examples=_EXAMPLES)
+def add_bench(commands: Commands) -> None:
+    """Add `bench` to the parser."""
+    command = command_in(commands, "bench", _BENCH, _bench, examples=_BENCH_EXAMPLES)
     add_target(command)
     command.add_argument(
         "--ways",
@@ -104,3 +110,41 @@ def _cells(row: RunVariant) -> tuple[str, ...]:
         "" if reference or row.max_abs is None else "other shapes or NaN" if math.isinf(row.max_abs) else f"{row.max_abs:.1e}",
         "" if reference else row.verdict,
     )
+
+
+_TUNE = "Try the options that may make your model faster, in turns, and list what was measured."
+_TUNE_EXAMPLES = """
+    ortlens tune mymodels:net --input f32[32,256] --budget 60
+"""
+_BUDGET_S = 60.0
+
+
+def add_tune(commands: Commands) -> None:
+    """Add `tune` to the parser."""
+    command = command_in(commands, "tune", _TUNE, _tune, examples=_TUNE_EXAMPLES)
+    add_target(command)
+    command.add_argument("--budget", metavar="S", type=SECONDS, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")
+    add_backend_options(command)
+    command.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_quiet(command)
+
+
+def _tune(options: argparse.Namespace) -> None:
+    given = options_from_pairs(options.option)
+    with target_and_inputs(options) as (target, args, kwargs):
+        from ortlens.studies.tune import tune
+
+        chosen, table = tune(target, options=given or None, budget_s=options.budget)(*args, **kwargs)
+    if options.json:
+        print_json(json.loads(table.to_json(orient="records")))
+    else:
+        print_text(_trials_text(chosen, table))
+
+
+def _trials_text(chosen: OrtBackendOptions, table: pd.DataFrame) -> str:
+    columns = ["option", "value", "ratio", "spread", "verified", "chosen", "note"]
+    kept = table[table.chosen & (table.option != "all")]
+    changed = ", ".join(f"{row.option}: {row.value}" for row in kept.itertuples())
+    unset = [field.name for field in dataclasses.fields(chosen) if getattr(chosen, field.name) != field.default]
+    said = f"Keep {changed}." if changed else f"Nothing was faster outside the noise; keep {', '.join(unset) or 'the defaults'}."
+    return f"{table[columns].to_string(index=False, na_rep='', float_format='{:.2f}'.format)}\n\n{said}"

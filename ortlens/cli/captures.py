@@ -130,8 +130,7 @@ def _default_output(capture: Path) -> Path:
 
 def add_export(commands: Commands) -> None:
     """Add `export` to the parser."""
-    from ortlens.trace.schema import TABLES
-    from ortlens.views.exporting import FORMATS
+    from ortlens.trace.schema import FORMATS, TABLES
 
     command = command_in(commands, "export", _EXPORT, _export, examples=_EXPORT_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)

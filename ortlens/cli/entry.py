@@ -9,8 +9,8 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
-from ortlens.cli import bench, captures, check, completion, explain, first_steps, run, survey, tune, watch
-from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Parser, near_hint
+from ortlens.cli import bench, captures, check, explain, first_steps, run, survey
+from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Parser, add_completion, near_hint
 from ortlens.cli.printing import print_error, quietly
 from ortlens.errors import OrtLensError, UsageError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _COMMANDS = (
     first_steps.add_demo,
-    run.add,
-    watch.add,
+    run.add_run,
+    run.add_watch,
     explain.add,
     captures.add_show,
     captures.add_report,
@@ -28,11 +28,11 @@ _COMMANDS = (
     captures.add_merge,
     captures.add_compare,
     check.add,
-    bench.add,
-    tune.add,
+    bench.add_bench,
+    bench.add_tune,
     survey.add,
     first_steps.add_doctor,
-    completion.add,
+    add_completion,
 )
 """The commands, in the order of the help; each adds itself to the parser."""
 

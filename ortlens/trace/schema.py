@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
+FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")
+"""Forms in which a capture is exported; the first three hold tables."""
+
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 
 _DTYPES: Mapping[tuple[str, bool], str] = {

@@ -13,7 +13,7 @@ from ortlens._files import temp_sibling, write_file
 from ortlens._optional import require
 from ortlens.analysis.index import partitions_by_id
 from ortlens.errors import UsageError
-from ortlens.trace.schema import TABLES, frame_from_records, table_by_name
+from ortlens.trace.schema import FORMATS, TABLES, frame_from_records, table_by_name
 from ortlens.views.table import csv_from_rows, records_of, rows_of
 from ortlens.views.trace_events import trace_from_capture
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Kernel
     from ortlens.trace.schema import Column, Table
 
-FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")
 _OF_TABLES = FORMATS[:3]
 _MODEL = re.compile(r"models/[\w.-]*\w\.onnx", re.ASCII)
 
