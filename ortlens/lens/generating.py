@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens.analysis.ledger import StepReading
+from ortlens.backend.runtime.ab_timing import waiting_for
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -53,12 +54,14 @@ class Generating:
             return self._generate(*args, **kwargs)
 
     def _clocked(self, forward: Callable[..., Any], *, is_encoder: bool) -> Callable[..., Any]:
-        clock, note = time.perf_counter_ns, self.readings.append
+        clock, note, wait = time.perf_counter_ns, self.readings.append, waiting_for(self._generate.__self__)  # type: ignore[attr-defined]  # as above
 
         @functools.wraps(forward)  # generate reads the signature
         def through(*args: Any, **kwargs: Any) -> Any:
+            wait()
             started = clock()
             result = forward(*args, **kwargs)
+            wait()
             note(StepReading(is_encoder, started, clock(), *_rows_and_positions(args, kwargs)))
             return result
 

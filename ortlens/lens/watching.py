@@ -6,6 +6,7 @@ The compiled code stays as it is: only the attribute `run`, which every call loo
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice
+    from ortlens.trace.recorder import Recorder
 
 
 PartitionRun: TypeAlias = Callable[..., tuple[Any, ...]]
@@ -178,3 +180,18 @@ UNRECORDED = RunnerCallbacks(session_made=lambda *_: _private_log())
 
 def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
     raise error
+
+
+@contextlib.contextmanager
+def uncounted_eager(recorder: Recorder) -> Iterator[None]:
+    """Restore the counts and times of nodes that PyTorch runs: calls of the lens's own count neither there nor in sessions.
+
+    Those of graphs that are compiled meanwhile begin at 0.
+    """
+    before = {log: (log.calls[:], log.total_ns[:]) for log in recorder.logs()[1].values()}
+    try:
+        yield
+    finally:
+        for log in recorder.logs()[1].values():
+            nothing = array("q", bytes(8 * len(log.nodes)))
+            log.calls[:], log.total_ns[:] = before.get(log, (nothing, nothing))

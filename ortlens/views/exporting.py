@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ortlens._files import temp_sibling, write_file
@@ -18,7 +19,7 @@ from ortlens.views.table import csv_from_rows, records_of, rows_of
 from ortlens.views.trace_events import trace_from_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ortlens.trace.records import Capture, Kernel
@@ -41,43 +42,28 @@ def exported(capture: Capture, folder: Path, form: str, *, tables: Sequence[str]
         raise UsageError(f"there is no format {form!r}; the formats are: {', '.join(FORMATS)}")
     if tables and form not in _OF_TABLES:
         raise UsageError(f"the format {form} contains no tables; leave out which, or choose one of {', '.join(_OF_TABLES)}")
-    names = _names(capture, form, tables)
-    _refuse_to_replace(folder, names, replace=replace)
-    _write(folder, _files(capture, form, tables))
-    return [folder / name for name in names]
+    files = _files(capture, form, tables)
+    _refuse_to_replace(folder, list(files), replace=replace)
+    _write(folder, files)
+    return [folder / name for name in files]
 
 
-def _names(capture: Capture, form: str, tables: Sequence[str]) -> list[str]:
+def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Callable[[], bytes]]:
+    """Map the names of the files to what makes each; models have names that stay inside a folder, and the store refuses worse ones too."""
     if form == "trace":
-        return ["trace.json"]
+        return {"trace.json": lambda: json.dumps(trace_from_capture(capture), allow_nan=False).encode()}
+    models = {name: partial(bytes, data) for name, data in capture.attachments.items() if _MODEL.fullmatch(name)}
     if form == "model-explorer":
-        data = list(node_data_from_capture(capture))
+        data = {name: partial(_json, found) for name, found in node_data_from_capture(capture).items()}
         if not data:
             raise UsageError("nothing was profiled or verified: lens.profile(...) gives times to the nodes, lens.verify(...) differences")
-        return [*data, *_models(capture)]
-    return [*(f"{table_by_name(name).name}.{form}" for name in _chosen(tables)), *(() if tables else _models(capture))]
+        return {**data, **models}
+    chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or TABLES}
+    return {**chosen, **({} if tables else models)}
 
 
-def _chosen(tables: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(tables or TABLES))
-
-
-def _models(capture: Capture) -> list[str]:
-    """List the models whose names stay inside a folder and say what they are; the store refuses worse ones too."""
-    return [name for name in capture.attachments if _MODEL.fullmatch(name)]
-
-
-def _files(capture: Capture, form: str, tables: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    if form == "trace":
-        yield "trace.json", json.dumps(trace_from_capture(capture), allow_nan=False).encode()
-        return
-    if form == "model-explorer":
-        for name, data in node_data_from_capture(capture).items():
-            yield name, json.dumps(data, indent=1, allow_nan=False).encode()
-    else:
-        yield from ((f"{name}.{form}", _table(capture, name, form)) for name in _chosen(tables))
-    if not tables:
-        yield from ((name, capture.attachments[name]) for name in _models(capture))
+def _json(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, indent=1, allow_nan=False).encode()
 
 
 def _table(capture: Capture, name: str, form: str) -> bytes:
@@ -100,14 +86,14 @@ def _refuse_to_replace(folder: Path, names: Sequence[str], *, replace: bool) -> 
         raise UsageError(f"{folder / there[0]}{more} would be replaced; use --force (in Python replace=True), or choose another folder")
 
 
-def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
+def _write(folder: Path, files: Mapping[str, Callable[[], bytes]]) -> None:
     """Write all files, first to a folder of their own in there, so that a full disk leaves what was there before."""
     is_new = not folder.exists()
     made = temp_sibling(folder / "_")
     try:
-        for name, data in files:
+        for name, make in files.items():
             (made / name).parent.mkdir(parents=True, exist_ok=True)
-            write_file(made / name, data)
+            write_file(made / name, make())
         ready = {path: folder / path.relative_to(made) for path in made.rglob("*") if path.is_file()}
         for target in ready.values():
             target.parent.mkdir(exist_ok=True)

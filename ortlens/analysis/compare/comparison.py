@@ -117,14 +117,9 @@ def _row(before: Node | None, after: Node | None, match: Match | None) -> Aligne
     node = after or before
     if node is None:
         raise ValueError("an operator of neither capture")
-    return AlignedOperator(
-        target=node.target,
-        module=node.module,
-        match=match,
-        before_graph=None if before is None else before.graph_id,
-        before_node=None if before is None else before.node,
-        before_partition=None if before is None else before.partition_id,
-        after_graph=None if after is None else after.graph_id,
-        after_node=None if after is None else after.node,
-        after_partition=None if after is None else after.partition_id,
-    )
+    places = {
+        f"{side}_{name}": None if item is None else getattr(item, field)
+        for side, item in (("before", before), ("after", after))
+        for name, field in (("graph", "graph_id"), ("node", "node"), ("partition", "partition_id"))
+    }
+    return AlignedOperator(target=node.target, module=node.module, match=match, **places)

@@ -126,29 +126,24 @@ def _paired_operators(left: list[Operator], right: list[Operator]) -> tuple[tupl
     return tuple(pairs), tuple(left[index].node for index in free_left), tuple(right[index].node for index in free_right)
 
 
-def _exact(item: Operator) -> Hashable:
-    node = item.node
-    return (item.backward, node.module, node.target, item.shape_of_inputs, node.dtype, node.shape, node.source)
-
-
-def _structure(item: Operator) -> Hashable:
-    return (item.backward, item.node.module, item.node.target, item.shape_of_inputs[1])
-
-
-def _module(item: Operator) -> Hashable:
-    return (item.backward, item.node.module, item.node.target)
-
-
-def _renamed(item: Operator) -> Hashable:
-    return (item.backward, item.shape_of_inputs[-1], item.node.dtype)
-
-
 _KEYS: tuple[tuple[Match, Callable[[Operator], Hashable]], ...] = (
-    ("exact", _exact),
-    ("structure", _structure),
-    ("renamed", _renamed),
-    ("module", _module),
+    (
+        "exact",
+        lambda item: (
+            item.backward,
+            item.node.module,
+            item.node.target,
+            item.shape_of_inputs,
+            item.node.dtype,
+            item.node.shape,
+            item.node.source,
+        ),
+    ),
+    ("structure", lambda item: (item.backward, item.node.module, item.node.target, item.shape_of_inputs[1])),
+    ("renamed", lambda item: (item.backward, item.shape_of_inputs[-1], item.node.dtype)),
+    ("module", lambda item: (item.backward, item.node.module, item.node.target)),
 )
+"""What operators are recognised by, the surest first."""
 
 
 def _by_overlap(shared: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -182,9 +177,10 @@ def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) ->
     pairs: dict[str, str] = {}
     for first, second in partitions.items():
         left, right = _of(before.sessions, first), _of(after.sessions, second)
-        for key in (_signature, _any):
+        for same_inputs in (True, False):
             for session in left:
-                match = next((other for other in right if key(other) == key(session)), None)
+                fit = (other for other in right if not same_inputs or other.input_signature == session.input_signature)
+                match = next(fit, None)
                 if session.session_id not in pairs and match is not None:
                     pairs[session.session_id] = match.session_id
                     right.remove(match)
@@ -193,11 +189,3 @@ def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) ->
 
 def _of(sessions: Iterable[Session], partition_id: str) -> list[Session]:
     return [session for session in sessions if session.partition_id == partition_id]
-
-
-def _signature(session: Session) -> str:
-    return session.input_signature
-
-
-def _any(_session: Session) -> str:
-    return ""

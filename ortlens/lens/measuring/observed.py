@@ -13,13 +13,12 @@ import torch
 from ortlens.lens.watching import around_calls, around_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.recording.reporter import Identity
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.threads import ThreadChoice
-    from ortlens.trace.recorder import Recorder
 
 _SMALL = 1024
 
@@ -104,15 +103,3 @@ def as_entered(values: Sequence[Any]) -> tuple[Any, ...]:
 
 def _is_small_index(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() <= _SMALL
-
-
-@contextlib.contextmanager
-def uncounted_eager(recorder: Recorder) -> Iterator[None]:
-    """Restore the counts of nodes that PyTorch runs: calls of a probe count neither there nor in sessions."""
-    logs = recorder.logs()[1]
-    before = {graph_id: (log.calls[:], log.total_ns[:]) for graph_id, log in logs.items()}
-    try:
-        yield
-    finally:
-        for graph_id, (calls, total_ns) in before.items():
-            logs[graph_id].calls[:], logs[graph_id].total_ns[:] = calls, total_ns

@@ -23,7 +23,7 @@ from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import onnx
 
@@ -74,9 +74,10 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
     `real_inputs` keeps these, except those of weights; `weights` keeps weights and constants; `source` names the user's line of each
     operator in the program. Raises UsageError if the case cannot be written as plain torch code.
     """
-    module, hidden = _with_open_constants(subject.part, keep=weights)
+    module = _with_open_constants(subject.part)
+    hidden = frozenset[str]() if weights else _private_constants(module)
     inputs = _inputs(subject, module, seen, hidden)
-    made = _Model(subject, module, hidden)
+    made = _Model(subject, hidden)
     given = [item for item, _ in inputs]
     targets = [provenance.target_name(node) for node in subject.part.nodes if kind_of(node) is not NodeKind.TUPLE]
     facts = {
@@ -112,37 +113,35 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
 # ---------------------------------------------------------------------------------------------------------- the inputs
 
 
-def _with_open_constants(part: Partition, *, keep: bool) -> tuple[torch.fx.GraphModule, dict[str, torch.Tensor]]:
-    """Rewrite the program with its constants as arguments; return it and those constants that must stay private.
-
-    A constant of more than one floating-point number may be learned; then the model is made again without it.
-    """
-    module = part.module
-    graph, mapping = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
-    hidden: dict[str, torch.Tensor] = {}
-    constants: dict[str, Any] = {}
+def _with_open_constants(part: Partition, is_open: Callable[[str], bool] = lambda _name: True) -> torch.fx.GraphModule:
+    """Rewrite the program of a partition with constants as arguments: all of them, or those of such names."""
+    module, graph, mapping = part.module, torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in module.graph.nodes:
         if node.op == "placeholder":
             mapping[node] = graph.node_copy(node)
-        elif node.op == "get_attr":
-            constants[node.name] = value = getattr(module, str(node.target))
+        elif node.op == "get_attr" and is_open(node.name):
+            value = getattr(module, str(node.target))
             if not isinstance(value, torch.Tensor):
                 raise UsageError(f"{part.nodes[0].name} runs graphs of its own, which cannot be written as plain torch code")
             mapping[node] = graph.placeholder(node.name)
             mapping[node].meta = {**node.meta, "val": node.meta.get("val", value), _CONSTANT: value}
-            if value.dtype.is_floating_point and value.numel() > 1 and not keep:
-                hidden[node.name] = value
     for node in module.graph.nodes:
-        if node.op not in ("placeholder", "get_attr"):
+        if node not in mapping:
             mapping[node] = graph.node_copy(node, mapping.__getitem__)
-    return torch.fx.GraphModule(torch.nn.Module(), graph), hidden
+    return torch.fx.GraphModule(module, graph)
+
+
+def _private_constants(module: torch.fx.GraphModule) -> frozenset[str]:
+    """Name the constants that must stay private: one of more than one floating-point number may be learned."""
+    opened = {node.name: node.meta[_CONSTANT] for node in module.graph.find_nodes(op="placeholder") if _CONSTANT in node.meta}
+    return frozenset(name for name, value in opened.items() if value.dtype.is_floating_point and value.numel() > 1)
 
 
 _CONSTANT = "ortlens_constant"
 
 
 def _inputs(
-    subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: Mapping[str, torch.Tensor]
+    subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: frozenset[str]
 ) -> list[tuple[dict[str, Any], Any]]:
     """Describe each argument of the program: its entry in `spec.json`, and its value where it is known."""
     known = subject.graph.weight_inputs()
@@ -171,7 +170,7 @@ _MAX_LITERAL = 4096  # elements of a constant that are written as literals
 class _Model:
     """The ONNX model of a subject, without weights, and the configuration of its session."""
 
-    def __init__(self, subject: Subject, module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, subject: Subject, hidden: frozenset[str]) -> None:
         runner = subject.runner
         self.proto: onnx.ModelProto | None = None
         self.outputs: list[dict[str, Any]] = []
@@ -181,7 +180,7 @@ class _Model:
         if runner is not None and not hidden:
             self._take(subject, runner.model, runner.factory.permutations)
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
-            source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
+            source = _with_open_constants(subject.part, hidden.__contains__) if hidden else subject.part.module
             context = subject.graph.context
             converted = converter.onnx_from_partition(source, context.registry, "repro", upcast=context.options.upcast)
             model = optimize_model(converted.model)
@@ -201,7 +200,7 @@ class _Model:
             for name, node, order in zip(names, subject.part.outputs, orders, strict=True)
         ]
 
-    def _freeze(self, subject: Subject, hidden: Mapping[str, torch.Tensor]) -> None:
+    def _freeze(self, subject: Subject, hidden: frozenset[str]) -> None:
         """Make constants of the weights that were constants of the session, with values that are passed in memory."""
         graph, runner = subject.graph, subject.runner
         if runner is not None and runner.sessions:
@@ -209,22 +208,7 @@ class _Model:
         else:
             frozen = graph.lowered.phase == "inference" and graph.context.options.freeze_weights is not False
             names = set(subject.graph.weight_inputs()) if frozen else set[str]()
-        self.proto, self.frozen = _with_outside_values(self.proto, names | set(hidden))
-
-
-def _with_inputs_for(module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> torch.fx.GraphModule:
-    """Put public constants of the program back in place; private ones stay arguments."""
-    graph, mapping, owner = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), torch.nn.Module()
-    for node in module.graph.nodes:
-        if node.op == "placeholder" and _CONSTANT in node.meta and node.name not in hidden:
-            owner.register_buffer(node.name, node.meta[_CONSTANT])
-            mapping[node] = graph.get_attr(node.name)
-            mapping[node].meta = dict(node.meta)
-        elif node.op == "output":
-            graph.output(torch.fx.node.map_arg(node.args[0], mapping.__getitem__))
-        else:
-            mapping[node] = graph.node_copy(node, mapping.__getitem__)
-    return torch.fx.GraphModule(owner, graph)
+        self.proto, self.frozen = _with_outside_values(self.proto, names | hidden)
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:

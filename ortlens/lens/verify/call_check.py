@@ -17,7 +17,7 @@ from ortlens import _torch
 from ortlens.lens.verify.call_state import Outcome, Part, outcome_of
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.lens.verify.float64_run import Float64Run
-from ortlens.lens.verify.verdicts import Verdict, judge
+from ortlens.lens.verify.verdicts import Verdict, dtype_name, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -187,7 +187,7 @@ def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, toleran
         _judge_plain(verdict, ours.value, theirs.value, tolerances)
         return
     if ours.value.dtype is not theirs.value.dtype:
-        verdict.ok, verdict.note = False, f"{_dtype(ours)} from the compiled function, {_dtype(theirs)} from PyTorch"
+        verdict.ok, verdict.note = False, f"{dtype_name(ours.value)} from the compiled function, {dtype_name(theirs.value)} from PyTorch"
         return
     judge(verdict, ours.value, theirs.value, double, tolerances)
     for wrong in _other_differences(ours, theirs):
@@ -233,10 +233,6 @@ def _is_same_memory(ours: torch.Tensor | None, theirs: torch.Tensor) -> bool:
 def _strides(part: Part) -> list[int]:
     """Return the strides that mean something: not those of dimensions with one element."""
     return [stride for size, stride in zip(part.value.shape, part.strides, strict=True) if size > 1] if part.value.numel() else []
-
-
-def _dtype(part: Part) -> str:
-    return str(part.value.dtype).removeprefix("torch.")
 
 
 def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], object] | None:

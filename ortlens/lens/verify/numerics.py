@@ -23,7 +23,7 @@ from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.findings import RULES, finding_of_call
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.verdicts import Verdict
-from ortlens.lens.watching import wrapped
+from ortlens.lens.watching import uncounted_eager, wrapped
 from ortlens.progress import no_progress, progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.checked_partitions import Checked
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.runlog import EagerLog, RunLog
+    from ortlens.trace.runlog import RunLog
 
 _MAX_ATTEMPTS = 3
 """Most calls of the target: again if a call compiled something, which then ran unchecked."""
@@ -91,12 +91,11 @@ class Verification:
         """
         targets, others = self._targets.taking(args, kwargs)
         several = len(targets) + len(others) > 1
-        logs = self._recorder.logs()
+        logs = set(self._recorder.logs()[0])
         known = {graph.graph_id for graph in self._recorder.records(r.Graph)}
-        eager = {log: (list(log.calls), list(log.total_ns)) for log in logs[1].values()}
         values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
         with contextlib.ExitStack() as after:
-            after.callback(self._restore, eager)
+            after.enter_context(uncounted_eager(self._recorder))
             words = after.enter_context(self._budget.spent("verify", _VERIFYING, self._expected_s, self._recorder))
             self._step = after.enter_context(progress(words, values, "value", at_once=words != _VERIFYING))
             for place, target in enumerate(targets):
@@ -106,7 +105,7 @@ class Verification:
                 else:
                     self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=prefix)
         self._calls += [_no_call(f"{target.name}: result", _OTHER_ARGUMENTS, _first_line(target.function)) for target in others]
-        self._forget_calls(set(logs[0]))
+        self._forget_calls(logs)
         for graph in self._recorder.records(r.Graph):
             if graph.graph_id not in known:
                 self._recorder.amend(r.Graph, graph.graph_id, only_verified=True)
@@ -225,13 +224,6 @@ class Verification:
             others = f"{known.calls - known.compared} of {known.calls} calls of this partition were not compared: {self._budget.over}"
             return others if known.compared else ""
         return f"calls {MAX_CALLS + 1} to {known.calls} of this partition were not compared" if known.calls > MAX_CALLS else ""
-
-    def _restore(self, eager: Mapping[EagerLog, tuple[list[int], list[int]]]) -> None:
-        """Restore the counts and times of the nodes that PyTorch runs: these calls were ours, also of graphs compiled meanwhile."""
-        for log in self._recorder.logs()[1].values():
-            calls, total_ns = eager.get(log, ([0] * len(log.calls), [0] * len(log.calls)))
-            for place in range(len(calls)):
-                log.calls[place], log.total_ns[place] = calls[place], total_ns[place]
 
     def _forget_calls(self, known: Container[RunLog]) -> None:
         """Forget the calls of sessions that were made meanwhile: they are ours, not the user's."""

@@ -72,7 +72,7 @@ def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Toler
         verdict.note = next(value.reason for value in (ort, eager) if isinstance(value, Missing))
         return
     if ort.dtype is not eager.dtype:
-        verdict.note = f"not comparable: {_short(ort)} in ONNX Runtime, {_short(eager)} in PyTorch"
+        verdict.note = f"not comparable: {dtype_name(ort)} in ONNX Runtime, {dtype_name(eager)} in PyTorch"
         return
     if ort.shape != eager.shape:
         verdict.ok, verdict.note = False, f"shape {list(ort.shape)} in ONNX Runtime, {list(eager.shape)} in PyTorch"
@@ -110,7 +110,8 @@ def _as_tensor(value: Any) -> torch.Tensor | Missing:
     return Missing(f"a {type(value).__name__} is not compared")
 
 
-def _short(value: torch.Tensor) -> str:
+def dtype_name(value: torch.Tensor) -> str:
+    """Name the dtype of a tensor as a user writes it, as `float32`."""
     return str(value.dtype).removeprefix("torch.")
 
 
