@@ -60,8 +60,7 @@ def add_run(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     if not options.program:
         raise UsageError("which script? ortlens run script.py [arguments], or ortlens run -m MODULE [arguments]")
-    from ortlens.job.process import Plan, Recording, hand_down
-    from ortlens.job.script import Program
+    from ortlens.job.process import Plan, Program, Recording, hand_down
 
     program = Program(options.program[0], options.program[1:], is_module=options.is_module)
     request = _checked(options, program.name)

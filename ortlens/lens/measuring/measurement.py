@@ -22,8 +22,7 @@ from ortlens import _torch
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
-from ortlens.lens.measuring.observed import ObservedGraph, ObservedPartition, as_entered, observe
-from ortlens.lens.measuring.trials import instead, timed
+from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
 from ortlens.lens.watching import WeightChanged, around_runs, uncounted, uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.targets import CompiledTargets
+    from ortlens.lens.compilations import CompiledTargets
     from ortlens.lens.time_budget import Repeats, TimeBudget
     from ortlens.lens.watching import ShadowSession
     from ortlens.trace.recorder import Recorder

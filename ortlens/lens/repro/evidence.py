@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.lens.compilations import CompiledTargets
     from ortlens.lens.repro.case import Case
-    from ortlens.lens.targets import CompiledTargets
 
 
 _TEMPLATES = ("repro", "test_repro", "bench_repro")

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.verify.bisect import Bisection, Cause
-from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
+from ortlens.lens.verify.bisect import Bisection, Cause, finding_of_origin, finding_of_value
+from ortlens.lens.verify.compare_values import Verdict, unchecked
 from ortlens.lens.verify.inner_values import as_converted
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
-from ortlens.lens.verify.verdicts import Verdict, unchecked
 from ortlens.lens.watching import around_runs, uncounted
 from ortlens.trace.guard import lens_failed
 

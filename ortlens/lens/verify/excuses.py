@@ -18,9 +18,8 @@ from ortlens.lens.verify.lockstep import Missing, call, call_in_double, widened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.lens.verify.compare_values import Tolerance
+    from ortlens.lens.verify.compare_values import Tolerance, Verdict
     from ortlens.lens.verify.lockstep import Step
-    from ortlens.lens.verify.verdicts import Verdict
 
 
 _aten = torch.ops.aten

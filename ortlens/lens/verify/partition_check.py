@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.lens.verify.compare_values import compare
+from ortlens.lens.verify.compare_values import Verdict, compare, judge
 from ortlens.lens.verify.excuses import (
     NUMBER_ROUNDED,
     UNINITIALISED,
@@ -29,7 +29,6 @@ from ortlens.lens.verify.excuses import (
 )
 from ortlens.lens.verify.inner_values import InnerValues, is_single
 from ortlens.lens.verify.lockstep import Missing, Step, call_on_foreign, maker_of, steps
-from ortlens.lens.verify.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
