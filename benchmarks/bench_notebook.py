@@ -22,7 +22,7 @@ import nbformat
 from bench_explorer import large_capture
 from measure import Row, Table, parser_for, report, start
 
-from ortlens.views import held
+from ortlens.views import widget
 from ortlens.views.capture_view import SavedCapture
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _CELL = """async (known) => {
 def sizes(large: Path) -> list[Row]:
     """What is saved with ten outputs: of a large capture, of the real ones, of small ones that have little but the code."""
     real = sorted(_CAPTURES.glob("*.ortlens"))
-    code, loader = held.code(), held.loader().encode()
+    code, loader = widget.code(), widget.loader().encode()
     return [
         Row(name="code and style sheet, gzip, once per notebook", value=len(code) / 1e3, unit="kB", goal=_WIDGET_KB),
         Row(name="loader, gzip, in each output", value=len(gzip.compress(loader)) / 1e3, unit="kB"),

@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from ortlens.lens.explain import explain
     from ortlens.lens.freeze import freeze
     from ortlens.lens.lens import Lens, capture
+    from ortlens.lens.onnx_model.explain import watch
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
-    from ortlens.lens.onnx_model.watching import watch
     from ortlens.studies.cases import Case
     from ortlens.studies.survey import survey
     from ortlens.studies.tune import tune
     from ortlens.trace.records import Capture
-    from ortlens.views.capture_view import SavedCapture, load
-    from ortlens.views.merging import merge
+    from ortlens.views.capture_view import SavedCapture, load, merge
 
 __version__ = "0.1.0"
 
@@ -86,7 +85,7 @@ _HOMES = {
     "explain": "ortlens.lens.explain",
     "capture": "ortlens.lens.lens",
     "Lens": "ortlens.lens.lens",
-    "watch": "ortlens.lens.onnx_model.watching",
+    "watch": "ortlens.lens.onnx_model.explain",
     "OnnxLens": "ortlens.lens.onnx_model.onnx_lens",
     "survey": "ortlens.studies.survey",
     "Case": "ortlens.studies.cases",
@@ -94,7 +93,7 @@ _HOMES = {
     "freeze": "ortlens.lens.freeze",
     "load_frozen": "ortlens.backend.freeze.loader",
     "load": "ortlens.views.capture_view",
-    "merge": "ortlens.views.merging",
+    "merge": "ortlens.views.capture_view",
     "SavedCapture": "ortlens.views.capture_view",
     "Capture": "ortlens.trace.records",
     "OrtBackend": "ortlens.backend.api",

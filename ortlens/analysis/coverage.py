@@ -22,31 +22,20 @@ Verdict: TypeAlias = Literal["empty", "foreign", "no_compute", "none", "part", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How much of the current graphs runs in ONNX Runtime.
+    """How much of the current graphs runs in ONNX Runtime."""
 
-    Attributes:
-        verdict: `empty` nothing was compiled; `foreign` another backend, so nothing was partitioned; `no_compute` no
-            graph holds a compute node; `none` or `part`: how much of the compute nodes ONNX Runtime runs; `compiled`: all
-            of them, but not all code is in the graphs; `whole`: all of them, and nothing is known to run outside.
-        node_count: Compute nodes of the current graphs; 0 when none is known.
-        ort_node_count: Those that ONNX Runtime runs.
-        share: The quotient, 0 to 1; None when there is nothing to divide.
-        partition_count: ONNX models that the current graphs were cut into.
-        whole_graph_count: Current graphs that run as a single ONNX model, with nothing left in PyTorch.
-        graph_count: Current graphs whose compute nodes are known.
-        break_count: Places where PyTorch stopped tracing: what runs there is in no graph, and counts for nothing here.
-        is_cut_short: Whether a dry run ended before the function did, so that later graphs are unknown.
-    """
-
+    # `empty` nothing was compiled; `foreign` another backend, so nothing was partitioned; `no_compute` no graph holds a compute node;
+    # `none` or `part`: how much of the compute nodes ONNX Runtime runs; `compiled`: all of them, but not all code is in the graphs;
+    # `whole`: all of them, and nothing is known to run outside
     verdict: Verdict
-    node_count: int
-    ort_node_count: int
-    share: float | None
-    partition_count: int
-    whole_graph_count: int
-    graph_count: int
-    break_count: int = 0
-    is_cut_short: bool = False
+    node_count: int  # compute nodes of the current graphs; 0 when none is known
+    ort_node_count: int  # those that ONNX Runtime runs
+    share: float | None  # the quotient, 0 to 1; None when there is nothing to divide
+    partition_count: int  # ONNX models that the current graphs were cut into
+    whole_graph_count: int  # current graphs that run as a single ONNX model, with nothing left in PyTorch
+    graph_count: int  # current graphs whose compute nodes are known
+    break_count: int = 0  # places where PyTorch stopped tracing: what runs there is in no graph, and counts for nothing here
+    is_cut_short: bool = False  # whether a dry run ended before the function did, so that later graphs are unknown
 
     @property
     def is_partial_view(self) -> bool:

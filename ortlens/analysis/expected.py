@@ -28,25 +28,15 @@ _OVERHEAD_S, _PEAKS_S, _LONG_RUN_S = 0.2, 1.0, 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRun:
-    """What is known about a partition that a call of the model runs.
+    """What is known about a partition that a call of the model runs."""
 
-    Attributes:
-        run_s: One run of its session.
-        session_s: Creating a session of it.
-        convert_s: Converting it to ONNX and optimising the model.
-        node_count: Its operators.
-        value_bytes: Size of the values that they compute.
-        weight_bytes: Size of the weights that its session holds as constants.
-        entries: How often a call of the model runs it.
-    """
-
-    run_s: float
-    session_s: float
-    convert_s: float
-    node_count: int
-    value_bytes: int
-    weight_bytes: int
-    entries: float
+    run_s: float  # one run of its session
+    session_s: float  # creating a session of it
+    convert_s: float  # converting it to ONNX and optimising the model
+    node_count: int  # its operators
+    value_bytes: int  # size of the values that they compute
+    weight_bytes: int  # size of the weights that its session holds as constants
+    entries: float  # how often a call of the model runs it
 
 
 def expected_runs(capture: Capture) -> tuple[ExpectedRun, ...]:

@@ -36,40 +36,25 @@ _COUNTER = 8  # bytes of a position that a cache counts itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """What a decode step does to the cache.
+    """What a decode step does to the cache."""
 
-    Attributes:
-        taken_bytes: The caches that it changes, at the sizes that the graph was compiled for.
-        copied_bytes: Of these, what it copies into new tensors although it stays the same.
-        new_bytes: What it adds or writes anew.
-        is_growing: Whether it returns more than it takes.
-        is_recomputed: Whether nothing of it stays the same, as in the state of a recurrent model.
-        node: One of the operations that do it.
-    """
-
-    taken_bytes: int
-    copied_bytes: int
-    new_bytes: int
-    is_growing: bool
-    is_recomputed: bool
-    node: Node
+    taken_bytes: int  # the caches that it changes, at the sizes that the graph was compiled for
+    copied_bytes: int  # of these, what it copies into new tensors although it stays the same
+    new_bytes: int  # what it adds or writes anew
+    is_growing: bool  # whether it returns more than it takes
+    is_recomputed: bool  # whether nothing of it stays the same, as in the state of a recurrent model
+    node: Node  # one of the operations that do it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What is known about a generation.
+    """What is known about a generation."""
 
-    Attributes:
-        steps: What each kind of step takes, in the order encode, prefill, decode, python; empty where no call was measured.
-        entries: Entries into the graphs of each role, over all calls, and their mean time inside the graph, in ns.
-        versions: Compilations of each role.
-        cache: What a decode step does to the cache; None where it is not known.
-    """
-
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # what each kind of step takes, in the order encode, prefill, decode, python; empty where no call was measured
+    # entries into the graphs of each role, over all calls, and their mean time inside the graph, in ns
     entries: Mapping[StepRole, tuple[int, float]]
-    versions: Mapping[StepRole, int]
-    cache: Cache | None
+    versions: Mapping[StepRole, int]  # compilations of each role
+    cache: Cache | None  # what a decode step does to the cache; None where it is not known
 
 
 def steps_of(calls: Sequence[CallTrace], uncompiled: Sequence[SteppedCall]) -> tuple[Step, ...]:

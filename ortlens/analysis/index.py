@@ -30,66 +30,6 @@ def once(compute: Callable[[Capture], _T]) -> Callable[[Capture], _T]:
     return remembered
 
 
-@once
-def graphs_by_id(capture: Capture) -> dict[str, Graph]:
-    """Map graph ids to graphs."""
-    return {graph.graph_id: graph for graph in capture.graphs}
-
-
-@once
-def partitions_by_id(capture: Capture) -> dict[str, Partition]:
-    """Map partition ids to partitions."""
-    return {partition.partition_id: partition for partition in capture.partitions}
-
-
-@once
-def sessions_by_id(capture: Capture) -> dict[str, Session]:
-    """Map session ids to sessions."""
-    return {session.session_id: session for session in capture.sessions}
-
-
-@once
-def nodes_by_name(capture: Capture) -> dict[tuple[str, str], Node]:
-    """Map graph ids and names to nodes."""
-    return {(node.graph_id, node.node): node for node in capture.nodes}
-
-
-@once
-def graph_by_partition(capture: Capture) -> dict[str, str]:
-    """Map partition ids to graph ids."""
-    return {partition.partition_id: partition.graph_id for partition in capture.partitions}
-
-
-@once
-def nodes_by_graph(capture: Capture) -> dict[str, list[Node]]:
-    """Group the nodes by graph id."""
-    return _grouped(capture.nodes, lambda row: row.graph_id)
-
-
-@once
-def nodes_by_partition(capture: Capture) -> dict[str, list[Node]]:
-    """Group the nodes that ONNX Runtime runs by partition id."""
-    return _grouped(capture.nodes, lambda row: row.partition_id)
-
-
-@once
-def partitions_by_graph(capture: Capture) -> dict[str, list[Partition]]:
-    """Group the partitions by graph id; a graph without partitions is absent."""
-    return _grouped(capture.partitions, lambda row: row.graph_id)
-
-
-@once
-def sessions_by_partition(capture: Capture) -> dict[str, list[Session]]:
-    """Group the sessions by partition id, in the order in which they were made."""
-    return _grouped(capture.sessions, lambda row: row.partition_id)
-
-
-@once
-def fallbacks_by_graph(capture: Capture) -> dict[str, list[Fallback]]:
-    """Group what stays in PyTorch by graph id."""
-    return _grouped(capture.fallbacks, lambda row: row.graph_id)
-
-
 def _grouped(rows: Iterable[_T], key: Callable[[_T], str | None]) -> dict[str, list[_T]]:
     """Group rows by their key, in their order; those without one are left out."""
     found: dict[str, list[_T]] = defaultdict(list)
@@ -97,3 +37,33 @@ def _grouped(rows: Iterable[_T], key: Callable[[_T], str | None]) -> dict[str, l
         if (value := key(row)) is not None:
             found[value].append(row)
     return dict(found)
+
+
+graphs_by_id: Callable[[Capture], dict[str, Graph]] = once(lambda capture: {row.graph_id: row for row in capture.graphs})
+partitions_by_id: Callable[[Capture], dict[str, Partition]] = once(lambda capture: {row.partition_id: row for row in capture.partitions})
+sessions_by_id: Callable[[Capture], dict[str, Session]] = once(lambda capture: {row.session_id: row for row in capture.sessions})
+nodes_by_name: Callable[[Capture], dict[tuple[str, str], Node]] = once(
+    lambda capture: {(row.graph_id, row.node): row for row in capture.nodes}
+)
+graph_by_partition: Callable[[Capture], dict[str, str]] = once(
+    lambda capture: {row.partition_id: row.graph_id for row in capture.partitions}
+)
+"""Graph ids by partition id."""
+
+nodes_by_graph: Callable[[Capture], dict[str, list[Node]]] = once(lambda capture: _grouped(capture.nodes, lambda row: row.graph_id))
+nodes_by_partition: Callable[[Capture], dict[str, list[Node]]] = once(lambda capture: _grouped(capture.nodes, lambda row: row.partition_id))
+"""Only the nodes that ONNX Runtime runs."""
+
+partitions_by_graph: Callable[[Capture], dict[str, list[Partition]]] = once(
+    lambda capture: _grouped(capture.partitions, lambda row: row.graph_id)
+)
+"""A graph without partitions is absent."""
+
+sessions_by_partition: Callable[[Capture], dict[str, list[Session]]] = once(
+    lambda capture: _grouped(capture.sessions, lambda row: row.partition_id)
+)
+"""In the order in which they were made."""
+
+fallbacks_by_graph: Callable[[Capture], dict[str, list[Fallback]]] = once(
+    lambda capture: _grouped(capture.fallbacks, lambda row: row.graph_id)
+)

@@ -32,86 +32,52 @@ _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphVisit:
-    """One visit to a graph.
+    """One visit to a graph."""
 
-    Attributes:
-        graph_id: The graph.
-        entered_ns: Clock reading at its entry.
-        left_ns: Clock reading when it was left.
-    """
-
-    graph_id: str
-    entered_ns: int
-    left_ns: int
+    graph_id: str  # the graph
+    entered_ns: int  # clock reading at its entry
+    left_ns: int  # clock reading when it was left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTime:
-    """What the sessions of one graph took in one call, in ns.
+    """What the sessions of one graph took in one call, in ns."""
 
-    Attributes:
-        bind_ns: Binding.
-        run_ns: Inside ONNX Runtime, or the whole graph under another backend.
-        output_ns: Returning outputs.
-    """
-
-    bind_ns: int = 0
-    run_ns: int = 0
-    output_ns: int = 0
+    bind_ns: int = 0  # binding
+    run_ns: int = 0  # inside ONNX Runtime, or the whole graph under another backend
+    output_ns: int = 0  # returning outputs
 
 
 class StepReading(NamedTuple):
-    """One call of a model inside `generate`.
+    """One call of a model inside `generate`."""
 
-    Attributes:
-        is_encoder: Whether it is the encoder that was called.
-        started_ns: Clock reading before it.
-        ended_ns: Clock reading after it.
-        rows: Rows of the batch, beams included.
-        positions: Positions of the sequence that it computes.
-    """
-
-    is_encoder: bool
-    started_ns: int
-    ended_ns: int
-    rows: int
-    positions: int
+    is_encoder: bool  # whether it is the encoder that was called
+    started_ns: int  # clock reading before it
+    ended_ns: int  # clock reading after it
+    rows: int  # rows of the batch, beams included
+    positions: int  # positions of the sequence that it computes
 
 
 class SteppedCall(NamedTuple):
-    """One call of `generate`.
+    """One call of `generate`."""
 
-    Attributes:
-        wall_ns: Its wall time.
-        readings: The calls of the model, in order.
-    """
-
-    wall_ns: int
-    readings: tuple[StepReading, ...]
+    wall_ns: int  # its wall time
+    readings: tuple[StepReading, ...]  # the calls of the model, in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTrace:
-    """The clock readings of one call of the model.
+    """The clock readings of one call of the model."""
 
-    Attributes:
-        started_ns: Before the call.
-        ended_ns: After it.
-        visits: Visits to graphs, in order; they do not overlap.
-        sessions: Time of the sessions by graph id.
-        eager_ns: Time of the nodes that PyTorch ran by graph id.
-        heard: What Dynamo did, in order: whether it looked for compiled code or ran it, with the readings at both ends; only for
-            calls in which Dynamo was traced, which are slower than the others.
-        steps: The calls of the model, where the call is one of its `generate`.
-    """
-
-    started_ns: int
-    ended_ns: int
-    visits: tuple[GraphVisit, ...]
-    sessions: Mapping[str, SessionTime] = field(default_factory=dict)
-    eager_ns: Mapping[str, int] = field(default_factory=dict)
+    started_ns: int  # before the call
+    ended_ns: int  # after it
+    visits: tuple[GraphVisit, ...]  # visits to graphs, in order; they do not overlap
+    sessions: Mapping[str, SessionTime] = field(default_factory=dict)  # time of the sessions by graph id
+    eager_ns: Mapping[str, int] = field(default_factory=dict)  # time of the nodes that PyTorch ran by graph id
+    # what Dynamo did, in order: whether it looked for compiled code or ran it, with the readings at both ends; only for calls in which
+    # Dynamo was traced, which are slower than the others
     heard: tuple[tuple[bool, int, int], ...] = ()
-    steps: tuple[StepReading, ...] = ()
+    steps: tuple[StepReading, ...] = ()  # the calls of the model, where the call is one of its `generate`
 
     @property
     def wall_ns(self) -> int:
@@ -121,70 +87,47 @@ class CallTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What is known about the time outside the graphs.
+    """What is known about the time outside the graphs."""
 
-    Attributes:
-        lookup_ns: Dynamo's time before a visit, guards included, by graph id; see `lookups_ahead`.
-        last_lookup_ns: Dynamo's look-ups after the last graph of a call.
-        break_ahead: The break before a graph, by graph id; a graph at the start of a frame has none.
-        last_break: The break after which no graph follows, when there is exactly one.
-        has_python_before: Whether user code runs before the first graph, as that of `generate` does.
-        is_whole_model: Whether the graphs are all that a model does inside `generate`: what is left of its calls is entering them.
-        has_python_after: Whether user code runs after the last graph, as it does after such a break.
-        unclocked: Graphs with nodes that PyTorch runs without a clock of their own; the time that their sessions leave counts as theirs.
-        partitions: How many partitions a visit runs, by graph id; a graph without any is absent.
-    """
-
+    # Dynamo's time before a visit, guards included, by graph id; see `lookups_ahead`
     lookup_ns: Mapping[str, float] = field(default_factory=dict)
-    last_lookup_ns: float = 0.0
+    last_lookup_ns: float = 0.0  # Dynamo's look-ups after the last graph of a call
+    # the break before a graph, by graph id; a graph at the start of a frame has none
     break_ahead: Mapping[str, str] = field(default_factory=dict)
-    last_break: str | None = None
-    has_python_before: bool = False
+    last_break: str | None = None  # the break after which no graph follows, when there is exactly one
+    has_python_before: bool = False  # whether user code runs before the first graph, as that of `generate` does
+    # whether the graphs are all that a model does inside `generate`: what is left of its calls is entering them
     is_whole_model: bool = False
-    has_python_after: bool = False
+    has_python_after: bool = False  # whether user code runs after the last graph, as it does after such a break
+    # graphs with nodes that PyTorch runs without a clock of their own; the time that their sessions leave counts as theirs
     unclocked: Collection[str] = ()
+    # how many partitions a visit runs, by graph id; a graph without any is absent
     partitions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where the wall time of a call went.
+    """Where the wall time of a call went."""
 
-    Attributes:
-        parts: One row per graph that was entered and part, residual included; empty when no graph was.
-        break_ns: What each break costs per call, by break id: the time from leaving the graph before it to entering the
-            graph after it.
-        overhead_ns: The part of it that is Dynamo's, by break id: looking up compiled code, guards, gathering inputs. The rest is the
-            program's own code, which stays when the break goes.
-        entering_ns: Besides, what entering the graphs behind each break takes, by break id.
-        calls: Calls that were averaged.
-    """
-
-    parts: tuple[LedgerPart, ...]
+    parts: tuple[LedgerPart, ...]  # one row per graph that was entered and part, residual included; empty when no graph was
+    # what each break costs per call, by break id: the time from leaving the graph before it to entering the graph after it
     break_ns: Mapping[str, int]
-    calls: int
+    calls: int  # calls that were averaged
+    # the part of it that is Dynamo's, by break id: looking up compiled code, guards, gathering inputs. The rest is the program's own code,
+    # which stays when the break goes
     overhead_ns: Mapping[str, int] = field(default_factory=dict)
-    entering_ns: Mapping[str, int] = field(default_factory=dict)
+    entering_ns: Mapping[str, int] = field(default_factory=dict)  # besides, what entering the graphs behind each break takes, by break id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTotals:
-    """The ledger of a whole model: sums over its graphs.
+    """The ledger of a whole model: sums over its graphs."""
 
-    Attributes:
-        ns: Time per call by part; parts that were not measured are absent.
-        share: The same as shares of the sum.
-        total_ns: The sum; the wall time of a call when measured.
-        is_measured: True for measured calls; False when only the logs of sessions and nodes are known, without what lies
-            around them.
-        graph_ids: The graphs.
-    """
-
-    ns: Mapping[LedgerPartName, int]
-    share: Mapping[LedgerPartName, float]
-    total_ns: int
-    is_measured: bool
-    graph_ids: tuple[str, ...] = ()
+    ns: Mapping[LedgerPartName, int]  # time per call by part; parts that were not measured are absent
+    share: Mapping[LedgerPartName, float]  # the same as shares of the sum
+    total_ns: int  # the sum; the wall time of a call when measured
+    is_measured: bool  # true for measured calls; False when only the logs of sessions and nodes are known, without what lies around them
+    graph_ids: tuple[str, ...] = ()  # the graphs
 
 
 def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledger:

@@ -19,67 +19,39 @@ LEFT_OUT = "not compared: the time of"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallNumbers:
-    """The verdict on a call as a whole: its results, what it wrote, its gradients.
+    """The verdict on a call as a whole: its results, what it wrote, its gradients."""
 
-    Attributes:
-        right: Parts that match PyTorch.
-        wrong: Parts that differ.
-        unchecked: Parts without a verdict.
-        note: Why the first of these has none.
-        undecided: The largest absolute difference in parts that were compared without a verdict; 0 without one.
-    """
-
-    right: int
-    wrong: tuple[Numeric, ...]
-    unchecked: int
-    note: str
-    undecided: float = 0.0
+    right: int  # parts that match PyTorch
+    wrong: tuple[Numeric, ...]  # parts that differ
+    unchecked: int  # parts without a verdict
+    note: str  # why the first of these has none
+    undecided: float = 0.0  # the largest absolute difference in parts that were compared without a verdict; 0 without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Farthest:
-    """The compared value that is farthest from PyTorch's, for its tolerance.
+    """The compared value that is farthest from PyTorch's, for its tolerance."""
 
-    Attributes:
-        max_abs: Its largest absolute difference.
-        max_rel: The same relative to the size of the value; None where that is not known.
-        tolerances: How many tolerances that is; None where they are not known.
-    """
-
-    max_abs: float
-    max_rel: float | None
-    tolerances: float | None
+    max_abs: float  # its largest absolute difference
+    max_rel: float | None  # the same relative to the size of the value; None where that is not known
+    tolerances: float | None  # how many tolerances that is; None where they are not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericsSummary:
-    """The verdict on the numbers of a capture.
+    """The verdict on the numbers of a capture."""
 
-    Attributes:
-        right: Values inside partitions that were compared and are right.
-        wrong: Values inside partitions that were compared and are wrong.
-        unchecked: Reasons why values were not compared, and how many, the most frequent first.
-        first: The first of them that is wrong, in the order of the graph; None when none is.
-        origins: Values that are the first to hold NaN or infinities.
-        per_op: Whether operators were compared one by one, each on PyTorch's inputs.
-        partitions: Partitions that the values are from.
-        eager_nodes: Nodes that PyTorch runs, which need no comparison.
-        call: The verdict on the call as a whole; None when it was not compared.
-        left_out: Values that were not compared, or not in all calls, because the time of `verify` was over.
-        farthest: What differs most; None where everything is equal, or nothing finite was compared.
-    """
-
-    right: int
-    wrong: int
-    unchecked: tuple[tuple[str, int], ...]
-    first: Numeric | None
-    origins: tuple[Numeric, ...]
-    per_op: bool
-    partitions: int
-    eager_nodes: int
-    call: CallNumbers | None = None
-    left_out: int = 0
-    farthest: Farthest | None = None
+    right: int  # values inside partitions that were compared and are right
+    wrong: int  # values inside partitions that were compared and are wrong
+    unchecked: tuple[tuple[str, int], ...]  # reasons why values were not compared, and how many, the most frequent first
+    first: Numeric | None  # the first of them that is wrong, in the order of the graph; None when none is
+    origins: tuple[Numeric, ...]  # values that are the first to hold NaN or infinities
+    per_op: bool  # whether operators were compared one by one, each on PyTorch's inputs
+    partitions: int  # partitions that the values are from
+    eager_nodes: int  # nodes that PyTorch runs, which need no comparison
+    call: CallNumbers | None = None  # the verdict on the call as a whole; None when it was not compared
+    left_out: int = 0  # values that were not compared, or not in all calls, because the time of `verify` was over
+    farthest: Farthest | None = None  # what differs most; None where everything is equal, or nothing finite was compared
 
     @property
     def compared(self) -> int:

@@ -21,21 +21,13 @@ PHASES = ("dynamo", "aot", "partition", "convert", "optimize", "session")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphTime:
-    """Time of one graph over all its calls.
+    """Time of one graph over all its calls."""
 
-    Attributes:
-        graph_id: The graph.
-        calls: How often it was called; 0 when no call was seen.
-        ort_ns: Time of its sessions, bind to output, as if each call had taken the median of its session.
-        eager_ns: Time of the nodes that PyTorch ran: sums, since only these are recorded.
-        foreign_ns: Time of the whole graph under another backend, as if each call had taken the median of those that are kept.
-    """
-
-    graph_id: str
-    calls: int
-    ort_ns: int
-    eager_ns: int
-    foreign_ns: int
+    graph_id: str  # the graph
+    calls: int  # how often it was called; 0 when no call was seen
+    ort_ns: int  # time of its sessions, bind to output, as if each call had taken the median of its session
+    eager_ns: int  # time of the nodes that PyTorch ran: sums, since only these are recorded
+    foreign_ns: int  # time of the whole graph under another backend, as if each call had taken the median of those that are kept
 
     @property
     def total_ns(self) -> int:
@@ -45,51 +37,31 @@ class GraphTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCost:
-    """One session and its share of all session time.
+    """One session and its share of all session time."""
 
-    Attributes:
-        session: The record.
-        graph_id: Graph that it belongs to; None when its partition is gone.
-        share: Share of the time of all sessions, 0 to 1; 0 when no time was spent.
-    """
-
-    session: Session
-    graph_id: str | None
-    share: float
+    session: Session  # the record
+    graph_id: str | None  # graph that it belongs to; None when its partition is gone
+    share: float  # share of the time of all sessions, 0 to 1; 0 when no time was spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseTime:
-    """Time of one phase of the compilation, over every graph and recompile.
+    """Time of one phase of the compilation, over every graph and recompile."""
 
-    Attributes:
-        phase: One of `PHASES`, or `other` for what compiling took beyond them.
-        total_ns: Nanoseconds.
-    """
-
-    phase: str
-    total_ns: int
+    phase: str  # one of `PHASES`, or `other` for what compiling took beyond them
+    total_ns: int  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTime:
-    """What one call costs.
+    """What one call costs."""
 
-    Attributes:
-        calls: Calls of one compiled function; 0 when no call was seen.
-        function: Its name.
-        ort_ns: ONNX Runtime's time per call, all its graphs together: medians of its sessions.
-        eager_ns: Time per call of the nodes that PyTorch runs: the mean, since only sums are recorded.
-        foreign_ns: Time per call in the graphs of another backend, a median.
-        graph_ids: The graphs that its calls led to.
-    """
-
-    calls: int
-    function: str | None
-    ort_ns: int
-    eager_ns: int
-    foreign_ns: int
-    graph_ids: tuple[str, ...] = ()
+    calls: int  # calls of one compiled function; 0 when no call was seen
+    function: str | None  # its name
+    ort_ns: int  # ONNX Runtime's time per call, all its graphs together: medians of its sessions
+    eager_ns: int  # time per call of the nodes that PyTorch runs: the mean, since only sums are recorded
+    foreign_ns: int  # time per call in the graphs of another backend, a median
+    graph_ids: tuple[str, ...] = ()  # the graphs that its calls led to
 
     @property
     def total_ns(self) -> int:

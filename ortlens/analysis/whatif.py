@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import statistics
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortlens.analysis.boundaries import boundary_cost, runs_by_graph
+import numpy as np
+
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.lanes import partition_counts
 from ortlens.analysis.recut import RecordedGraph, partitions_of, recorded_graphs
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
@@ -26,8 +27,9 @@ from ortlens.trace.records import column
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ortlens.analysis.recut import CutPartition
+    from ortlens.analysis.recut import CutPartition, RecordedGraph
     from ortlens.trace.records import Capture, Fallback, ReasonCode
+
 
 _MAX_PAIRS = 60
 _MAX_NAMES = 20  # in an error message
@@ -290,3 +292,105 @@ def _totals(graph: RecordedGraph, ops: frozenset[str]) -> _Totals:
 def _rank(row: Candidate) -> tuple[object, ...]:
     known = row.saved_ns is not None
     return (-(row.saved_ns or 0) if known else 0, -row.partitions_saved, -row.bytes_saved, -row.coverage_gained, len(row.ops), row.ops)
+
+
+class Cost(NamedTuple):
+    """What a boundary costs, fitted to the recorded calls."""
+
+    call_ns: float  # per session call: binding and outputs
+    byte_ns: float  # per byte over the boundary
+    basis: str  # how the two were obtained, in words
+
+
+def boundary_cost(capture: Capture) -> Cost | None:
+    """Estimate what a session call costs beside the run, and per byte over its boundary; None when no call was recorded.
+
+    Fits a line through the sessions (bytes over the boundary, median of binding and outputs), by least squares and with no negative slope.
+    """
+    points = _boundary_points(capture)
+    if not points:
+        return None
+    sizes, times = [size for size, _ in points], [ns for _, ns in points]
+    calls = f"median bind_ns + output_ns of {len(points)} session{'' if len(points) == 1 else 's'}"
+    if len(set(sizes)) > 1:
+        slope, intercept = statistics.linear_regression(sizes, times)
+        if slope > 0 and intercept >= 0:
+            return Cost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
+    mean = statistics.fmean(times)
+    return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
+
+
+def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
+    """Compute the median run of each graph's sessions inside ONNX Runtime, in ns, the shortest first; graphs without runs are absent."""
+    times: dict[tuple[str, str], list[int]] = {}
+    for run in capture.runs:
+        if run.session_id is not None and run.graph_id is not None:
+            times.setdefault((run.graph_id, run.session_id), []).append(run.run_ns)
+    found: dict[str, list[float]] = {}
+    for (graph_id, _), ns in times.items():
+        found.setdefault(graph_id, []).append(statistics.median(ns))
+    return {graph_id: sorted(medians) for graph_id, medians in found.items()}
+
+
+def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
+    moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
+    partition = {session.session_id: session.partition_id for session in capture.sessions}
+    times: dict[str, list[int]] = {}
+    for run in capture.runs:
+        if run.session_id is not None and partition.get(run.session_id) in moved:
+            times.setdefault(run.session_id, []).append(run.bind_ns + run.output_ns)
+    return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]
+
+
+_MOST_LANES = 1024  # a level of two bytes for each of 10,000 nodes makes 20 MB
+
+
+def partition_counts(graph: RecordedGraph, lanes: Sequence[frozenset[str]], *, otherwise: int) -> list[int]:
+    """Count the partitions that a graph would have with each set of supported operators.
+
+    `otherwise` is the answer for an empty set. Partitions that `min_partition_nodes` would give back are counted.
+    """
+    asked = list({lane for lane in lanes if lane})
+    counts = {frozenset[str](): otherwise}
+    for start in range(0, len(asked), _MOST_LANES):
+        chunk = asked[start : start + _MOST_LANES]
+        counts.update(zip(chunk, _counts(graph, chunk), strict=True))
+    return [counts[lane] for lane in lanes]
+
+
+def _counts(graph: RecordedGraph, lanes: Sequence[frozenset[str]]) -> list[int]:
+    support = {op: np.array([op in lane for lane in lanes]) for op in frozenset[str]().union(*lanes)}
+    inside: list[Any] = [  # one truth for all lanes, or one per lane
+        False if roams else True if takes else support.get(record.target, False)
+        for record, takes, roams in zip(graph.records, graph.supported, graph.dag.roaming, strict=True)
+    ]
+    return [int(count) for count in _longest(graph, inside, np.zeros(len(lanes), dtype=np.int16))]
+
+
+def _longest(graph: RecordedGraph, inside: Sequence[Any], zero: Any) -> Any:  # noqa: ANN401 - numpy arrays, one entry per lane
+    """Count the runs of supported nodes on the longest path: the recurrence of `cut.earliest_levels`, with a lane per set."""
+    levels: list[Any] = []  # by place; what a supported reader starts from
+    closed: list[Any] = []  # what a reader that is not supported starts from: the run before it has ended
+    floor: Any = zero
+    ordered, peak, most = floor, floor, floor
+    for place, sources in enumerate(graph.dag.sources):
+        here, writes = inside[place], graph.dag.writes[place]
+        joined = floor if here is False else _highest(np.maximum(floor, peak) if writes else floor, levels, sources)
+        apart = floor if here is True else _highest(np.maximum(floor, most) if writes else floor, closed, sources)
+        own = joined if here is True else apart if here is False else np.where(here, joined, apart)
+        if graph.ordered[place]:
+            kept = np.maximum(own, ordered)
+            own, ordered = np.where(here, own, kept), np.where(here, ordered, kept)
+        floor = own if writes else floor
+        levels.append(own)
+        closed.append(own if here is False else own + here)
+        peak = own if peak is own else np.maximum(peak, own)
+        most = np.maximum(most, closed[-1])
+    return most
+
+
+def _highest(first: Any, found: list[Any], sources: Sequence[int]) -> Any:  # noqa: ANN401 - numpy arrays, one entry per lane
+    for source in sources:
+        other = found[source]
+        first = other if first is other else np.maximum(first, other)
+    return first

@@ -1,4 +1,4 @@
-"""The command line: `entry` parses and turns errors into exit codes; each command is a file of its own."""
+"""The command line: `entry` parses and turns errors into exit codes; commands that belong together share a file."""
 
 from __future__ import annotations
 

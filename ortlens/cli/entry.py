@@ -9,8 +9,8 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
-from ortlens.cli import bench, captures, check, completion, explain, first_steps, run, survey, tune, watch
-from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Parser, near_hint
+from ortlens.cli import captures, explain, run, studies
+from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Parser, add_completion, near_hint
 from ortlens.cli.printing import print_error, quietly
 from ortlens.errors import OrtLensError, UsageError
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS = (
-    first_steps.add_demo,
-    run.add,
-    watch.add,
-    explain.add,
+    explain.add_demo,
+    run.add_run,
+    run.add_watch,
+    explain.add_explain,
     captures.add_show,
     captures.add_report,
     captures.add_export,
     captures.add_merge,
     captures.add_compare,
-    check.add,
-    bench.add,
-    tune.add,
-    survey.add,
-    first_steps.add_doctor,
-    completion.add,
+    captures.add_check,
+    studies.add_bench,
+    studies.add_tune,
+    studies.add_survey,
+    explain.add_doctor,
+    add_completion,
 )
 """The commands, in the order of the help; each adds itself to the parser."""
 

@@ -1,15 +1,20 @@
-"""`ortlens run`: an unmodified script or module, with every `torch.compile` in it recorded."""
+"""`ortlens run` records every `torch.compile` of an unmodified script or module; `ortlens watch` follows the journal of such a process."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import sys
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortlens._process import is_running, resident_bytes
 from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.printing import print_note, print_summary
-from ortlens.errors import UsageError
+from ortlens.cli.printing import print_note, print_summary, print_text
+from ortlens.errors import CaptureError, UsageError
 from ortlens.job.request import add_backend_options, add_outputs, request_from_options
 from ortlens.job.work import OWN_NAMES
 
@@ -17,9 +22,12 @@ if TYPE_CHECKING:
     from ortlens.cli.commands import Commands
     from ortlens.job.process import Outcome
     from ortlens.job.request import Request
+    from ortlens.trace.journal import Entries
+    from ortlens.trace.records import Capture
 
-_TEXT = "Run a script or module as Python does, and record every torch.compile in it. What it prints and returns stays the same."
-_EXAMPLES = """
+
+_RUN = "Run a script or module as Python does, and record every torch.compile in it. What it prints and returns stays the same."
+_RUN_EXAMPLES = """
     ortlens run train.py --epochs 1  # what its torch.compile calls do, on their own backends
     ortlens run --backend ortlens -o ort.ortlens train.py  # the same through ONNX Runtime
     ortlens run --explain Encoder predict.py  # compile the modules of class Encoder, which the script only calls
@@ -27,9 +35,9 @@ _EXAMPLES = """
 """
 
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = command_in(commands, "run", _TEXT, _run, examples=_EXAMPLES)
+def add_run(commands: Commands) -> None:
+    """Add `run` to the parser."""
+    command = command_in(commands, "run", _RUN, _run, examples=_RUN_EXAMPLES)
     command.usage = "ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]"
     add_outputs(command, "-o", saved="by default as PROGRAM.ortlens in this folder, train.ortlens for train.py")
     command.add_argument("--journal", metavar="FILE", help="write everything as it comes, so that it survives a kill; see ortlens watch")
@@ -52,8 +60,7 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     if not options.program:
         raise UsageError("which script? ortlens run script.py [arguments], or ortlens run -m MODULE [arguments]")
-    from ortlens.job.process import Plan, Recording, hand_down
-    from ortlens.job.script import Program
+    from ortlens.job.process import Plan, Program, Recording, hand_down
 
     program = Program(options.program[0], options.program[1:], is_module=options.is_module)
     request = _checked(options, program.name)
@@ -99,3 +106,82 @@ def _tell(outcome: Outcome) -> None:
         print_note(f"ortlens: --explain {name}: the program made no module of a class of this name")
     for line in outcome.lines:
         print_note(line)
+
+
+_WATCH = "Follow the journal of a running process (Lens(journal=...), ortlens run --journal), until it ends or Ctrl-C."
+_WATCH_EXAMPLES = """
+    ortlens watch run.journal
+    ortlens watch run.journal --once --json  # the figures now, as one line of JSON
+"""
+_PAUSE = 0.5
+_SHARE = 0.05  # of the time that reading may take
+_NOT_CLOSED = "journal_not_closed"
+
+
+def add_watch(commands: Commands) -> None:
+    """Add `watch` to the parser."""
+    command = command_in(commands, "watch", _WATCH, _watch, examples=_WATCH_EXAMPLES)
+    command.add_argument("journal", metavar="JOURNAL", type=Path, help="the file; ortlens waits for it if it is not there yet")
+    command.add_argument("--once", action="store_true", help="say what it holds now, and stop")
+    command.add_argument("--json", action="store_true", help="print the figures alone, one line of JSON whenever they change")
+
+
+def _watch(options: argparse.Namespace) -> None:
+    said: dict[str, None] = {}
+    last = ""
+    while True:
+        began = time.monotonic()
+        entries = _read(options.journal, waits=not options.once)
+        if entries is not None:
+            is_over = options.once or entries.is_ended or not is_running(entries.pid)
+            capture = _so_far(entries, is_over=is_over)
+            if not options.json:
+                _say_what_is_new(capture, said)
+            line = _status(capture, entries.pid, as_json=options.json)
+            if line != last:
+                last = line
+                print_text(line)
+            if is_over:
+                if entries.is_ended and not options.json:
+                    print_text("the journal is closed: this is all")
+                return
+        sys.stdout.flush()
+        time.sleep(max(_PAUSE, (time.monotonic() - began) / _SHARE))
+
+
+def _so_far(entries: Entries, *, is_over: bool) -> Capture:
+    """Make the capture so far; that the journal of a running process is not closed is nothing to tell."""
+    capture = entries.capture()
+    return capture if is_over else replace(capture, findings=tuple(each for each in capture.findings if each.rule != _NOT_CLOSED))
+
+
+def _say_what_is_new(capture: Capture, said: dict[str, None]) -> None:
+    from ortlens.views.live import event_lines
+
+    for line in event_lines(capture):
+        if line not in said:
+            said[line] = None
+            print_text(line)
+
+
+def _status(capture: Capture, pid: int, *, as_json: bool) -> str:
+    from ortlens.analysis.live import live_figures
+    from ortlens.views.live import live_line
+
+    figures = live_figures(capture, resident_bytes(pid))
+    return json.dumps(asdict(figures)) if as_json else live_line(figures)
+
+
+def _read(path: Path, *, waits: bool) -> Entries | None:
+    from ortlens.trace import journal
+
+    try:
+        return journal.read(path.expanduser())
+    except FileNotFoundError as error:
+        if waits:
+            return None
+        raise CaptureError(f"there is no journal {path}") from error
+    except OSError as error:
+        raise CaptureError(f"cannot read the journal {path}: {error}") from error
+    except CaptureError as error:
+        raise CaptureError(f"cannot read the journal {path}: {error}; a saved capture is shown by: ortlens show {path}") from error

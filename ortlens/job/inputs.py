@@ -44,14 +44,17 @@ class TensorSpec:
     low: float | None = None  # least value; None with `high` for the default of the dtype
     high: float | None = None  # values stay below it
 
+    def _whole_range(self) -> tuple[int, int]:
+        low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
+        return int(low), int(high)
+
     def array(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
         """Make the same kind of numbers as an array, for a model without PyTorch; raise `UsageError` if numpy has no such type."""
         dtype = _DTYPES[self.dtype]
         if self.dtype == "bf16":
             raise UsageError("--input: bf16 has no numpy type; an ONNX model with such inputs is explained without --input, or from Python")
         if not dtype.startswith("float"):
-            low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
-            return rng.integers(int(low), int(high), self.sizes).astype(dtype)
+            return rng.integers(*self._whole_range(), self.sizes).astype(dtype)
         if self.high is None:
             return rng.standard_normal(self.sizes).astype(dtype)
         low = self.low or 0.0
@@ -66,8 +69,7 @@ class TensorSpec:
 
         dtype: torch.dtype = getattr(torch, _DTYPES[self.dtype])
         if not dtype.is_floating_point:
-            low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
-            return torch.randint(int(low), int(high), self.sizes, generator=generator, dtype=torch.int64).to(dtype)
+            return torch.randint(*self._whole_range(), self.sizes, generator=generator, dtype=torch.int64).to(dtype)
         if self.high is None:
             return torch.randn(self.sizes, generator=generator).to(dtype)
         low = self.low or 0.0

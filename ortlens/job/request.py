@@ -45,7 +45,7 @@ class Request:
             raise UsageError("--redact applies to the report; add --report FILE")
         # Early: a file that cannot be written should not cost the minutes of the run before it.
         if self.report is not None:
-            from ortlens.views.report.write import checked_target
+            from ortlens.views.markup import checked_target
 
             checked_target(self.report)
         if self.save is not None and not self.save.absolute().parent.is_dir():

@@ -1,4 +1,4 @@
-"""The environment of a capture: versions and the machine."""
+"""The head of a capture: versions, the machine, chosen options, and the recorder of a lens, which puts them there."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import functools
 import hashlib
 import os
 import platform
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ortlens import _versions
 from ortlens._process import usable_cores
 from ortlens.lens.profiling import machine_peaks
+from ortlens.trace.guard import lens_guard
+from ortlens.trace.journal import Journal
+from ortlens.trace.recorder import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.trace import records as r
+
 
 _MAX_TEXT = 300
 _MAX_VALUE = 12
@@ -100,3 +108,39 @@ def option_text(value: object) -> str:
 def _short(text: str) -> str:
     """Cut a long option of a provider, which may be a key or a path."""
     return text if len(text) <= _MAX_VALUE and not set("/\\").intersection(text) else f"{text[:4]}…"
+
+
+class _Named(Protocol):
+    name: str
+
+
+class LensRecorder(Recorder):
+    """A recorder that knows the head of its captures."""
+
+    def __init__(
+        self, lens: _Named, backend: str, figures: Callable[[], dict[str, Any]], journal: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Start empty. `figures` are those of the machine; all that comes is written to the file `journal`, which survives the process."""
+        super().__init__()
+        self.backend = backend
+        self.facts: dict[str, str] = {}  # what the lens adds to the environment, such as chosen options
+        self._lens = weakref.ref(lens)
+        self._figures_of_machine = figures
+        if journal is not None:
+            self.journal = Journal(journal, self._head, self)
+            weakref.finalize(lens, self.journal.close)  # also when the interpreter exits
+
+    def _head(self) -> dict[str, Any]:
+        """Return name, backend and environment as they are now; nothing once the lens is gone."""
+        lens = self._lens()
+        if lens is None:
+            return {}
+        facts: dict[str, str] = {}
+        with lens_guard(self, "reading the environment"):
+            facts = machine_facts()
+            self.note(**self._figures_of_machine())
+        return {"name": lens.name, "backend": self.backend, "environment": {**facts, **self.facts}}
+
+    def captured(self) -> r.Capture:
+        """Freeze what was recorded so far, with its head; recording goes on."""
+        return self.capture(**self._head())

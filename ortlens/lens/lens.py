@@ -15,10 +15,8 @@ from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
-from ortlens.lens.compilations import Compilations
-from ortlens.lens.environment import machine_figures, torch_figures
-from ortlens.lens.explain_output import ExplainOutput, reason_from_break
-from ortlens.lens.lens_recorder import LensRecorder
+from ortlens.lens.compilations import Compilations, ExplainOutput, reason_from_break
+from ortlens.lens.environment import LensRecorder, machine_figures, torch_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
@@ -159,17 +157,7 @@ class Lens(CaptureView):
         return compiled
 
     def compile_frozen(self, frozen: Frozen) -> Callable[..., Any]:
-        """Compile the program of a frozen callable once more, so that this lens sees its calls.
-
-        Args:
-            frozen: As `ortlens.freeze` returns it; it stays as it is.
-
-        Returns:
-            A function that does the same. What calls change are the buffers of the source.
-
-        Raises:
-            UsageError: The lens wraps another backend.
-        """
+        """Compile the program of a frozen callable once more, so that this lens sees its calls; they change the buffers of the source."""
         from ortlens.backend.freeze.frozen import watched
 
         self.compilations.modules.append(frozen.program.graph_module)
@@ -178,18 +166,7 @@ class Lens(CaptureView):
         return compiled
 
     def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call the first callable that was compiled through this lens.
-
-        Args:
-            args: Positional arguments.
-            kwargs: Keyword arguments.
-
-        Returns:
-            Its result.
-
-        Raises:
-            UsageError: Nothing was compiled through this lens yet, or only a dry run was made.
-        """
+        """Call the first callable that was compiled through this lens; raises UsageError if there is none, or only a dry run was made."""
         return self._targets.call(args, kwargs)
 
     def live_graphs(self) -> tuple[CompiledGraph, ...]:
@@ -241,15 +218,9 @@ class Lens(CaptureView):
         return self.ledger
 
     def measured(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
-        """Measure a call like `measure`, and return its result.
+        """Measure a call of what was compiled through this lens, like `measure`, and return what the last one returned.
 
-        Args:
-            call: Calls what was compiled through this lens.
-            made: Calls made before, to prepare it.
-            **limits: As for `ortlens.lens.measuring.ledger_pass.LedgerPass.measure`.
-
-        Returns:
-            What the last call returned.
+        `made` counts the calls made before, to prepare it; `limits` are those of `LedgerPass.measure`.
         """
         measurement = Measurement(
             recorder=self._recorder,
@@ -388,7 +359,7 @@ class Lens(CaptureView):
         """
         from ortlens.lens.profiling.kernels import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.profiling.repeats import PROFILING, Repeats
+        from ortlens.lens.time_budget import PROFILING, Repeats
 
         repeats = Repeats(repeat, budget_s)
         with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:

@@ -15,8 +15,7 @@ from ortlens.analysis.live import LivePoint, live_figures, thinned
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import run_from_row
-from ortlens.views.live_html import live_html
-from ortlens.views.live_text import live_line
+from ortlens.views.live import live_html, live_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

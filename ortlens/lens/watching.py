@@ -1,4 +1,4 @@
-"""Puts a function around the calls of a graph or the runs of a partition, for as long as a context lasts.
+"""Puts a function around the calls of a graph or the runs of a partition, and creates sessions beside the one that runs a partition.
 
 The compiled code stays as it is: only the attribute `run`, which every call looks up, is replaced and put back.
 """
@@ -6,14 +6,28 @@ The compiled code stays as it is: only the attribute `run`, which every call loo
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ortlens.backend.runtime.call import make_call
+from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
+from ortlens.trace.runlog import RunLog
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    import onnx
+    import onnxruntime
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.runtime.binding import Output
+    from ortlens.backend.runtime.session import SessionInfo
+    from ortlens.backend.runtime.threads import ThreadChoice
+    from ortlens.trace.recorder import Recorder
+
 
 PartitionRun: TypeAlias = Callable[..., tuple[Any, ...]]
 GraphCall: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -56,3 +70,128 @@ def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], 
         return lambda args: around(inner, args)
 
     return wrapped(graph, wrap)
+
+
+class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
+    """A frozen weight is no longer what it was when the session was created.
+
+    Its text is for users, after "not compared".
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowSession:
+    """A second session of a partition."""
+
+    session: onnxruntime.InferenceSession  # of the same model and settings, with the same weights: shared, not copied
+    model: onnx.ModelProto
+    session_id: str | None  # recorded id of the session that runs the partition; None when it is not recorded
+    info: SessionInfo
+
+
+def shadow_session_of(
+    runner: PartitionRunner,
+    args: Sequence[Any],
+    arranged: Callable[[onnxruntime.SessionOptions], AbstractContextManager[object]],
+    *,
+    model: onnx.ModelProto | None = None,
+    without: Sequence[str] = (),
+) -> ShadowSession | None:
+    """Create a second session like the one that runs some arguments; None while PyTorch runs the partition.
+
+    Inside the context that `arranged` returns, the options of the session are changed as wanted. `model` has weights as inputs; `without`
+    adds to the rewrites of ONNX Runtime that the session in use disables.
+    """
+    info = runner.session_for(args)
+    if info is None:
+        return None
+    config = runner.factory.config(info.frozen, info.dimensions, model)
+    with arranged(config.options):
+        session = config.session(config.model.SerializeToString(), without=without)
+    return ShadowSession(session=session, model=config.model, session_id=runner.session_id_for(args), info=info)
+
+
+def uncounted(
+    runner: PartitionRunner,
+    session: onnxruntime.InferenceSession,
+    *,
+    log: RunLog | None = None,
+    outputs: Sequence[Output] | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """Return a function that runs a partition in a session of it, or its twin, without counting among its calls.
+
+    The function raises `WeightChanged` when a frozen weight has changed. Without `log`, calls go to one that belongs to no capture.
+    """
+    return make_call(
+        session,
+        runner.factory.inputs(runner.frozen),
+        runner.factory.outputs(session) if outputs is None else outputs,
+        on_stale=_changed,
+        on_failure=_raised,
+        count=lambda: None,
+        log=log or _private_log(),
+        preallocate=runner.factory.options.preallocate_output,
+    )
+
+
+def variant_of(
+    runner: PartitionRunner,
+    *,
+    choice: ThreadChoice | None = None,
+    freezes: bool | None = None,
+    preallocate: bool | None = None,
+    model: onnx.ModelProto | None = None,
+) -> PartitionRunner:
+    """Make a runner of the same partition with another setting, to measure what that would bring; None keeps the runner's own.
+
+    It has no session: call `prepare` first. It records nothing and raises on failure.
+    """
+    given = runner.factory.options
+    options = replace(
+        given,
+        on_error="raise",
+        ort_session_options=None if choice is not None else given.ort_session_options,
+        preallocate_output=given.preallocate_output if preallocate is None else preallocate,
+    )
+    return PartitionRunner(
+        replace(runner.factory, options=options, model=model or runner.model, threads=choice),
+        UNRECORDED,
+        weight_inputs=runner.weight_inputs,
+        freezes=runner.freezes if freezes is None else freezes,
+    )
+
+
+def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
+    raise WeightChanged("its session holds other weights now: they changed meanwhile, or several modules share this code")
+
+
+def _private_log() -> RunLog:
+    """Make a log that belongs to no capture. A failure to record ends the measurement, which says so."""
+    return RunLog(None, None, _raised_in_log)
+
+
+def _raised_in_log(error: Exception) -> None:
+    raise error
+
+
+UNRECORDED = RunnerCallbacks(session_made=lambda *_: _private_log())
+"""Those of a runner that is measured: its log belongs to no capture, so that calls of a variant cost as much as recorded ones."""
+
+
+def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
+    raise error
+
+
+@contextlib.contextmanager
+def uncounted_eager(recorder: Recorder) -> Iterator[None]:
+    """Restore the counts and times of nodes that PyTorch runs: calls of the lens's own count neither there nor in sessions.
+
+    Those of graphs that are compiled meanwhile begin at 0.
+    """
+    before = {log: (log.calls[:], log.total_ns[:]) for log in recorder.logs()[1].values()}
+    try:
+        yield
+    finally:
+        for log in recorder.logs()[1].values():
+            nothing = array("q", bytes(8 * len(log.nodes)))
+            log.calls[:], log.total_ns[:] = before.get(log, (nothing, nothing))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.magic.cells import CellTransform
-from ortlens.magic.magics import OrtlensMagics
+from ortlens.magic.magics import CellTransform, OrtlensMagics
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

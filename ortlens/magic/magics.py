@@ -1,32 +1,103 @@
-"""The magics themselves: options, a lens, and what is shown, kept and written afterwards."""
+"""The magics themselves: their options, a lens, and what is shown, kept and written afterwards.
+
+A cell that begins with `%%ortlens` runs as the plain cell that it is, with a capture open around it. Its first line becomes a call that
+opens the capture; everything below stays, so that IPython itself runs it: numbers of lines, `await`, the last expression's display, an
+error or interrupt with its traceback are what they are without the magic. The capture is closed when the shell says that the cell is
+over. Rejected: running the body from within the magic, as most cell magics do. The magic is called inside the event loop, where a body
+with `await` cannot be run, and errors come twice or with frames of the magic.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
+import keyword
+import re
+import shlex
 import sys
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError as ShellUsageError
+from IPython.core.inputtransformer2 import cell_magic
 from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
 from IPython.display import display
 
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
-from ortlens.job.request import request_from_options
+from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
-from ortlens.magic.cells import OpenCell
 from ortlens.magic.expression import call_from_expression
-from ortlens.magic.options import cell_options, line_parser, split_line
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType, TracebackType
+
+    from IPython.core.interactiveshell import InteractiveShell
 
     from ortlens.job.request import Request
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
+
+
+_FIRST_LINE = re.compile(r"%%ortlens(?:[ \t]+(?P<options>.*?))?\s*", re.DOTALL)
+
+
+_second_magic: Callable[[list[str]], list[str]] = cell_magic  # which IPython leaves without types
+
+
+class CellTransform:
+    """Rewrites the first line of a cell; an input transformer of IPython."""
+
+    has_side_effects = True
+    """Not one, but so a terminal goes on to ask for lines until an empty one, as for every cell magic."""
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        """Rewrite a cell into as many lines; without `%%ortlens` first and code below it, it stays as it is."""
+        match = _FIRST_LINE.fullmatch(lines[0]) if lines else None
+        body = lines[1:]
+        if match is None or not "".join(body).strip():
+            return lines
+        opening = f"get_ipython().find_cell_magic('ortlens').__self__.open_cell({(match['options'] or '')!r})\n"
+        return [opening, *_second_magic(body)]  # a second magic, as %%time, may stand below
+
+
+class OpenCell:
+    """A capture from now until the cell is over."""
+
+    def __init__(self, shell: InteractiveShell, name: str, when_over: Callable[[Lens], None]) -> None:
+        """Begin to record the cell that the shell runs; `when_over` gets the lens, once, after it."""
+        from ortlens.lens.lens import capture  # loads torch, which %load_ext should not wait for
+
+        self._shell = shell
+        self._when_over = when_over
+        self._inner = 0  # cells that run inside this one, through `get_ipython().run_cell`
+        self._recording = contextlib.ExitStack()
+        self._lens = self._recording.enter_context(capture(name=name))
+        shell.events.register("pre_execute", self._begins)
+        shell.events.register("post_execute", self._ends)
+
+    def _begins(self) -> None:
+        self._inner += 1
+
+    def _ends(self) -> None:
+        if self._inner:
+            self._inner -= 1
+            return
+        self.end()
+
+    def end(self) -> None:
+        """Stop recording, and hand the lens over."""
+        self.close()
+        self._when_over(self._lens)
+
+    def close(self) -> None:
+        """Stop recording, and hear of no further cell."""
+        self._recording.close()
+        self._shell.events.unregister("pre_execute", self._begins)
+        self._shell.events.unregister("post_execute", self._ends)
+
 
 _display: Callable[..., Any] = display  # which IPython leaves without types
 
@@ -249,3 +320,105 @@ def _users_part(trace: TracebackType | None) -> TracebackType | None:
     while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
         rest = rest.tb_next
     return rest or trace
+
+
+_OPTION = re.compile(r"\s*(?P<name>--?[A-Za-z][\w-]*)(?P<equals>=)?")
+_VALUE = re.compile(r"""\s*(?P<value>(?:"[^"]*"|'[^']*'|[^\s"'])+)""")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message.rstrip('?.')}{'?' if message.endswith('?') else '.'} %ortlens? shows all options")
+
+
+def line_parser() -> argparse.ArgumentParser:
+    """Make the parser of the options of `%ortlens`; it raises UsageError."""
+    parser = _Parser(prog="%ortlens", add_help=False, allow_abbrev=False)
+    _add_notebook(parser)
+    add_compiling(parser)
+    parser.add_argument("--no-grad", action="store_true", help="without gradients, for inference")
+    return parser
+
+
+def cell_parser() -> argparse.ArgumentParser:
+    """Make the parser of the options of `%%ortlens`; it raises UsageError."""
+    parser = _Parser(prog="%%ortlens", add_help=False, allow_abbrev=False)
+    _add_notebook(parser)
+    return parser
+
+
+def _add_notebook(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", dest="store", metavar="NAME", type=_name, help="keep the lens under this name")
+    parser.add_argument("--quiet", action="store_true", help="show nothing")
+    add_measuring(parser)
+    add_outputs(parser)
+
+
+def _name(text: str) -> str:
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid variable name")
+    return text
+
+
+def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Namespace, str]:
+    """Take the options off the front of a line; what is behind them is Python and stays as it is.
+
+    `--` ends the options, for an expression that begins with a minus.
+    """
+    words: list[str] = []
+    known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way to ask which options take a value
+    while match := _OPTION.match(line):
+        action = known.get(match["name"])
+        if action is None:
+            break
+        words.append(match["name"])
+        line = line[match.end() :]
+        if action.nargs != 0:
+            value = _VALUE.match(line)
+            words += shlex.split(value["value"]) if value else []
+            line = line[value.end() :] if value else line
+    rest = line.strip()
+    if rest.startswith("-") and not rest.startswith("-- ") and (unknown := _OPTION.match(rest)) and _is_option(unknown["name"], rest):
+        parser.error(f"there is no option {unknown['name']}{_hint(unknown['name'], known)}")
+    return parser.parse_args(words), rest.removeprefix("-- ").rstrip("; ").strip()
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return "" if name.startswith("--") else "; put -- before an expression that starts with a minus, as in %ortlens -- -x"
+
+
+def _is_option(name: str, rest: str) -> bool:
+    """Tell an option, as `--nope x`, from an expression, as `-model(x)`."""
+    return name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "=")
+
+
+def cell_options(line: str) -> argparse.Namespace:
+    """Read the line of a cell magic; options that mean something for a single call alone are refused."""
+    parser = cell_parser()
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as err:
+        raise UsageError(f"%%ortlens {line}: {err}") from err
+    options, more = parser.parse_known_args(words)
+    if more:
+        _refuse_unknown(parser, more[0])
+    if options.profile or options.verify:
+        asked = "profile" if options.profile else "verify"
+        raise UsageError(
+            f"--{asked} calls a model again and needs its arguments, which a cell does not give. Use %ortlens --{asked} model(x), "
+            f"or keep the lens with -o lens and call lens.{asked}(x) after the cell"
+        )
+    return options
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, word: str) -> NoReturn:
+    name = word.partition("=")[0]
+    if any(name in action.option_strings for action in line_parser()._actions):  # noqa: SLF001 - as above
+        raise UsageError(f"{name} is an option of %ortlens only; in a cell, pass it to torch.compile. %ortlens? shows all options")
+    near = _hint(name, parser._option_string_actions) if name.startswith("--") else ""  # noqa: SLF001 - as above
+    parser.error(f"{word} is not an option of %%ortlens{near or '; the code goes in the lines below'}")

@@ -100,7 +100,7 @@ def _json_from_value(column: Column, value: Any) -> Json:  # noqa: ANN401 - a fi
         if column.rows is not None:
             return [row_from_record(column.rows, item) for item in value]
         return [_checked_item(column, _plain(item)) for item in value]
-    checked = _CHECKS[column.kind](column, _plain(value))
+    checked = _checked(column, _plain(value))
     return checked if column.kind != "float" or math.isfinite(checked) else _name_from_float(checked)
 
 
@@ -115,7 +115,7 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
         return tuple([_checked_item(column, item) for item in value])
     if column.kind == "float" and isinstance(value, str) and value in _FLOAT_FROM_NAME:
         return _FLOAT_FROM_NAME[value]
-    return _CHECKS[column.kind](column, value)
+    return _checked(column, value)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
@@ -131,49 +131,40 @@ def _checked_row(table: Table, value: Any) -> object:  # noqa: ANN401 - parsed J
 
 def _checked_item(column: Column, value: Any) -> int | str:  # noqa: ANN401 - parsed JSON
     if isinstance(value, int) and not isinstance(value, bool) and int in column.items:
-        return _checked_int(column, value)
+        return _checked_int(value)
     if not isinstance(value, str) or str not in column.items:
         _refuse(value, " or ".join(item.__name__ for item in column.items))
     return value
 
 
-def _checked_str(column: Column, value: Any) -> str:  # noqa: ANN401 - parsed JSON
-    if not isinstance(value, str):
-        _refuse(value, "text")
+_PLAIN: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "text"),
+    "int": ((int,), "an integer"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "true or false"),
+}
+"""By kind of column: what a value may be, and how a message calls that. True and false are no numbers."""
+
+
+def _checked(column: Column, value: Any) -> Any:  # noqa: ANN401 - parsed JSON
+    allowed, wanted = _PLAIN[column.kind]
+    kind = type(value)
+    if not issubclass(kind, allowed) or (kind is bool and bool not in allowed):
+        _refuse(value, wanted)
     if column.choices and value not in column.choices:
         _refuse(value, f"one of {', '.join(column.choices)}")
-    return value
-
-
-def _checked_int(_column: Column, value: Any) -> int:  # noqa: ANN401 - parsed JSON
-    if not isinstance(value, int) or isinstance(value, bool):
-        _refuse(value, "an integer")
-    if value not in _INT64:
-        _refuse(value, "a 64-bit integer")
-    return value
-
-
-def _checked_float(_column: Column, value: Any) -> float:  # noqa: ANN401 - parsed JSON
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        _refuse(value, "a number")
+    if column.kind == "int":
+        return _checked_int(value)
     try:
-        return float(value)
+        return float(value) if column.kind == "float" else value
     except OverflowError:
         _refuse(value, "a double-precision number")
 
 
-def _checked_bool(_column: Column, value: Any) -> bool:  # noqa: ANN401 - parsed JSON
-    if not isinstance(value, bool):
-        _refuse(value, "true or false")
+def _checked_int(value: int) -> int:
+    if value not in _INT64:
+        _refuse(value, "a 64-bit integer")
     return value
-
-
-_CHECKS: Mapping[str, Callable[[Column, Any], Any]] = {
-    "str": _checked_str,
-    "int": _checked_int,
-    "float": _checked_float,
-    "bool": _checked_bool,
-}
 
 
 def _name_from_float(value: float) -> str:

@@ -193,31 +193,18 @@ def _write_all(file: int, data: bytes) -> None:
 
 @dataclass(slots=True)
 class Entries:
-    """A journal as far as it was read.
+    """A journal as far as it was read."""
 
-    Attributes:
-        recorder: Holds the records.
-        head: Name, backend and environment.
-        stats: By session id and graph id: figures over all calls.
-        runs: The calls that were kept.
-        eager: By graph id: calls and time of its nodes in PyTorch.
-        pid: The process that writes or wrote it.
-        is_ended: Whether the journal was closed.
-        at: Time of the last entry that has one, in seconds since 1970.
-        left_bytes: Bytes behind the last whole entry.
-        is_first_version: Whether its figures are texts in the head.
-    """
-
-    recorder: Recorder
-    head: dict[str, Any] = field(default_factory=dict)
-    stats: dict[tuple[str | None, str | None], RunStats] = field(default_factory=dict)
-    runs: list[r.Run] = field(default_factory=list)
-    eager: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    pid: int = 0
-    is_ended: bool = False
-    at: float = 0.0
-    left_bytes: int = 0
-    is_first_version: bool = False
+    recorder: Recorder  # holds the records
+    head: dict[str, Any] = field(default_factory=dict)  # name, backend and environment
+    stats: dict[tuple[str | None, str | None], RunStats] = field(default_factory=dict)  # by session id and graph id: figures over all calls
+    runs: list[r.Run] = field(default_factory=list)  # the calls that were kept
+    eager: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # by graph id: calls and time of its nodes in PyTorch
+    pid: int = 0  # the process that writes or wrote it
+    is_ended: bool = False  # whether the journal was closed
+    at: float = 0.0  # time of the last entry that has one, in seconds since 1970
+    left_bytes: int = 0  # bytes behind the last whole entry
+    is_first_version: bool = False  # whether its figures are texts in the head
 
     def capture(self) -> r.Capture:
         """Make the capture of the entries; a finding says so if the journal was not closed."""

@@ -112,12 +112,9 @@ class RunLog:
     __slots__ = ("_calls", "_lock", "_shards", "graph_id", "on_failure", "session_id")
 
     def __init__(self, session_id: str | None, graph_id: str | None, on_failure: Callable[[Exception], None] | None = None) -> None:
-        """Start without calls; a thread's ring is made when the thread first calls.
+        """Start without calls; a thread's ring is made when the thread first calls. For another backend than ours, there is no session.
 
-        Args:
-            session_id: Session whose calls are logged; None for a backend other than ours.
-            graph_id: Graph that the session belongs to.
-            on_failure: What a caller calls where `record` raises, so that its own work goes on; None: nothing.
+        A caller calls `on_failure` where `record` raises, so that its own work goes on.
         """
         self.on_failure = on_failure or _ignored
         self.session_id = session_id
@@ -127,14 +124,9 @@ class RunLog:
         self._shards: dict[int, _Shard] = {}
 
     def record(self, start: int, bound: int, ran: int, done: int, thread: int) -> None:
-        """Log one call by its four clock readings.
+        """Log one call by readings of `time.perf_counter_ns`: before and after binding, after the run, with the outputs returned.
 
-        Args:
-            start: Before binding, `time.perf_counter_ns`.
-            bound: After binding.
-            ran: After the run.
-            done: After the outputs were returned.
-            thread: `threading.get_ident()` of the calling thread, which is what keeps the writers apart.
+        `thread` is `threading.get_ident()` of the calling thread, which keeps the writers apart.
         """
         shard = self._shards.get(thread)
         if shard is None:
@@ -159,11 +151,7 @@ class RunLog:
             self._shards.clear()
 
     def stats(self) -> RunStats:
-        """Figures over every call so far.
-
-        Returns:
-            Exact counts, sums and maximum; percentiles to within a bucket (3.2 %). Zeros and None before the first call.
-        """
+        """Return exact counts, sums and maximum over all calls so far, and percentiles to within a bucket (3.2 %)."""
         with self._lock:
             found = [shard.sums() for shard in list(self._shards.values())]
         histograms = [counts for _, _, counts in found if counts is not None]
@@ -176,14 +164,7 @@ class RunLog:
         return RunStats(calls, total, round(total / calls), p50, p90, p99, slowest)
 
     def rows(self, latest: int = CAPACITY) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """The latest calls, in the order of their numbers.
-
-        Args:
-            latest: How many of each thread.
-
-        Yields:
-            Number of the call, then start, bound, ran and done (clock readings in ns), then the thread.
-        """
+        """Yield the `latest` calls of each thread by their numbers: the number, start, bound, ran and done in ns, and the thread."""
         yield from sorted(row for shard in list(self._shards.values()) for row in shard.rows(latest))
 
 

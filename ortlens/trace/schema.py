@@ -1,4 +1,4 @@
-"""The one table of columns, read off the records.
+"""The one table of columns, read off the records, and pandas frames with these columns.
 
 Every frame, the saved file and the reference page take names, dtypes, units and meanings from `TABLES`, and
 `TABLES` takes them from the dataclasses in `records.py`.
@@ -10,11 +10,20 @@ import types
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from ortlens.errors import UsageError
+from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from types import ModuleType
+
+    import pandas as pd
+
+    from ortlens.trace.records import Capture
+
+
+FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")
+"""Forms in which a capture is exported; the first three hold tables."""
 
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 
@@ -34,48 +43,28 @@ _DTYPES: Mapping[tuple[str, bool], str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a frame.
+    """One column of a frame."""
 
-    Attributes:
-        name: Name of the column and of the record's field.
-        dtype: pandas dtype, as text.
-        unit: `ns`, `bytes`, `flops`, or empty.
-        meaning: One sentence.
-        nullable: True when a value may be missing.
-        kind: Type of a present value.
-        choices: The values allowed, when it is one of a fixed set.
-        items: Types of the items, when it is a tuple.
-        rows: The columns of the items, when they are records.
-        required: True when the record has no default for it.
-    """
-
-    name: str
-    dtype: str
-    unit: str
-    meaning: str
-    nullable: bool
-    kind: Kind
-    choices: tuple[str, ...] = ()
-    items: tuple[type, ...] = ()
-    rows: Table | None = None
-    required: bool = False
+    name: str  # name of the column and of the record's field
+    dtype: str  # pandas dtype, as text
+    unit: str  # `ns`, `bytes`, `flops`, or empty
+    meaning: str  # one sentence
+    nullable: bool  # true when a value may be missing
+    kind: Kind  # type of a present value
+    choices: tuple[str, ...] = ()  # the values allowed, when it is one of a fixed set
+    items: tuple[type, ...] = ()  # types of the items, when it is a tuple
+    rows: Table | None = None  # the columns of the items, when they are records
+    required: bool = False  # true when the record has no default for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One frame: the records of one kind.
+    """One frame: the records of one kind."""
 
-    Attributes:
-        name: Name of the frame and of the capture's field.
-        record: The record class.
-        meaning: One sentence.
-        columns: The columns, in order.
-    """
-
-    name: str
-    record: type[Any]
-    meaning: str
-    columns: tuple[Column, ...]
+    name: str  # name of the frame and of the capture's field
+    record: type[Any]  # the record class
+    meaning: str  # one sentence
+    columns: tuple[Column, ...]  # the columns, in order
 
 
 def _without_none(annotation: object) -> tuple[Any, bool]:
@@ -139,3 +128,64 @@ def table_by_name(name: str) -> Table:
         return TABLES[name]
     except KeyError as err:
         raise UsageError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}") from err
+
+
+def frame_from_capture(capture: Capture, table_name: str) -> pd.DataFrame:
+    """Make a frame of one table, in the order of recording; columns and dtypes are those of the table, also when it is empty."""
+    table = table_by_name(table_name)
+    return frame_from_records(table, getattr(capture, table.name))
+
+
+def frame_from_records(table: Table, records: Sequence[Any]) -> pd.DataFrame:
+    """Make a frame of records of one kind; columns and dtypes are those of the table, also when there are none."""
+    pandas = _pandas()
+    arrays = {column.name: _array(pandas, column, [getattr(record, column.name) for record in records]) for column in table.columns}
+    frame: pd.DataFrame = pandas.DataFrame(arrays)
+    return frame
+
+
+def _pandas() -> ModuleType:
+    try:
+        import pandas as pd
+    except ImportError as err:
+        raise OptionalDependencyError(f"frames need pandas, which cannot be imported ({err}); install it: pip install pandas") from err
+    return pd
+
+
+def _array(pandas: ModuleType, column: Column, values: list[Any]) -> Any:  # noqa: ANN401 - numpy or pandas, by dtype
+    try:
+        return _array_of_kind(pandas, column, values)
+    except (TypeError, ValueError, OverflowError) as err:
+        raise CaptureError(f"column {column.name}: a value does not fit {column.dtype}: {err}") from err
+
+
+def _array_of_kind(pandas: ModuleType, column: Column, values: list[Any]) -> Any:  # noqa: ANN401 - numpy or pandas, by dtype
+    import numpy as np
+
+    if column.kind == "str":
+        return pandas.array(_encodable(values), dtype=column.dtype)
+    if column.kind == "tuple":
+        return _objects([value if value is None else tuple(_encodable(value)) for value in values])
+    if column.kind == "float":
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    if column.nullable:
+        return pandas.array(values, dtype=column.dtype)
+    return np.array(values, dtype=column.dtype)
+
+
+def _objects(values: list[Any]) -> Any:  # noqa: ANN401 - a numpy array of objects
+    import numpy as np
+
+    # np.array() would turn tuples of equal length into a second axis.
+    array = np.empty(len(values), dtype=object)
+    for position, value in enumerate(values):
+        array[position] = value
+    return array
+
+
+def _encodable(values: Any) -> Any:  # noqa: ANN401 - a list or a tuple of texts, numbers and None
+    """Spell lone surrogates out; one pass over the joined text tells that there are none, as nearly always."""
+    joined = "".join([value for value in values if isinstance(value, str)])
+    if joined.isascii():
+        return values
+    return [value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value for value in values]

@@ -2,52 +2,55 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors, with_clear_os_errors
+from ortlens._shell import in_notebook
 from ortlens.analysis.actions import ActionRow
 from ortlens.analysis.check import VerdictRow, limits_from, verdicts_of
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
-from ortlens.analysis.key_figures import key_figures
 from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.overview import compilation_count
+from ortlens.analysis.ranks import merged
 from ortlens.analysis.roofline import Roof, roofs
+from ortlens.analysis.surveyed import key_figures
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
-from ortlens.errors import CheckFailed, UsageError
+from ortlens.errors import CheckFailed, OptionalDependencyError, UsageError
 from ortlens.trace import store
-from ortlens.trace.frames import frame_from_capture, frame_from_records
 from ortlens.trace.records import Capture
-from ortlens.trace.schema import table_from_record
+from ortlens.trace.schema import frame_from_capture, frame_from_records, table_from_record
 from ortlens.units import counted, percent
 from ortlens.views.actions import action_rows
 from ortlens.views.comparison import Comparison
 from ortlens.views.exporting import exported
 from ortlens.views.flame_svg import FlameGraph
-from ortlens.views.mimebundle import mimebundle
-from ortlens.views.netron.display import netron_view
+from ortlens.views.html import mimebundle
+from ortlens.views.markup import checked_target, write_report
+from ortlens.views.netron.frame import netron_view
 from ortlens.views.report.page import report_page
-from ortlens.views.report.write import checked_target, write_report
-from ortlens.views.show import shown
+from ortlens.views.selection import Selectable
 from ortlens.views.text import summary
 from ortlens.views.verdict_text import failure_text
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import pandas as pd
 
-    from ortlens.views.netron.display import NetronView
-    from ortlens.views.show import StaticSummary
+    from ortlens.views.netron.frame import NetronView
     from ortlens.views.widget import Explorer
 
 
@@ -510,3 +513,78 @@ def _essentials(capture: Capture) -> str:
     ]
     facts += ["dry run"] if is_dry_run(capture) else []
     return (f"{clipped(capture.name, 40)!r}: " if capture.name else "") + ", ".join(facts)
+
+
+@clear_os_errors
+def merge(captures: Iterable[CaptureView | Capture | str | os.PathLike[str]]) -> SavedCapture:
+    """Merge the captures of the ranks of one job, such as `ortlens run` writes under `torchrun`. Needs neither torch nor ONNX Runtime.
+
+    Each row of each frame has its rank in the column `rank`, and its ids begin with it. Graphs, breaks, recompiles and sessions that
+    differ between the ranks are findings, and so is a rank that keeps the others waiting.
+
+    Args:
+        captures: One per rank: lenses, loaded captures, or paths of saved ones. The rank is the one that was recorded; where none was,
+            the place.
+
+    Returns:
+        The capture with its frames and views.
+
+    Raises:
+        UsageError: There are fewer than two, a rank is there twice, only some recorded theirs, or one is merged already.
+        CaptureError: A file cannot be read.
+
+    Example:
+        >>> import ortlens
+        >>> list(ortlens.merge([ortlens.Lens(), ortlens.Lens()]).graphs["rank"])
+        []
+    """
+    return SavedCapture(merged([capture_from(source) for source in captures]))
+
+
+_ELSEWHERE = (
+    "The explorer needs a notebook (JupyterLab, Notebook 7 or VS Code). Here, lens.report('run.html') writes it as one HTML file, "
+    "and print(lens.summary()) prints the essentials."
+)
+_HINT_STYLE = "margin:4px 0;opacity:.8"
+
+
+class StaticSummary:
+    """What `show()` returns in a notebook without widgets: the summary as HTML, and what is missing."""
+
+    def __init__(self, capture: Capture, hint: str) -> None:
+        """Keep what is shown; `hint` is one line that says what is missing."""
+        self.hint = hint
+        self._bundle = mimebundle(lambda: capture)
+
+    def __repr__(self) -> str:
+        """Return the hint."""
+        return f"<StaticSummary: {self.hint}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """Return the summary with the hint as text and HTML. The arguments are ignored, since IPython filters the result."""
+        del include, exclude
+        html = f'{self._bundle["text/html"]}<p style="{_HINT_STYLE}">{escape(self.hint)}</p>'
+        return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
+
+
+def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
+    """Open the explorer, or a static summary where widgets are missing; outside notebooks, print a line and return None."""
+    if not _shows_widgets():
+        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
+        return None
+    try:
+        for package in ("ipywidgets", "anywidget"):
+            require(package, "The interactive explorer")
+    except OptionalDependencyError as err:
+        Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
+        return StaticSummary(capture, str(err))
+    from ortlens.views.widget import Explorer
+
+    return Explorer(capture, selected=selected, tab=tab, graph=graph)
+
+
+def _shows_widgets() -> bool:
+    """Tell whether Jupyter runs, or marimo, which has no shell."""
+    marimo = sys.modules.get("marimo")
+    return in_notebook() or (marimo is not None and bool(marimo.running_in_notebook()))

@@ -1,28 +1,54 @@
-"""What `compare` returns: frames and text over two captures."""
+"""What `compare` returns: frames, text and HTML over two captures.
+
+The HTML has no script: what is aligned is one row. Colours come from the summary's style sheet; every difference has a sign and a word as
+well. Only the page has ids and links to them, since a notebook may hold a fragment many times.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
-from ortlens.analysis.compare.changes import Change
-from ortlens.analysis.compare.comparison import AlignedOperator, compared
+from ortlens.analysis.compare.changes import Change, result_words
+from ortlens.analysis.compare.comparison import AlignedOperator, compared, panes
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime, kernel_times
-from ortlens.trace.frames import frame_from_records
-from ortlens.trace.schema import table_from_record
-from ortlens.views.comparison_html import comparison_html, comparison_page
-from ortlens.views.comparison_text import comparison_text, verdict_sentence
-from ortlens.views.report.write import write_report
+from ortlens.trace.records import Break
+from ortlens.trace.schema import frame_from_records, table_from_record
+from ortlens.units import counted, time_from_ns
+from ortlens.views.comparison_text import (
+    ENDS_MOVED,
+    change_sentence,
+    comparison_text,
+    kernel_words,
+    operators_words,
+    repeated,
+    row_name,
+    short,
+    signed,
+    times_words,
+    timing_words,
+    verdict_sentence,
+)
+from ortlens.views.markup import page_html, render, write_report
+from ortlens.views.tiles import Tile
+from ortlens.views.wording import clipped, place
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
 
+    from ortlens.analysis.compare.changes import Happened, Kind
+    from ortlens.analysis.compare.comparison import Compared, Difference, PaneRow, PaneSide
+    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture
+    from ortlens.views.tiles import State
 
 
 @with_clear_os_errors
@@ -124,3 +150,334 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return comparison_html(self._compared)
+
+
+_NOTEBOOK_ROWS, _PAGE_ROWS = 150, 4_000
+"""Rows of both panes together; what is beyond is counted."""
+_CARD_ROWS = 5
+_TIMES, _FEW_TIMES = 40, 4
+_FOLD = 4
+"""So many equal rows or more are folded."""
+_SIGNS = {"worse": "✗", "better": "✓", "neutral": "·"}
+_EFFECTS: Mapping[SpeedVerdict, str] = {"slower": "worse", "faster": "better"}
+_CARDS = (
+    ("Graph breaks and recompiles", frozenset({"break", "recompile"}), "None differs."),
+    ("Operators that moved, came or went", frozenset({"operator"}), "None: every operator runs where it ran."),
+)
+_ELSE = {
+    "coverage": "Coverage",
+    "partition": "Partition",
+    "result": "Results",
+    "finding": "Finding",
+    "version": "Version",
+    "option": "Option",
+    "provider": "Provider",
+    "setting": "Setting",
+    "machine": "Machine",
+}
+_DIFFERENCES: Mapping[Difference, str] = {
+    "same": "",
+    "added": "new",
+    "removed": "gone",
+    "slower": "slower",
+    "faster": "faster",
+    "fused": "now fused",
+    "split": "no longer fused",
+}
+
+
+def comparison_page(compared: Compared, *, title: str | None = None) -> str:
+    """Make a page that loads and runs nothing, by default titled with the names of both captures; names may hold anything."""
+    before, after = compared.before.name, compared.after.name
+    names = f"{before or 'Comparison'}: before and after" if before == after else f"{before or 'unnamed'} → {after or 'unnamed'}"
+    return page_html("comparison_page.html", title or names, styles=(), **_about(compared, _PAGE_ROWS), anchored=True)
+
+
+def comparison_html(compared: Compared) -> str:
+    """Make a fragment for a notebook, without ids, scripts or links; names in the comparison may hold anything."""
+    return render("comparison.html", **_about(compared, _NOTEBOOK_ROWS), anchored=False)
+
+
+def _about(compared: Compared, max_rows: int) -> dict[str, Any]:
+    kernels = kernel_times(compared)
+    rows = panes(compared, kernels)
+    sentence = verdict_sentence(compared)
+    others = [row for row in compared.changes if row.kind in _ELSE]
+    others.sort(key=lambda row: (row.effect != "worse", row.effect != "better", list(_ELSE).index(row.kind)))
+    said = list(Counter((row.effect, _ELSE[row.kind], _change(row)) for row in others).items())
+    missing = [word for word, capture in (("first", compared.before), ("second", compared.after)) if not capture.kernels]
+    return {
+        "signs": _SIGNS,
+        "verdict": _arrows(sentence[:1].upper() + sentence[1:]),
+        "sides": [
+            (label, capture.name or "unnamed capture", capture.backend, capture.created or "no date")
+            for label, capture in (("Before", compared.before), ("After", compared.after))
+        ],
+        "tiles": comparison_tiles(compared),
+        "machine_differs": compared.machine_differs,
+        "cards": [_card(title, [row for row in compared.changes if row.kind in kinds], none) for title, kinds, none in _CARDS],
+        **_kernels(kernels, rows),
+        "unprofiled": "" if not missing else "Neither capture was" if len(missing) > 1 else f"The {missing[0]} capture was not",
+        **_times(compared.timings),
+        "panes": _panes(compared, rows, max_rows),
+        "others": [(effect, kind, repeated(text, number)) for (effect, kind, text), number in said[:_TIMES]],
+        "others_left": _left(len(said) - _TIMES),
+    }
+
+
+def _arrows(text: str) -> str:
+    return text.replace(" -> ", " → ")
+
+
+def _left(number: int) -> str:
+    return counted(number, "more row") if number > 0 else ""
+
+
+def _card(title: str, rows: Sequence[Change], none: str) -> tuple[str, list[tuple[str, str]], int, str]:
+    """Collect the changes of a card, the number of those beyond, and what it says without any."""
+    order = sorted(rows, key=lambda row: (row.effect != "worse", row.effect != "better"))
+    said = list(Counter((row.effect, _change(row)) for row in order).items())
+    items = [(str(effect), repeated(text, number)) for (effect, text), number in said[:_CARD_ROWS]]
+    return title, items, max(len(said) - _CARD_ROWS, 0), none
+
+
+def _change(row: Change) -> str:
+    if row.kind != "operator" or row.change != "moved":
+        return _arrows(change_sentence(row))
+    where = f"{row.subject} ({place(row.file, row.line, row.module)})"
+    return f"into ONNX Runtime: {where}; was in {row.before}" if row.effect == "better" else f"out of ONNX Runtime: {where}; in {row.after}"
+
+
+def _kernels(kernels: Sequence[KernelTime], rows: Sequence[PaneRow]) -> dict[str, Any]:
+    """Describe the kernels that differ most, each with the first row of the panes that holds one of its operators."""
+    anchors: dict[tuple[str, str], int] = {}
+    for number, row in enumerate(rows):
+        for name, side in (("before", row.before), ("after", row.after)):
+            if side is not None and side.ns is not None:
+                anchors[name, side.name] = number
+    known = [row for row in kernels if row.difference_ns]
+    known.sort(key=lambda row: (row.verdict not in _EFFECTS, -abs(row.difference_ns or 0)))
+    shown = []
+    for item in known[:_CARD_ROWS]:
+        wanted = [*(("before", name) for name in item.before_nodes), *(("after", name) for name in item.after_nodes)]
+        shown.append(
+            {
+                "effect": _EFFECTS.get(item.verdict, "neutral"),
+                "difference": signed(item.difference_ns or 0),
+                "anchor": next((anchors[key] for key in wanted if key in anchors), None),
+                "operators": operators_words(item),
+                "module": item.module,
+                "words": _arrows(kernel_words(item)),
+            }
+        )
+    return {"kernels": shown, "kernels_left": max(len(known) - _CARD_ROWS, 0)}
+
+
+def _times(timings: Sequence[Timing]) -> dict[str, Any]:
+    """Describe the times of calls and of what differs; the rest is folded."""
+    order = sorted(timings, key=lambda row: (row.verdict in ("same", "unmeasured"), row.scope != "call", -(row.before_ns or 0)))
+    rest = [row for row in order if row.scope != "call" and row.verdict not in _EFFECTS]
+    first = [row for row in order if row.scope == "call" or row.verdict in _EFFECTS]
+    if len(rest) <= _FEW_TIMES:
+        first, rest = order, []
+    unmeasured = sum(row.verdict == "unmeasured" for row in rest)
+    words = f"{counted(len(rest), 'more graph or partition', 'more graphs and partitions')}: none differs outside the noise"
+    words += f", {unmeasured:,} could not be compared" if unmeasured else ""
+    words += f"; {len(rest) - _TIMES:,} are in .times only" if len(rest) > _TIMES else ""
+    return {"times": [*map(_time, first[:_TIMES])], "more_times": [*map(_time, rest[:_TIMES])], "more_times_words": words}
+
+
+def _time(row: Timing) -> dict[str, Any]:
+    widest = max(row.before_high_ns or 0, row.after_high_ns or 0, 1)
+    bands = []
+    if row.before_ns is not None and row.after_ns is not None:
+        bands = [
+            ("before", _band(row.before_low_ns, row.before_ns, row.before_high_ns, widest)),
+            ("after", _band(row.after_low_ns, row.after_ns, row.after_high_ns, widest)),
+        ]
+    before, after = ("" if ns is None else time_from_ns(ns) for ns in (row.before_ns, row.after_ns))
+    effect = _EFFECTS.get(row.verdict, "neutral")
+    return {"effect": effect, "name": row_name(row), "before": before, "after": after, "bands": bands, "verdict": timing_words(row)}
+
+
+def _band(low: int | None, middle: int, high: int | None, widest: int) -> dict[str, float]:
+    start, end = (low or middle) / widest, (high or middle) / widest
+    return {"left": start, "width": max(end - start, 0.005), "middle": middle / widest}
+
+
+def _panes(compared: Compared, rows: Sequence[PaneRow], max_rows: int) -> dict[str, Any]:
+    """Describe both panes, of at most `max_rows` rows: those that differ go first, with the few equal ones between them.
+
+    Long runs of equal rows are folded, or only counted where there is no room; what was left out is counted.
+    """
+    runs = list(_runs(rows))
+    open_rows = sum(len(run) for run, is_folded in runs if not is_folded)
+    room, folded_room = max_rows, max_rows - open_rows
+    shown: list[dict[str, Any]] = []
+    for run, is_folded in runs:
+        if is_folded:
+            kept = run if len(run) <= folded_room else []
+            folded_room -= len(kept)
+        else:
+            kept = run[:room]
+            room -= len(run) if room else 0
+        if kept or is_folded:
+            shown.append({"fold": _fold_words(run) if is_folded else "", "rows": [_row(number, row) for number, row in kept]})
+        if room < 0:
+            break
+    different = f"{counted(sum(not _is_same(row) for row in rows), 'row')} of {len(rows):,}"
+    names = [f"{side}: {clipped(found.name, 60)}" for side, found in (("Before", compared.before), ("After", compared.after))]
+    return {"runs": shown, "names": names, "different": different, "left": _left(open_rows - max_rows)}
+
+
+def _is_same(row: PaneRow) -> bool:
+    return row.difference == "same" and not any(side is not None and isinstance(side.item, Break) for side in (row.before, row.after))
+
+
+def _runs(rows: Sequence[PaneRow]) -> Iterator[tuple[list[tuple[int, PaneRow]], bool]]:
+    """Yield numbered rows, cut where those to be folded begin or end; so few equal ones that folding hides nothing stay with the others."""
+    waiting: list[tuple[int, PaneRow]] = []
+    for is_same, group in groupby(enumerate(rows), key=lambda item: _is_same(item[1])):
+        run = list(group)
+        if is_same and len(run) >= _FOLD:
+            if waiting:
+                yield waiting, False
+            yield run, True
+            waiting = []
+        else:
+            waiting += run
+    if waiting:
+        yield waiting, False
+
+
+def _fold_words(run: Sequence[tuple[int, PaneRow]]) -> str:
+    modules = [side.item.module for _, row in run if (side := row.before) and not isinstance(side.item, Break) and side.item.module]
+    around = clipped(modules[0] if modules[0] == modules[-1] else f"{modules[0]} … {modules[-1]}", 120) if modules else ""
+    return f"{counted(len(run), 'operator')} without a difference{f' ({around})' if around else ''}"
+
+
+def _row(number: int, row: PaneRow) -> dict[str, Any]:
+    sign = "" if row.effect == "neutral" else f"{_SIGNS[row.effect]} "
+    sides = {"before": _side(row.before), "after": _side(row.after)}
+    return {"number": number, "difference": row.difference, "effect": row.effect, "words": f"{sign}{_difference(row)}", **sides}
+
+
+def _difference(row: PaneRow) -> str:
+    before, after = row.before, row.after
+    if isinstance(after and after.item, Break) or isinstance(before and before.item, Break):
+        return {"added": "new break", "removed": "fixed"}.get(row.difference, "")
+    if row.difference == "moved":
+        return f"moved to {'ONNX Runtime' if row.effect == 'better' else 'PyTorch'}"
+    word = _DIFFERENCES[row.difference]
+    if before is None or after is None or before.ns is None or after.ns is None:
+        return word
+    if not word and before.ns == after.ns:
+        return ""
+    ratio = f" ({after.ns / before.ns:.2f}x)" if before.ns and word else ""
+    return f"{word + ': ' if word else ''}{signed(after.ns - before.ns)}{ratio}"
+
+
+def _side(side: PaneSide | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    time, item = "" if side.ns is None else time_from_ns(side.ns), side.item
+    if isinstance(item, Break):
+        return {"reason": item.reason, "place": place(item.file, item.line), "time": time}
+    return {
+        "where": "ort" if item.supported else "torch",
+        "runs_in": (item.partition_id or "ONNX Runtime") if item.supported else "PyTorch",
+        "operator": short(item.target),
+        "module": item.module,
+        "kernels": " + ".join(dict.fromkeys(side.kernels)),
+        "is_fused": side.is_fused,
+        "time": time,
+    }
+
+
+_SPLITS: Mapping[tuple[Kind, Happened], str] = {
+    ("break", "removed"): "fixed",
+    ("break", "added"): "new",
+    ("break", "changed"): "met more or less often",
+    ("recompile", "removed"): "gone",
+    ("recompile", "added"): "new",
+    ("recompile", "changed"): "more or less frequent",
+}
+_ORDER = ("slower", "faster", "same", "unmeasured")
+
+
+def comparison_tiles(compared: Compared) -> tuple[Tile, ...]:
+    """Answer whether it is slower, what splits it, where its operators run, and whether its results are right."""
+    return _speed(compared), _splits(compared.changes), _placement(compared.changes), _results(compared)
+
+
+def _speed(compared: Compared) -> Tile:
+    calls = [row for row in compared.timings if row.scope == "call"] or list(compared.timings)
+    if compared.ends_moved or not calls:
+        detail = ENDS_MOVED if compared.ends_moved else "no call of both captures was recorded"
+        return Tile(name="speed", title="Speed", state="unknown", word="not compared", detail=detail)
+    call = min(calls, key=lambda row: _ORDER.index(row.verdict))
+    states: dict[str, State] = {"slower": "bad", "faster": "good", "same": "plain", "unmeasured": "unknown"}
+    words = {"slower": "slower", "faster": "faster", "same": "no difference outside the noise", "unmeasured": "not compared"}
+    word = words[call.verdict]
+    if call.verdict in ("slower", "faster"):
+        word = f"{word}: {timing_words(call)}"
+    return Tile(
+        name="speed",
+        title="Speed",
+        state=states[call.verdict],
+        word=word,
+        detail=times_words(call).replace("->", "→") or timing_words(call),
+    )
+
+
+def _splits(changes: Iterable[Change]) -> Tile:
+    rows = [row for row in changes if row.kind in ("break", "recompile")]
+    if not rows:
+        return Tile(
+            name="splits",
+            title="Breaks and recompiles",
+            state="plain",
+            word="none fixed, none new",
+            detail="neither breaks nor recompiles differ",
+        )
+    counts = Counter((row.kind, row.change) for row in rows)
+    parts = [f"{counted(counts[kind, change], kind)} {word}" for (kind, change), word in _SPLITS.items() if counts[kind, change]]
+    return Tile(name="splits", title="Breaks and recompiles", state=_state(rows), word=", ".join(parts), detail=rows[0].subject)
+
+
+def _placement(changes: Iterable[Change]) -> Tile:
+    coverage = next((row for row in changes if row.kind == "coverage"), None)
+    moved = [row for row in changes if row.kind == "operator" and row.change == "moved"]
+    parts = [
+        f"{count} moved {where}"
+        for effect, where in (("worse", "to PyTorch"), ("better", "into it"))
+        if (count := sum(row.effect == effect for row in moved))
+    ]
+    if coverage is None:
+        detail = ", ".join(parts) or "every operator runs where it ran"
+        return Tile(name="time", title="In ONNX Runtime", state=_state(moved), word="the same share", detail=detail)
+    return Tile(
+        name="time",
+        title="In ONNX Runtime",
+        state=_state([coverage]),
+        word=f"{coverage.before} → {coverage.after}",
+        detail=", ".join(parts) or "operators were added or removed",
+    )
+
+
+def _state(rows: Sequence[Change]) -> State:
+    effects = {row.effect for row in rows}
+    if "worse" in effects:
+        return "caution" if "better" in effects else "bad"
+    return "good" if "better" in effects else "plain"
+
+
+def _results(compared: Compared) -> Tile:
+    before, after = result_words(compared.before), result_words(compared.after)
+    change = next((row for row in compared.changes if row.kind == "result"), None)
+    detail = before if before == after else f"{before} → {after}"
+    if change is None or change.effect == "neutral":
+        known = "not verified" not in (before, after)
+        word = "no change" if known else "not compared"
+        return Tile(name="correct", title="Verified values", state="plain" if known else "unknown", word=word, detail=detail)
+    return Tile(name="correct", title="Verified values", state=_state([change]), word=change.effect, detail=detail)

@@ -1,4 +1,11 @@
-"""A capture as files that other tools read."""
+"""A capture as files that other tools read, such as the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+In a trace, calls are where they were, on a track per thread, inside the graphs that they belong to. Of compilations and kernels only
+durations are recorded: they have tracks of their own, on which they lie end to end; kernels also lie inside the latest calls, marked as
+profiled.
+
+Source: "Trace Event Format" of the Chromium project: complete events (`X`), instant events (`i`), counters (`C`) and metadata events (`M`).
+"""
 
 from __future__ import annotations
 
@@ -7,25 +14,31 @@ import json
 import math
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens._files import temp_sibling, write_file
 from ortlens._optional import require
-from ortlens.analysis.index import partitions_by_id
+from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import graphs_by_id, partitions_by_id, sessions_by_id
+from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
-from ortlens.trace.frames import frame_from_records
-from ortlens.trace.schema import TABLES, table_by_name
+from ortlens.trace.facts import facts_of
+from ortlens.trace.schema import FORMATS, TABLES, frame_from_records, table_by_name
 from ortlens.views.table import csv_from_rows, records_of, rows_of
-from ortlens.views.trace_events import trace_from_capture
+from ortlens.views.wording import PHASE_WORDS, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ortlens.trace.records import Capture, Kernel
+    from ortlens.trace.records import Break, Capture, Fallback, Graph, Kernel, Run
     from ortlens.trace.schema import Column, Table
 
-FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")
+    Event: TypeAlias = dict[str, Any]
+
+
 _OF_TABLES = FORMATS[:3]
 _MODEL = re.compile(r"models/[\w.-]*\w\.onnx", re.ASCII)
 
@@ -43,43 +56,28 @@ def exported(capture: Capture, folder: Path, form: str, *, tables: Sequence[str]
         raise UsageError(f"there is no format {form!r}; the formats are: {', '.join(FORMATS)}")
     if tables and form not in _OF_TABLES:
         raise UsageError(f"the format {form} contains no tables; leave out which, or choose one of {', '.join(_OF_TABLES)}")
-    names = _names(capture, form, tables)
-    _refuse_to_replace(folder, names, replace=replace)
-    _write(folder, _files(capture, form, tables))
-    return [folder / name for name in names]
+    files = _files(capture, form, tables)
+    _refuse_to_replace(folder, list(files), replace=replace)
+    _write(folder, files)
+    return [folder / name for name in files]
 
 
-def _names(capture: Capture, form: str, tables: Sequence[str]) -> list[str]:
+def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Callable[[], bytes]]:
+    """Map the names of the files to what makes each; models have names that stay inside a folder, and the store refuses worse ones too."""
     if form == "trace":
-        return ["trace.json"]
+        return {"trace.json": lambda: json.dumps(trace_from_capture(capture), allow_nan=False).encode()}
+    models = {name: partial(bytes, data) for name, data in capture.attachments.items() if _MODEL.fullmatch(name)}
     if form == "model-explorer":
-        data = list(node_data_from_capture(capture))
+        data = {name: partial(_json, found) for name, found in node_data_from_capture(capture).items()}
         if not data:
             raise UsageError("nothing was profiled or verified: lens.profile(...) gives times to the nodes, lens.verify(...) differences")
-        return [*data, *_models(capture)]
-    return [*(f"{table_by_name(name).name}.{form}" for name in _chosen(tables)), *(() if tables else _models(capture))]
+        return {**data, **models}
+    chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or TABLES}
+    return {**chosen, **({} if tables else models)}
 
 
-def _chosen(tables: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(tables or TABLES))
-
-
-def _models(capture: Capture) -> list[str]:
-    """List the models whose names stay inside a folder and say what they are; the store refuses worse ones too."""
-    return [name for name in capture.attachments if _MODEL.fullmatch(name)]
-
-
-def _files(capture: Capture, form: str, tables: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    if form == "trace":
-        yield "trace.json", json.dumps(trace_from_capture(capture), allow_nan=False).encode()
-        return
-    if form == "model-explorer":
-        for name, data in node_data_from_capture(capture).items():
-            yield name, json.dumps(data, indent=1, allow_nan=False).encode()
-    else:
-        yield from ((f"{name}.{form}", _table(capture, name, form)) for name in _chosen(tables))
-    if not tables:
-        yield from ((name, capture.attachments[name]) for name in _models(capture))
+def _json(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, indent=1, allow_nan=False).encode()
 
 
 def _table(capture: Capture, name: str, form: str) -> bytes:
@@ -102,14 +100,14 @@ def _refuse_to_replace(folder: Path, names: Sequence[str], *, replace: bool) -> 
         raise UsageError(f"{folder / there[0]}{more} would be replaced; use --force (in Python replace=True), or choose another folder")
 
 
-def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
+def _write(folder: Path, files: Mapping[str, Callable[[], bytes]]) -> None:
     """Write all files, first to a folder of their own in there, so that a full disk leaves what was there before."""
     is_new = not folder.exists()
     made = temp_sibling(folder / "_")
     try:
-        for name, data in files:
+        for name, make in files.items():
             (made / name).parent.mkdir(parents=True, exist_ok=True)
-            write_file(made / name, data)
+            write_file(made / name, make())
         ready = {path: folder / path.relative_to(made) for path in made.rglob("*") if path.is_file()}
         for target in ready.values():
             target.parent.mkdir(exist_ok=True)
@@ -202,4 +200,239 @@ def _file(name: str, values: Mapping[str, float]) -> dict[str, Any]:
         "name": name,
         "results": {node: {"value": value} for node, value in values.items()},
         "gradient": [{"stop": stop, "bgColor": shade} for stop, shade in _SHADES],
+    }
+
+
+_CALLS, _COMPILING, _KERNELS = 1, 2, 3
+"""Numbers of the processes that group the tracks."""
+
+_NS_PER_US = 1000
+_OPERATORS = 3
+_PROFILED_SLICES = 20_000
+"""Kernels inside calls: those of the latest calls that do not exceed it, since a viewer has to load them all."""
+
+
+def trace_from_capture(capture: Capture) -> dict[str, Any]:
+    """Put every recorded call on the track of its thread, and what was compiled and profiled on tracks of their own.
+
+    Times are microseconds from the first call on. Kernels inside the latest runs are means of the profile, shortened where they exceed the
+    run; `otherData` says how many calls there were and how many of them are here.
+    """
+    runs = sorted(capture.runs, key=lambda run: run.start_ns)
+    start = runs[0].start_ns if runs else 0
+    threads = {thread: number for number, thread in enumerate(dict.fromkeys(run.thread for run in runs))}
+    names = _Names(capture)
+    kernels = kernels_by_session(capture.kernels)
+    profiled = _latest_profiled(runs, kernels)
+    events = [_named("process_name", _CALLS, f"{capture.name or 'capture'} ({capture.backend})")]
+    for thread, number in threads.items():
+        events.append(_named("thread_name", _CALLS, f"thread {thread}", number))
+        own = [run for run in runs if run.thread == thread]
+        events += _graphs(own, names, number, start)
+        for run in own:
+            events += _call(run, names, number, run.start_ns - start)
+            events += _memory(run, names, number, run.start_ns - start)
+            if id(run) in profiled:
+                events += _inside(run, kernels[run.session_id or ""], number, run.start_ns - start)
+        for before, after in pairwise(own):
+            events += _gap(before, after, names, number, start)
+    return {
+        "traceEvents": [*events, *_compilations(capture), *_kernels(kernels)],
+        "displayTimeUnit": "ms",
+        "otherData": _trace_facts(capture, len(profiled)),
+    }
+
+
+class _Names:
+    """What is said about a call, by its session or graph, and about the gap behind it."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.sessions = sessions_by_id(capture)
+        self.graphs = graphs_by_id(capture)
+        self.breaks = {compile_id: item for item in capture.breaks for compile_id in item.compile_ids}
+        self._fallbacks: dict[str, dict[str, Fallback]] = {}
+        for fallback in capture.fallbacks:
+            self._fallbacks.setdefault(fallback.graph_id, {})[fallback.node] = fallback
+        self._first: dict[str, int] = {}  # of a partition: place of its first and its last node among all nodes
+        self._last: dict[str, int] = {}
+        self._at: dict[tuple[str, str], int] = {}
+        for at, node in enumerate(capture.nodes):
+            self._at[node.graph_id, node.node] = at
+            if node.partition_id:
+                self._first.setdefault(node.partition_id, at)
+                self._last[node.partition_id] = at
+
+    def of(self, run: Run) -> tuple[str, dict[str, Any]]:
+        """Return title and details of a call."""
+        session = self.sessions.get(run.session_id or "")
+        graph = self.graphs.get(run.graph_id or "")
+        details: dict[str, Any] = {"call": run.call, "graph": run.graph_id}
+        if graph is not None:
+            details |= {"compile_id": graph.compile_id, "phase": graph.phase}
+        if session is None:
+            return f"graph {run.graph_id}", details
+        details |= {"session": session.session_id, "partition": session.partition_id, "providers": list(session.providers)}
+        return f"{session.partition_id} of {run.graph_id}", details | {"inputs": session.input_signature}
+
+    def between(self, before: Run, after: Run) -> list[Fallback]:
+        """List the operators that PyTorch runs between two partitions of one graph; none if they are no neighbours in this order."""
+        one, other = (self.sessions.get(run.session_id or "") for run in (before, after))
+        if one is None or other is None or before.graph_id != after.graph_id:
+            return []
+        first, end = self._last.get(one.partition_id), self._first.get(other.partition_id)
+        fallen = self._fallbacks.get(before.graph_id or "", {})
+        if first is None or end is None or end < self._first[one.partition_id]:
+            return []
+        inside = [each for each in fallen.values() if first < self._at.get((each.graph_id, each.node), -1) < end]
+        return inside or list(fallen.values())
+
+
+def _call(run: Run, names: _Names, thread: int, at: int) -> Iterator[Event]:
+    title, details = names.of(run)
+    yield {**_slice(title, _CALLS, thread, at, run.total_ns), "cat": "call", "args": details}
+    for part, length in (("bind", run.bind_ns), ("run", run.run_ns), ("output", run.output_ns)):
+        if length and run.session_id is not None:
+            yield {**_slice(part, _CALLS, thread, at, length), "cat": "part"}
+        at += length
+
+
+def _graphs(runs: Sequence[Run], names: _Names, thread: int, start: int) -> Iterator[Event]:
+    """Yield a slice per entry of a graph; it is entered anew when another one was, or when a partition of it runs again."""
+    entry: list[Run] = []
+    seen: set[str | None] = set()
+    for run in [*runs, None]:
+        session = None if run is None else names.sessions.get(run.session_id or "")
+        partition = session.partition_id if session else None
+        if entry and (run is None or run.graph_id != entry[0].graph_id or partition in seen or partition is None):
+            first, last = entry[0], entry[-1]
+            length = last.start_ns + last.total_ns - first.start_ns
+            if len(entry) > 1:  # a single call says the same
+                yield {**_slice(f"graph {first.graph_id}", _CALLS, thread, first.start_ns - start, length), "cat": "graph"}
+            entry, seen = [], set()
+        if run is not None:
+            entry.append(run)
+            seen.add(partition)
+
+
+def _inside(run: Run, kernels: Sequence[Kernel], thread: int, at: int) -> Iterator[Event]:
+    """Yield the kernels of a profile of other calls, end to end, in a run."""
+    lengths = [kernel.mean_ns or 0 for kernel in kernels]
+    factor = min(1.0, run.run_ns / (sum(lengths) or 1))
+    begun = at + run.bind_ns
+    done = 0
+    for kernel, length in zip(kernels, lengths, strict=True):
+        left, done = done, done + length
+        start, end = int(left * factor), int(done * factor)  # whole nanoseconds, so that neighbours do not overlap
+        about = {"kernel": kernel.kernel, "mean_ns": length, "measured": "in profiled calls, not in this one"}
+        yield {**_slice(f"{kernel.op_type} (profiled)", _CALLS, thread, begun + start, end - start), "cat": "profiled", "args": about}
+
+
+def _memory(run: Run, names: _Names, thread: int, at: int) -> Iterator[Event]:
+    """Yield the peak of activations that was profiled for the session, while a call of it lasts."""
+    session = names.sessions.get(run.session_id or "")
+    if session is None or not session.arena_bytes:
+        return
+    counter = {"name": "activations (profiled peak)", "ph": "C", "pid": _CALLS, "id": thread}
+    yield {**counter, "ts": at / _NS_PER_US, "args": {"bytes": session.arena_bytes}}
+    yield {**counter, "ts": (at + run.total_ns) / _NS_PER_US, "args": {"bytes": 0}}
+
+
+def _gap(before: Run, after: Run, names: _Names, thread: int, start: int) -> Iterator[Event]:
+    """Yield what is known of the time between two calls of a thread: a graph break, or operators that stay in PyTorch."""
+    end = before.start_ns + before.total_ns
+    if after.start_ns <= end:
+        return
+    where = _slice("", _CALLS, thread, end - start, after.start_ns - end)
+    graph = names.graphs.get(before.graph_id or "")
+    item = None if graph is None else names.breaks.get(graph.compile_id or "")
+    if item is not None and before.graph_id != after.graph_id and graph is not None and graph.phase != "backward":
+        yield {**where, "name": f"graph break {item.break_id}", "cat": "break", "args": _about_break(item)}
+    elif fallen := names.between(before, after):
+        targets = list(dict.fromkeys(each.target for each in fallen))
+        more = f" and {len(targets) - _OPERATORS} more" if len(targets) > _OPERATORS else ""
+        reasons = {each.target: f"{each.reason} ({place(each.file, each.line)})" for each in fallen}
+        yield {**where, "name": f"PyTorch: {', '.join(targets[:_OPERATORS])}{more}", "cat": "eager", "args": reasons}
+
+
+def _compilations(capture: Capture) -> Iterator[Event]:
+    """Yield a slice per compiled graph with its phases inside, and the breaks that it ran into."""
+    if not capture.graphs:
+        return
+    yield _named("process_name", _COMPILING, "compilation (durations, end to end)")
+    yield _named("thread_name", _COMPILING, "graphs", 0)
+    breaks: dict[str, list[Break]] = {}
+    for item in capture.breaks:
+        for compile_id in item.compile_ids:
+            breaks.setdefault(compile_id, []).append(item)
+    at = 0
+    for graph in capture.graphs:
+        phases = {phase: getattr(graph, f"{phase}_ns") or 0 for phase in PHASES}
+        length = max(graph.compile_ns or 0, sum(phases.values()))
+        title = f"{graph.graph_id} {graph.name or ''}".strip()
+        yield {**_slice(title, _COMPILING, 0, at, length), "cat": "compile", "args": _about_graph(graph)}
+        inside = at
+        for phase, ns in phases.items():
+            if ns:
+                yield {**_slice(PHASE_WORDS[phase], _COMPILING, 0, inside, ns), "cat": "phase"}
+            inside += ns
+        at += length
+        for item in breaks.pop(graph.compile_id or "", ()):
+            where = {"ph": "i", "s": "t", "pid": _COMPILING, "tid": 0, "ts": at / _NS_PER_US}
+            yield {"name": f"graph break {item.break_id}", **where, "cat": "break", "args": _about_break(item)}
+
+
+def _latest_profiled(runs: Sequence[Run], kernels: Mapping[str, Sequence[Kernel]]) -> set[int]:
+    """Collect the ids of the latest runs whose kernels fit into the bound."""
+    found: set[int] = set()
+    room = _PROFILED_SLICES
+    for run in reversed(runs):
+        count = len(kernels.get(run.session_id or "", ()))
+        room -= count
+        if room < 0:
+            break
+        if count:
+            found.add(id(run))
+    return found
+
+
+def _kernels(by_session: Mapping[str, Sequence[Kernel]]) -> Iterator[Event]:
+    """Yield a track per profiled session: its kernels in one run, as means."""
+    if by_session:
+        yield _named("process_name", _KERNELS, "kernels (means per run, end to end)")
+    for number, (session_id, kernels) in enumerate(by_session.items()):
+        yield _named("thread_name", _KERNELS, f"session {session_id}", number)
+        lengths = [kernel.mean_ns or 0 for kernel in kernels]
+        yield {**_slice(f"one run of {session_id}", _KERNELS, number, 0, sum(lengths)), "cat": "kernels"}
+        at = 0
+        for kernel, length in zip(kernels, lengths, strict=True):
+            about = {"kernel": kernel.kernel, "provider": kernel.provider, "share": kernel.share, "node": kernel.node}
+            where = {"module": kernel.module, "line": place(kernel.file, kernel.line) if kernel.file else None}
+            yield {**_slice(kernel.op_type, _KERNELS, number, at, length), "cat": "kernel", "args": {**about, **where}}
+            at += length
+
+
+def _slice(name: str, process: int, thread: int, at_ns: int, length_ns: int) -> Event:
+    return {"name": name, "ph": "X", "pid": process, "tid": thread, "ts": at_ns / _NS_PER_US, "dur": length_ns / _NS_PER_US}
+
+
+def _named(kind: str, process: int, name: str, thread: int | None = None) -> Event:
+    return {"name": kind, "ph": "M", "pid": process, **({} if thread is None else {"tid": thread}), "args": {"name": name}}
+
+
+def _about_graph(graph: Graph) -> Mapping[str, Any]:
+    return {"compile_id": graph.compile_id, "phase": graph.phase, "recompile of": graph.recompile_of, "coverage": graph.coverage}
+
+
+def _about_break(item: Break) -> Mapping[str, Any]:
+    return {"reason": item.reason, "line": place(item.file, item.line), "advice": item.advice}
+
+
+def _trace_facts(capture: Capture, profiled: int) -> dict[str, str]:
+    calls = sum(session.calls for session in capture.sessions) or len(capture.runs)
+    return {
+        "calls": str(calls),
+        "calls in this trace": str(len(capture.runs)),
+        "calls with kernels of the profile": str(profiled),
+        "note": "The latest calls are kept one by one, sums over all are in the table sessions. Unnamed gaps are Python and the program.",
+        **{str(key): str(value) for key, value in facts_of(capture).items()},
     }

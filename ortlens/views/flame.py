@@ -36,39 +36,25 @@ COMPILE_PHASES = (*PHASES, "other")
 
 @dataclass(slots=True, kw_only=True)
 class Frame:
-    """One frame.
+    """One frame."""
 
-    Attributes:
-        kind: What it is: `ort` and `torch` are operators by where they run, `session` a session whose kernels are not known.
-        ref: Row of its record in the table of its kind; of a phase, its place in `COMPILE_PHASES`; -1 without one.
-        path: Path of a module; empty elsewhere.
-        ns: Time per call of the model, as recorded; of a phase, time of compiling.
-        width: What is drawn for it, in ns: kernels of a profile, and operators with a clock of their own, are narrowed where they add up to
-            more than the ledger has, so that the frames inside a graph fill it at most.
-        children: Inside it, in the order in which a call meets them.
-    """
-
-    kind: FrameKind
-    ref: int = -1
-    path: str = ""
-    ns: float = 0.0
+    kind: FrameKind  # what it is: `ort` and `torch` are operators by where they run, `session` a session whose kernels are not known
+    ref: int = -1  # row of its record in the table of its kind; of a phase, its place in `COMPILE_PHASES`; -1 without one
+    path: str = ""  # path of a module; empty elsewhere
+    ns: float = 0.0  # time per call of the model, as recorded; of a phase, time of compiling
+    # what is drawn for it, in ns: kernels of a profile, and operators with a clock of their own, are narrowed where they add up to more
+    # than the ledger has, so that the frames inside a graph fill it at most
     width: float = 0.0
-    children: list[Frame] = field(default_factory=list)
+    children: list[Frame] = field(default_factory=list)  # inside it, in the order in which a call meets them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flame:
-    """The flame graph of a capture.
+    """The flame graph of a capture."""
 
-    Attributes:
-        root: The call.
-        is_measured: Whether a call was measured as a whole; else what lies around sessions and operators is not in it.
-        has_kernels: Whether kernels were measured, so that operators in ONNX Runtime have a time.
-    """
-
-    root: Frame
-    is_measured: bool
-    has_kernels: bool
+    root: Frame  # the call
+    is_measured: bool  # whether a call was measured as a whole; else what lies around sessions and operators is not in it
+    has_kernels: bool  # whether kernels were measured, so that operators in ONNX Runtime have a time
 
 
 def flame_of(capture: Capture, *, max_rows: int = 50_000) -> Flame:

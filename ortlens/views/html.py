@@ -1,4 +1,4 @@
-"""The summary of a capture as one static HTML fragment for notebooks.
+"""The summary of a capture for notebooks: one static HTML fragment, and the bundle of it and the text that IPython shows.
 
 No script, no remote load, no ids: the fragment may occur on a page many times. Colours come from JupyterLab's `--jp-*`
 variables and fall back to the system's `Canvas` and `CanvasText`, so it follows light and dark everywhere. A viewer that
@@ -26,12 +26,13 @@ from ortlens.views.sentences import (
     wrong_sentence,
 )
 from ortlens.views.tables import MAX_BYTES, answer_tables
+from ortlens.views.text import summary
 from ortlens.views.tiles import tiles_of
 from ortlens.views.time_sentences import generation_sentences, per_call_sentences
-from ortlens.views.wording import PHASE_WORDS
+from ortlens.views.wording import PHASE_WORDS, clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
@@ -92,3 +93,24 @@ def _capitalised(text: str) -> str:
 def failure_html(texts: Iterable[str]) -> str:
     """Say in a notebook that drawing failed, with nothing but the escaped paragraphs."""
     return "<div>" + "".join(f"<p>{safe(text)}</p>" for text in texts) + "</div>"
+
+
+def mimebundle(captured: Callable[[], Capture]) -> dict[str, str]:
+    """Summarise a capture as text and HTML; never raises, but says so where the summary fails.
+
+    Takes a function, because taking a snapshot may fail as well.
+    """
+    try:
+        capture = captured()
+        overview = overview_of(capture)  # once for both
+        return {"text/plain": summary(capture, overview=overview), "text/html": summary_html(capture, overview=overview)}
+    except Exception as err:  # noqa: BLE001 - a guard of the lens: looking at an object must not raise
+        texts = _failure(err)
+        return {"text/plain": "\n".join(texts), "text/html": failure_html(texts)}
+
+
+def _failure(err: Exception) -> tuple[str, str]:
+    return (
+        f"ortlens could not draw this capture: {type(err).__name__}: {clipped(str(err), 200)}",
+        "This is a bug in ortlens. The frames, such as .graphs and .fallbacks, and .save(path) still work.",
+    )

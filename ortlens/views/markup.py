@@ -1,4 +1,4 @@
-"""Pages and fragments of HTML: one environment of templates, which escape what they are given, one shell of a page, its style sheets.
+"""Pages and fragments of HTML: one environment of templates, which escape what they are given, one shell of a page, one way to write it.
 
 Templates and style sheets are in `pages/`. No page loads anything, and its own Content-Security-Policy forbids it to: only those
 inline scripts run that it names. What a template marks as `safe` is ours: styles, scripts, and drawings that escape names by themselves.
@@ -14,13 +14,17 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortlens._files import write_file
 from ortlens._optional import require
+from ortlens.errors import UsageError
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping
 
     from jinja2 import Environment
+
 
 MARK = '<meta name="generator" content="ortlens report">'
 """Near the top of every page; identifies it as one."""
@@ -99,3 +103,41 @@ def _environment() -> Environment:
     environment.filters |= {"clip": lambda text, width=_MAX_TEXT: clipped(text, width), "sentence": _sentence, "width": _bar_width}
     environment.globals["asset"] = asset
     return environment
+
+
+_HEAD = 4096  # bytes in which the mark is looked for
+
+
+def write_report(path: str | os.PathLike[str], page: str) -> Path:
+    """Write a page with `MARK` at its top, and return the absolute path; a file that is no report raises `UsageError`."""
+    target = checked_target(path)
+    try:
+        write_file(target, page.encode("utf-8"))
+    except OSError as err:
+        raise UsageError(f"the report cannot be written to {target}: {err.strerror or err}") from err
+    return target
+
+
+def checked_target(path: str | os.PathLike[str]) -> Path:
+    """Check that a report may be written there, before the work of making it, and return the absolute path."""
+    try:
+        target = Path(path).expanduser().resolve()
+        if target.is_dir():
+            raise UsageError(f"{target} is a folder; name a file in it, such as {target / 'report.html'}")
+        if not target.parent.is_dir():
+            raise UsageError(f"there is no folder {target.parent}; create it first, or choose another file")
+        if target.exists() and not _is_report(target):
+            raise UsageError(f"{target} exists and is not an ortlens report, so it is not overwritten. Remove it, or choose another file")
+    except (OSError, RuntimeError, TypeError, ValueError) as err:
+        if isinstance(err, UsageError):
+            raise
+        raise UsageError(f"a report cannot be written to {path!r}: {err}") from err
+    return target
+
+
+def _is_report(target: Path) -> bool:
+    if not target.is_file():  # a pipe or a device: reading it may never end
+        return False
+    with target.open("rb") as stream:
+        head = stream.read(_HEAD)
+    return not head or MARK.encode() in head

@@ -51,25 +51,15 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of texts, made from records.
+    """A table of texts, made from records."""
 
-    Attributes:
-        title: Its name.
-        help: What it shows and what to do with it, in a line.
-        source: Frame that holds all of it.
-        records: What its rows are made from.
-        columns: Its columns.
-        limit: Rows that are made: a huge capture must not make looking at it slow.
-        left: Rows of the frame that are not among the records.
-    """
-
-    title: str
-    help: str
-    source: str
-    records: Sequence[Any]
-    columns: tuple[Column, ...]
-    limit: int = MAX_ROWS
-    left: int = 0
+    title: str  # its name
+    help: str  # what it shows and what to do with it, in a line
+    source: str  # frame that holds all of it
+    records: Sequence[Any]  # what its rows are made from
+    columns: tuple[Column, ...]  # its columns
+    limit: int = MAX_ROWS  # rows that are made: a huge capture must not make looking at it slow
+    left: int = 0  # rows of the frame that are not among the records
 
     @property
     def total(self) -> int:

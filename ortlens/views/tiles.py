@@ -27,31 +27,18 @@ _UNEVEN = 1.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One answer.
+    """One answer."""
 
-    Attributes:
-        name: `speed`, `time`, `splits` or `correct`.
-        title: What is asked.
-        state: How good the answer is.
-        word: The answer in a few words.
-        detail: The figures behind it.
-        share: Filled part of a bar, 0 to 1; None without one.
-        call: What to call where nothing was measured; empty elsewhere.
-        tab: Panel of the explorer that shows the evidence.
-        card: Card of its overview.
-        selected: Id that is selected there.
-    """
-
-    name: str
-    title: str
-    state: State
-    word: str
-    detail: str
-    share: float | None = None
-    call: str = ""
-    tab: str = "overview"
-    card: str = ""
-    selected: str | None = None
+    name: str  # `speed`, `time`, `splits` or `correct`
+    title: str  # what is asked
+    state: State  # how good the answer is
+    word: str  # the answer in a few words
+    detail: str  # the figures behind it
+    share: float | None = None  # filled part of a bar, 0 to 1; None without one
+    call: str = ""  # what to call where nothing was measured; empty elsewhere
+    tab: str = "overview"  # panel of the explorer that shows the evidence
+    card: str = ""  # card of its overview
+    selected: str | None = None  # id that is selected there
 
     @property
     def sign(self) -> str:

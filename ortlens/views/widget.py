@@ -1,29 +1,32 @@
 """The explorer in a notebook: an anywidget whose selection Python and the browser share.
 
-An output carries a few hundred bytes of JavaScript. The explorer's code and the capture are models of their own (`held`), so that
+An output carries a few hundred bytes of JavaScript. The explorer's code and the capture are models of their own (`SharedBlob`), so that
 many outputs weigh little; ONNX models are fetched from Python when their panel opens.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import secrets
-from functools import cached_property
+from dataclasses import replace
+from functools import cache, cached_property
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
+import ipywidgets
 import traitlets
 
 from ortlens._shell import shell
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.identity import Link, links
 from ortlens.errors import UsageError
-from ortlens.trace.frames import frame_from_records
-from ortlens.trace.schema import table_from_record
-from ortlens.views import held
-from ortlens.views.mimebundle import mimebundle
+from ortlens.trace.schema import frame_from_records, table_from_record
+from ortlens.views.html import mimebundle
 from ortlens.views.netron.frame import embedding
-from ortlens.views.payload import MAX_RUNS
+from ortlens.views.payload import MAX_RUNS, payload_bytes
 from ortlens.views.selection import Selectable, panel
 from ortlens.views.wording import clipped
 
@@ -36,6 +39,74 @@ if TYPE_CHECKING:
     from ortlens.views.netron.frame import Embedding
 
     Test = Callable[[Link], bool]
+
+
+_STATIC = Path(__file__).parent / "static"
+_HELD: dict[str, SharedBlob] = {}
+
+
+class SharedBlob(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
+    """Bytes in the browser."""
+
+    content = traitlets.Bytes().tag(sync=True)
+
+    def __init__(self, digest: str, content: bytes, capture: Capture | None) -> None:
+        """Send the content; `capture` is the one that was packed, if it is one."""
+        super().__init__(content=content)
+        self.digest = digest
+        self.capture = capture
+        self.users: set[object] = set()
+
+
+def hold_code(user: object) -> SharedBlob:
+    """Hold the explorer's code for a user of it until `release`; all users share one model."""
+    return _hold(code(), user)
+
+
+def hold_capture(capture: Capture, user: object) -> SharedBlob:
+    """Hold a packed capture for a user of it until `release`; equal snapshots are packed and sent once."""
+    twin = next((held for held in _HELD.values() if held.capture is not None and _same(held.capture, capture)), None)
+    return _hold(twin.content if twin else payload_bytes(capture), user, capture)
+
+
+def _hold(content: bytes, user: object, capture: Capture | None = None) -> SharedBlob:
+    digest = sha256(content).hexdigest()[:16]
+    held = _HELD.get(digest)
+    if held is None or held.comm is None:  # closed from outside, by `Widget.close_all`
+        held = _HELD[digest] = SharedBlob(digest, content, capture)
+    held.users.add(user)
+    return held
+
+
+def release(user: object) -> None:
+    """Release everything that a user held; what has no user left is removed from the browser."""
+    for digest, held in list(_HELD.items()):
+        held.users.discard(user)
+        if not held.users:
+            del _HELD[digest]
+            held.close()
+
+
+@cache
+def code() -> bytes:
+    """Return the explorer's code and style sheet as gzip'd JSON; the same bundles give the same bytes."""
+    parts = {"js": _text("explorer.widget.js"), "css": _text("explorer.css")}
+    return gzip.compress(json.dumps(parts, separators=(",", ":")).encode(), mtime=0)
+
+
+@cache
+def loader() -> str:
+    """Return the JavaScript module that every output carries, which finds the code and runs it."""
+    return _text("explorer.loader.js")
+
+
+def _same(one: Capture, other: Capture) -> bool:
+    """Tell whether snapshots differ in their time alone, as those of a lens that saw nothing new do."""
+    return one is other or replace(one, created="") == replace(other, created="")
+
+
+def _text(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
 
 
 class SelectionError(UsageError, traitlets.TraitError):
@@ -53,7 +124,7 @@ class Explorer(anywidget.AnyWidget):
     is linked to the selection.
     """
 
-    _esm = held.loader()
+    _esm = loader()
     selected = traitlets.Unicode(None, allow_none=True, help="Id of what is selected, as `partition:p0`; None for nothing.").tag(sync=True)
     tab = traitlets.Unicode("overview", help="The panel that is shown.").tag(sync=True)
     graph = traitlets.Unicode(None, allow_none=True, help="The graph that is shown; None for all of them.").tag(sync=True)
@@ -92,13 +163,13 @@ class Explorer(anywidget.AnyWidget):
         self.layout.close()  # ipywidgets leaves it in the browser, and in saved notebooks
         self.__dict__.pop("_repr_mimebundle_", None)  # ipywidgets hides the method, for good
         forget(self.close)
-        held.release(self)
+        release(self)
 
     def _hold(self) -> dict[str, str]:
         """Have the browser hold what is shown, once for all views of the same."""
-        data, code = held.hold_capture(self._capture, self), held.hold_code(self)
+        data, bundle = hold_capture(self._capture, self), hold_code(self)
         self._packed: bytes = data.content
-        return {"_digest": code.digest, "_code": code.model_id, "_data": data.model_id}
+        return {"_digest": bundle.digest, "_code": bundle.model_id, "_data": data.model_id}
 
     @traitlets.validate("selected", "tab", "graph")
     def _existing(self, proposal: Mapping[str, Any]) -> str | None:
@@ -121,7 +192,7 @@ class Explorer(anywidget.AnyWidget):
     def _asked(self, asked: Mapping[str, Any]) -> bytes:
         what = asked.get("ask")
         if what in ("code", "data"):
-            return held.code() if what == "code" else self._packed
+            return code() if what == "code" else self._packed
         if what == "models":
             facts = {"ids": list(self._models.models), "notes": self._models.notes, "drawable": bool(self._models.frame)}
             return json.dumps(facts).encode()

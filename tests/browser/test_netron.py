@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from ortlens.trace import records as r
 from ortlens.trace import store
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.netron.display import netron_view
+from ortlens.views.netron.frame import netron_view
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import until, watch
 

@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.issue:
-        from ortlens.lens.repro.issue import versions
+        from ortlens.lens.repro.evidence import versions
 
         (fault,) = (fault for fault in FAULTS if fault.name == given.issue)
         sys.stdout.write(issue(fault, {name: version for name, version in versions().items() if not name.startswith("torch")}))

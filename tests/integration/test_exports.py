@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.key_figures import key_figures
+from ortlens.analysis.surveyed import key_figures
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
-from ortlens.trace.frames import frame_from_records
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import TABLES, frame_from_records
 from ortlens.views.table import records_of
 from tests.facts import head
 

@@ -279,8 +279,7 @@ def test_alone_it_says_what_there_is(shell: Shell, line: str) -> None:
 
 
 def test_the_question_mark_documents_every_option(shell: Shell) -> None:
-    from ortlens.magic.magics import OrtlensMagics
-    from ortlens.magic.options import cell_parser, line_parser
+    from ortlens.magic.magics import OrtlensMagics, cell_parser, line_parser
 
     documented = OrtlensMagics.ortlens.__doc__ or ""
     for parser in (line_parser(), cell_parser()):

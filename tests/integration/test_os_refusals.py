@@ -17,7 +17,7 @@ import torch
 import ortlens
 from ortlens._os_errors import clear_os_errors, explained
 from ortlens.errors import OrtLensError, SessionError
-from ortlens.lens.profiling import profiler_overhead
+from ortlens.lens.profiling import profiles
 from tests.integration.test_whole_files import full_disk
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_a_missing_folder_for_temporary_files_is_named(lens: ortlens.Lens, monke
 
 def test_a_profile_without_room_is_a_clear_error(lens: ortlens.Lens) -> None:
     with torch.no_grad():
-        profiler_overhead.measure_cost()  # imports what it needs
+        profiles.measure_cost()  # imports what it needs
         with full_disk(100), pytest.raises(SessionError, match="free some space"):
             lens.profile(X)
         assert len(lens.profile(X, repeat=2))

@@ -16,7 +16,8 @@ from onnxscript import opset18 as op
 
 import ortlens
 from ortlens.errors import UsageError
-from ortlens.lens.profiling import profiles, repeats
+from ortlens.lens import time_budget
+from ortlens.lens.profiling import profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,11 +103,11 @@ def test_profiling_leaves_the_answer_and_the_log_of_calls_alone() -> None:
 def test_rows_are_replaced_and_long_runs_are_repeated_less_often_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(8, 8)
     lens = explained(lambda t: torch.relu(t @ t), x)
-    monkeypatch.setattr(repeats, "STABLE_S", 300.0)
+    monkeypatch.setattr(time_budget, "STABLE_S", 300.0)
     with torch.no_grad():
         first = lens.profile(x)
         assert set(first.calls) == {20}
-        monkeypatch.setattr(repeats, "STABLE_S", 0.0)
+        monkeypatch.setattr(time_budget, "STABLE_S", 0.0)
         second = lens.profile(x)
         assert set(second.calls) == {5}
         assert set(lens.profile(x, repeat=7).calls) == {7}

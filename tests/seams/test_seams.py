@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 # Functions that run before a fallback exists, or in the user's call: each of these reached the user once.
 NAMED = [
     ("Lens", "ortlens.lens.dynamo.listener._event_of"),
-    ("Lens", "ortlens.lens.targets.CompiledTargets.note_compilation"),
+    ("Lens", "ortlens.lens.compilations.CompiledTargets.note_compilation"),
     ("capture", "ortlens.backend.recording.reporter.GraphReporter.planned"),
     ("no lens", "ortlens.backend.lowering.provenance.input_name"),
     ("Lens(journal=...)", "ortlens.lens.environment.machine_facts"),

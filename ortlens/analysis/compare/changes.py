@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
@@ -15,7 +15,7 @@ from ortlens.trace.facts import facts_of
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from ortlens.analysis.compare.pairing import Pairing
     from ortlens.trace.records import Break, Capture, Finding, Node, Recompile
@@ -25,8 +25,6 @@ Kind: TypeAlias = Literal[
 ]
 Happened: TypeAlias = Literal["added", "removed", "moved", "changed"]
 Effect: TypeAlias = Literal["worse", "better", "neutral"]
-
-_T = TypeVar("_T")
 
 _NUMBER = re.compile(r"\d+")
 _MACHINE = ("platform", "machine", "cpu_count", "cpu_usable", "cpu_bfloat16")
@@ -132,75 +130,48 @@ def _coverage(before: Capture, after: Capture) -> Iterator[Change]:
 
 
 def _breaks(before: Capture, after: Capture) -> Iterator[Change]:
-    first, second = _counted_breaks(before), _counted_breaks(after)
-    for key in {**first, **second}:
-        item, ours, theirs = _sides(key, first, second)
+    def counted(capture: Capture) -> Iterator[tuple[Hashable, Break, str, int]]:
+        return ((break_key(item), item, item.reason, item.occurrences) for item in capture.breaks)
+
+    return _recurring("break", counted(before), counted(after))
+
+
+def _recompiles(before: Capture, after: Capture) -> Iterator[Change]:
+    def counted(capture: Capture) -> Iterator[tuple[Hashable, Recompile, str, int]]:
+        for item in capture.recompiles:  # sizes and values in a guard differ from run to run
+            said = item.guard or item.reason
+            yield (item.function, _name(item.file), _NUMBER.sub("0", said)), item, said, 1
+
+    return _recurring("recompile", counted(before), counted(after))
+
+
+def _recurring(kind: Kind, *sides: Iterable[tuple[Hashable, Break | Recompile, str, int]]) -> Iterator[Change]:
+    """Compare how often things happened on both sides; each comes by what identifies it, with what it is said to be, and a number."""
+    counts: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0])
+    latest: dict[Hashable, tuple[Break | Recompile, str]] = {}
+    for side, rows in enumerate(sides):
+        for key, item, said, number in rows:
+            counts[key][side] += number
+            latest[key] = item, said
+    for key, (ours, theirs) in counts.items():
+        item, said = latest[key]
         if ours != theirs:
             yield Change(
-                kind="break",
-                change=_happened(ours, theirs),
+                kind=kind,
+                change="added" if not ours else "changed" if theirs else "removed",
                 effect="worse" if theirs > ours else "better",
-                subject=item.reason,
+                subject=said,
                 count=abs(theirs - ours),
-                before=_times(ours),
-                after=_times(theirs),
+                before=f"{ours}x" if ours else None,
+                after=f"{theirs}x" if theirs else None,
                 file=item.file,
                 line=item.line,
             )
-
-
-def _counted_breaks(capture: Capture) -> dict[Hashable, tuple[Break, int]]:
-    counts: dict[Hashable, tuple[Break, int]] = {}
-    for item in capture.breaks:
-        key = break_key(item)
-        counts[key] = (item, item.occurrences + (counts[key][1] if key in counts else 0))
-    return counts
 
 
 def break_key(item: Break) -> Hashable:
     """Identify a break by its place without the number of the line, which moves with every edit above."""
     return (item.gb_id or item.reason, _name(item.file), item.function, item.source)
-
-
-def _recompiles(before: Capture, after: Capture) -> Iterator[Change]:
-    first, second = _counted_recompiles(before), _counted_recompiles(after)
-    for key in {**first, **second}:
-        item, ours, theirs = _sides(key, first, second)
-        if ours != theirs:
-            yield Change(
-                kind="recompile",
-                change=_happened(ours, theirs),
-                effect="worse" if theirs > ours else "better",
-                subject=item.guard or item.reason,
-                count=abs(theirs - ours),
-                before=_times(ours),
-                after=_times(theirs),
-                file=item.file,
-                line=item.line,
-            )
-
-
-def _counted_recompiles(capture: Capture) -> dict[Hashable, tuple[Recompile, int]]:
-    counts: dict[Hashable, tuple[Recompile, int]] = {}
-    for item in capture.recompiles:  # sizes and values in a guard differ from run to run
-        key = (item.function, _name(item.file), _NUMBER.sub("0", item.guard or item.reason))
-        counts[key] = (item, 1 + (counts[key][1] if key in counts else 0))
-    return counts
-
-
-def _sides(key: Hashable, first: Mapping[Hashable, tuple[_T, int]], second: Mapping[Hashable, tuple[_T, int]]) -> tuple[_T, int, int]:
-    item = (second.get(key) or first[key])[0]
-    return item, first[key][1] if key in first else 0, second[key][1] if key in second else 0
-
-
-def _happened(ours: int, theirs: int) -> Happened:
-    if not ours:
-        return "added"
-    return "changed" if theirs else "removed"
-
-
-def _times(count: int) -> str | None:
-    return f"{count}x" if count else None
 
 
 def _results(before: Capture, after: Capture) -> Iterator[Change]:

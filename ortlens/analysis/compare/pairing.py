@@ -25,54 +25,34 @@ _DEPTH = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A node of a current graph, with what it is recognised by.
+    """A node of a current graph, with what it is recognised by."""
 
-    Attributes:
-        node: The record.
-        backward: Whether it is in a backward graph.
-        shape_of_inputs: A number per depth, equal for operators whose producers are alike up to that depth.
-    """
-
-    node: Node
-    backward: bool
-    shape_of_inputs: tuple[int, ...]
+    node: Node  # the record
+    backward: bool  # whether it is in a backward graph
+    shape_of_inputs: tuple[int, ...]  # a number per depth, equal for operators whose producers are alike up to that depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """An operator that both captures have.
+    """An operator that both captures have."""
 
-    Attributes:
-        before: In the first.
-        after: In the second.
-        match: By what: `exact` all that is known of it, `structure` module, target and producers, `module` module and target, `renamed`
-            target and producers in another module.
-    """
-
-    before: Node
-    after: Node
+    before: Node  # in the first
+    after: Node  # in the second
+    # by what: `exact` all that is known of it, `structure` module, target and producers, `module` module and target, `renamed` target and
+    # producers in another module
     match: Match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """Two captures, side by side.
+    """Two captures, side by side."""
 
-    Attributes:
-        operators: Operators that both have, in the order of the first.
-        removed: Operators that only the first has.
-        added: Operators that only the second has.
-        graphs: Graph ids of the second by those of the first.
-        partitions: Partition ids likewise.
-        sessions: Session ids likewise.
-    """
-
-    operators: tuple[Pair, ...]
-    removed: tuple[Node, ...]
-    added: tuple[Node, ...]
-    graphs: Mapping[str, str]
-    partitions: Mapping[str, str]
-    sessions: Mapping[str, str]
+    operators: tuple[Pair, ...]  # operators that both have, in the order of the first
+    removed: tuple[Node, ...]  # operators that only the first has
+    added: tuple[Node, ...]  # operators that only the second has
+    graphs: Mapping[str, str]  # graph ids of the second by those of the first
+    partitions: Mapping[str, str]  # partition ids likewise
+    sessions: Mapping[str, str]  # session ids likewise
 
 
 def paired(before: Capture, after: Capture) -> Pairing:
@@ -146,29 +126,24 @@ def _paired_operators(left: list[Operator], right: list[Operator]) -> tuple[tupl
     return tuple(pairs), tuple(left[index].node for index in free_left), tuple(right[index].node for index in free_right)
 
 
-def _exact(item: Operator) -> Hashable:
-    node = item.node
-    return (item.backward, node.module, node.target, item.shape_of_inputs, node.dtype, node.shape, node.source)
-
-
-def _structure(item: Operator) -> Hashable:
-    return (item.backward, item.node.module, item.node.target, item.shape_of_inputs[1])
-
-
-def _module(item: Operator) -> Hashable:
-    return (item.backward, item.node.module, item.node.target)
-
-
-def _renamed(item: Operator) -> Hashable:
-    return (item.backward, item.shape_of_inputs[-1], item.node.dtype)
-
-
 _KEYS: tuple[tuple[Match, Callable[[Operator], Hashable]], ...] = (
-    ("exact", _exact),
-    ("structure", _structure),
-    ("renamed", _renamed),
-    ("module", _module),
+    (
+        "exact",
+        lambda item: (
+            item.backward,
+            item.node.module,
+            item.node.target,
+            item.shape_of_inputs,
+            item.node.dtype,
+            item.node.shape,
+            item.node.source,
+        ),
+    ),
+    ("structure", lambda item: (item.backward, item.node.module, item.node.target, item.shape_of_inputs[1])),
+    ("renamed", lambda item: (item.backward, item.shape_of_inputs[-1], item.node.dtype)),
+    ("module", lambda item: (item.backward, item.node.module, item.node.target)),
 )
+"""What operators are recognised by, the surest first."""
 
 
 def _by_overlap(shared: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -202,9 +177,10 @@ def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) ->
     pairs: dict[str, str] = {}
     for first, second in partitions.items():
         left, right = _of(before.sessions, first), _of(after.sessions, second)
-        for key in (_signature, _any):
+        for same_inputs in (True, False):
             for session in left:
-                match = next((other for other in right if key(other) == key(session)), None)
+                fit = (other for other in right if not same_inputs or other.input_signature == session.input_signature)
+                match = next(fit, None)
                 if session.session_id not in pairs and match is not None:
                     pairs[session.session_id] = match.session_id
                     right.remove(match)
@@ -213,11 +189,3 @@ def _sessions(before: Capture, after: Capture, partitions: Mapping[str, str]) ->
 
 def _of(sessions: Iterable[Session], partition_id: str) -> list[Session]:
     return [session for session in sessions if session.partition_id == partition_id]
-
-
-def _signature(session: Session) -> str:
-    return session.input_signature
-
-
-def _any(_session: Session) -> str:
-    return ""

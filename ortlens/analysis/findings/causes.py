@@ -30,17 +30,11 @@ _VIEWS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What takes the time.
+    """What takes the time."""
 
-    Attributes:
-        text: A clause, such as `aten.cumprod.default becomes a Loop, whose body runs once per element`.
-        remedy: What to change about it; empty where only the operator is known.
-        node: The node that it comes from; None where none stands out.
-    """
-
-    text: str
-    remedy: str
-    node: Node | None
+    text: str  # a clause, such as `aten.cumprod.default becomes a Loop, whose body runs once per element`
+    remedy: str  # what to change about it; empty where only the operator is known
+    node: Node | None  # the node that it comes from; None where none stands out
 
 
 def cause_of(capture: Capture, nodes: Sequence[Node], session_ids: Iterable[str]) -> Cause:

@@ -30,17 +30,11 @@ _MAX_RUNS = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """Medians over the kept runs of one session, in ns.
+    """Medians over the kept runs of one session, in ns."""
 
-    Attributes:
-        crossing_ns: Binding inputs and returning outputs.
-        run_ns: Inside ONNX Runtime.
-        output_ns: Returning outputs.
-    """
-
-    crossing_ns: int
-    run_ns: int
-    output_ns: int
+    crossing_ns: int  # binding inputs and returning outputs
+    run_ns: int  # inside ONNX Runtime
+    output_ns: int  # returning outputs
 
 
 @once

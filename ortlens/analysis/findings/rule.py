@@ -15,23 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        name: As in the column `rule`.
-        looks_for: What it looks for, in one sentence.
-        fires: From where on it reports, and why from there.
-        hazard: Why it matters.
-        probed: What `lens.probe()` measures about it; empty when its gain is estimated or unknown.
-        check: Yields what it finds in a capture; pure.
-    """
-
-    name: str
-    looks_for: str
-    fires: str
-    hazard: str
-    probed: str
-    check: Callable[[Capture], Iterator[Finding]]
+    name: str  # as in the column `rule`
+    looks_for: str  # what it looks for, in one sentence
+    fires: str  # from where on it reports, and why from there
+    hazard: str  # why it matters
+    probed: str  # what `lens.probe()` measures about it; empty when its gain is estimated or unknown
+    check: Callable[[Capture], Iterator[Finding]]  # yields what it finds in a capture; pure
 
     def finding(  # noqa: PLR0913 - the fields of the record, but for those that the rule knows
         self,

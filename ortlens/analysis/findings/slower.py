@@ -35,25 +35,15 @@ _BESIDE = Cause(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slow:
-    """A part of a call that PyTorch runs faster.
+    """A part of a call that PyTorch runs faster."""
 
-    Attributes:
-        graph: Its graph.
-        subject: Id of the partition, or of the graph where the partitions alone do not explain it.
-        ort_ns: One run as compiled.
-        torch_ns: The same in PyTorch.
-        entries: Runs per call of the model.
-        cause: Why.
-        by_partition: Whether leaving the partition to PyTorch saves the difference.
-    """
-
-    graph: Graph
-    subject: str
-    ort_ns: int
-    torch_ns: int
-    entries: float
-    cause: Cause
-    by_partition: bool
+    graph: Graph  # its graph
+    subject: str  # id of the partition, or of the graph where the partitions alone do not explain it
+    ort_ns: int  # one run as compiled
+    torch_ns: int  # the same in PyTorch
+    entries: float  # runs per call of the model
+    cause: Cause  # why
+    by_partition: bool  # whether leaving the partition to PyTorch saves the difference
 
     @property
     def loss_ns(self) -> int:

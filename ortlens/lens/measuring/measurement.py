@@ -1,22 +1,39 @@
-"""Everything that is measured about a call: its ledger, and what it would take in other ways."""
+"""Everything that is measured about a call: its ledger, and what it would take in other ways.
+
+Each partition, and each graph as a whole, is timed against PyTorch on the inputs of one observed call. A partition is compared with its
+own ATen nodes, which PyTorch would run if the partition were left to it. A graph is compared with the operations that Dynamo recorded,
+which are those of the program: PyTorch has faster ways for some of them than the ATen nodes show, and writes in place where the compiled
+graph returns a new value that is copied back. Both sides run beside the compiled code and count nowhere. Inputs that the program writes to
+are copies.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ortlens.lens.measuring.against_torch import time_against_torch
+import torch
+import torch.fx
+
+from ortlens import _torch
+from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
+from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
+from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
+from ortlens.lens.watching import WeightChanged, around_runs, uncounted, uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import torch.fx
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ortlens.analysis.ledger import StepReading
+    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.dynamo.listener import DynamoWatch
     from ortlens.trace.recorder import Recorder
 
@@ -119,3 +136,131 @@ class Measurement:
         share = GUARDS_SHARE if several else ONE_GRAPH_SHARE
         if sum(entering) >= max(GUARDS_NS, share * sum(part.ns for part in parts)):
             guards_trial(self.recorder, call, wait, MEASURE_NS, several=several)
+
+
+EACH_NS = 200_000_000
+"""Time for one partition or graph."""
+
+ALL_NS = 2_000_000_000
+"""Time for all of them; the most expensive are timed first."""
+
+_KNOWN_OPERATORS = ("aten", "prims", "prim", "_operator", "math")
+"""Operators without effects of their own. Others, of the user's, are not called beyond the calls of the target."""
+
+
+def time_against_torch(
+    recorder: Recorder,
+    graphs: Iterable[CompiledGraph],
+    originals: Mapping[str | None, torch.fx.GraphModule],
+    call: Callable[[], Any],
+) -> Any:
+    """Call the target once, record the times of what it ran in both ways, and return the result of the call.
+
+    `originals` are Dynamo's graphs by compile id. Exceptions of the target are raised; a failure of the measurement becomes a finding.
+    """
+    entered, ran, result = observe(graphs, call)
+    trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], AbTiming | None]]] = [
+        *((r.Graph, item.graph_id, partial(_whole, item, originals)) for item in entered),
+        *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in ran),
+    ]
+    try:
+        with uncounted_eager(recorder), _undisturbed():
+            deadline = time.perf_counter_ns() + ALL_NS
+            for kind, key, compare in trials:
+                left = deadline - time.perf_counter_ns()
+                with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
+                    compared = compare(min(EACH_NS, left)) if left > 0 else None
+                    if compared is not None:
+                        ort_ns, torch_ns = compared.least_ns
+                        recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
+    except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
+        lens_failed(recorder, "timing a partition against PyTorch", error)
+    return result
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Disable gradients, and leave torch's random numbers as they were."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        yield
+
+
+def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:
+    """Time a partition in its session against its nodes in PyTorch; None where PyTorch's kernels refuse what ONNX Runtime takes."""
+    runner, values = part.runner, part.runner.with_copies(part.values)
+    nodes = timed(runner.partition.module, values)
+    try:
+        nodes()
+    except RuntimeError:
+        return None
+    return compare_briefly(timed(_updating(runner), values), nodes, budget_ns)
+
+
+def _updating(runner: PartitionRunner) -> Callable[..., tuple[Any, ...]]:
+    """Return a function that runs a partition as usual, with updates in place, but uncounted."""
+    session = runner.sessions[-1].session
+    return uncounted(runner, session, outputs=runner.outputs_in_place(session))
+
+
+def _whole(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphModule], budget_ns: int) -> AbTiming | None:
+    """Time a compiled graph against Dynamo's graph. Both work on copies of the inputs that they write to."""
+    original, graph, mutated = _original(item, originals), item.graph, item.graph.lowered.mutated
+    if original is None:
+        return None
+    args = list(item.values)
+    for place in mutated:
+        args[place] = args[place].clone()
+    entered = as_entered(args)
+    advancing = [place for place in mutated if entered[place] is not args[place]]
+    aliases = [value.detach() if isinstance(value, torch.Tensor) else value for value in args]  # the original may change sizes in place
+
+    def compiled() -> list[Any]:
+        outputs = graph.run(list(args))
+        for place, value in zip(mutated, outputs, strict=False):
+            args[place].copy_(value)
+        return outputs
+
+    wait = waiting_for(args)
+    with contextlib.ExitStack() as stack:
+        for runner in (runner for runner in graph.runners if runner.sessions and not runner.is_lost):  # PyTorch runs the others
+            stack.enter_context(around_runs(runner, instead(_updating(runner))))
+        ways = (clocked(compiled, wait), clocked(lambda: original(*aliases), wait))
+        ours, theirs = (_from(way, args, entered, advancing) for way in ways)
+        return compare_briefly(ours, theirs, budget_ns)
+
+
+def _original(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphModule]) -> torch.fx.GraphModule | None:
+    """Find Dynamo's graph, if it can be run on the same inputs and has no effects but the known ones."""
+    lowered, found = item.graph.lowered, originals.get(item.graph.lowered.compile_id)
+    sure = all(len(runner.sessions) <= 1 for runner in item.graph.runners)  # of one per size, it is not known which one runs
+    if found is None or lowered.phase != "inference" or not item.graph.runners or not sure or _torch.holds_transforms(found):
+        return None
+    wanted = [_torch.example_of(node) for node in found.graph.find_nodes(op="placeholder")]
+    same = len(wanted) == len(item.values) and all(map(_fits, wanted, item.values))
+    return found if same and all(map(_is_known, eager_nodes(item.graph.plan))) else None
+
+
+def _from(way: Callable[[], int], args: list[Any], entered: tuple[Any, ...], places: list[int]) -> Callable[[], int]:
+    """Begin each run with what small inputs held at first, such as a position that a run advances. Both ways share their memory."""
+    if not places:
+        return way
+
+    def anew() -> int:
+        for place in places:
+            args[place].copy_(entered[place])
+        return way()
+
+    return anew
+
+
+def _fits(wanted: Any, given: Any) -> bool:
+    if isinstance(wanted, torch.Tensor) and isinstance(given, torch.Tensor):
+        return wanted.dtype == given.dtype and wanted.dim() == given.dim() and wanted.device == given.device
+    return not isinstance(wanted, torch.Tensor) and not isinstance(given, torch.Tensor)
+
+
+def _is_known(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    name = target.namespace if hasattr(target, "namespace") else getattr(target, "__module__", "")
+    return name in _KNOWN_OPERATORS

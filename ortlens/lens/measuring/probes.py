@@ -17,9 +17,9 @@ from ortlens._process import usable_cores
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.runtime.ab_timing import compare, compare_briefly, waiting_for
-from ortlens.lens.measuring.observed import ObservedPartition, observe, uncounted_eager
-from ortlens.lens.measuring.trials import MAKING_NS, MAX_RUNNERS, CallTrials, Trial, dense, frozen, preallocated
+from ortlens.lens.measuring.trials import MAKING_NS, MAX_RUNNERS, CallTrials, ObservedPartition, Trial, dense, frozen, observe, preallocated
 from ortlens.lens.profiling import machine_peaks
+from ortlens.lens.watching import uncounted_eager
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed

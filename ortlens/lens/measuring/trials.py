@@ -1,4 +1,4 @@
-"""What a probe measures: one change to a call of the target, or to the runs of one partition.
+"""What one call of a target runs, and what a probe measures about it: one change to the call, or to the runs of one partition.
 
 Threads, guards and partitions left to PyTorch act on the rest of a call, and are judged by whole calls. Frozen weights, contiguous inputs
 and preallocated outputs are judged by runs of the partition on the inputs of an observed call.
@@ -7,6 +7,8 @@ and preallocated outputs are judged by runs of the partition on the inputs of an
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,14 +21,100 @@ from ortlens._process import usable_cores
 from ortlens.analysis.findings.sessions import SESSIONS
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.backend.runtime.threads import ThreadChoice
-from ortlens.lens.shadow_sessions import uncounted, variant_of
-from ortlens.lens.watching import PartitionRun, around_runs
+from ortlens.lens.watching import PartitionRun, around_calls, around_runs, uncounted, variant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
+    from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.recording.reporter import Identity
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.measuring.observed import ObservedPartition
+
+
+_SMALL = 1024
+
+
+@dataclass(slots=True, eq=False)
+class ObservedGraph:
+    """A graph as a call entered it."""
+
+    graph: CompiledGraph
+    graph_id: str
+    values: tuple[Any, ...] = ()  # inputs of its first entry
+    count: int = 0
+    ns: int = 0  # of all entries
+
+
+@dataclass(slots=True, eq=False)
+class ObservedPartition:
+    """A partition as a call ran it."""
+
+    runner: PartitionRunner
+    graph: CompiledGraph
+    identity: Identity
+    values: tuple[Any, ...] = ()  # inputs of its first run
+    count: int = 0
+    ns: int = 0  # of all runs
+
+    @property
+    def choice(self) -> ThreadChoice:
+        """The threads of its session."""
+        return self.runner.sessions[-1].threads
+
+    @property
+    def node_count(self) -> int:
+        """Its compute nodes."""
+        return len(self.runner.partition.nodes)
+
+
+def observe(graphs: Iterable[CompiledGraph], call: Callable[[], Any]) -> tuple[list[ObservedGraph], list[ObservedPartition], Any]:
+    """Call a target, and return the graphs and partitions that ran, each the most expensive first, and the result."""
+    entered: list[ObservedGraph] = []
+    ran: list[ObservedPartition] = []
+    with contextlib.ExitStack() as stack:
+        for graph in graphs:
+            reporter = graph.context.reporter
+            if reporter is None or not graph.is_prepared:
+                continue
+            entered.append(ObservedGraph(graph, reporter.graph_id))
+            stack.enter_context(around_calls(graph, _noting(entered[-1], lambda inner, args: inner(args))))
+            for runner in graph.runners:
+                if len(runner.sessions) == 1 and not runner.is_lost:  # of one per size, it is not known which one runs
+                    ran.append(ObservedPartition(runner, graph, reporter.identity(runner)))
+                    stack.enter_context(around_runs(runner, _noting(ran[-1], lambda inner, values: inner(*values))))
+        result = call()
+    return _most_expensive(entered), _most_expensive(ran), result
+
+
+def _noting(item: ObservedGraph | ObservedPartition, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Note inputs and time, of this thread alone."""
+    thread = threading.get_ident()
+
+    def around(inner: Any, values: Any) -> Any:
+        if threading.get_ident() != thread:
+            return run(inner, values)
+        item.values = item.values or as_entered(values)
+        item.count += 1
+        started = time.perf_counter_ns()
+        outputs = run(inner, values)
+        item.ns += time.perf_counter_ns() - started
+        return outputs
+
+    return around
+
+
+def _most_expensive(items: list[Any]) -> list[Any]:
+    return sorted((item for item in items if item.count), key=lambda item: -item.ns)
+
+
+def as_entered(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Keep inputs for later runs; copy small integer tensors: programs advance positions in a cache in place, at last beyond its end."""
+    return tuple(value.clone() if _is_small_index(value) else value for value in values)
+
+
+def _is_small_index(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() <= _SMALL
+
 
 Pair: TypeAlias = tuple[Callable[[], int], Callable[[], int]]
 """The present setting and the changed one; each runs once and returns the time in ns."""

@@ -15,9 +15,8 @@ from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import Input
 from ortlens.lens.verify.call_state import CallState
-from ortlens.lens.verify.compare_values import Tolerances
+from ortlens.lens.verify.compare_values import Tolerances, Verdict, judge
 from ortlens.lens.verify.lockstep import Missing
-from ortlens.lens.verify.verdicts import Verdict, judge
 from ortlens.trace import records as r
 from ortlens.units import counted
 

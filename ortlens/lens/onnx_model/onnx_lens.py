@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.errors import UsageError
-from ortlens.lens.environment import machine_figures
-from ortlens.lens.lens_recorder import LensRecorder
+from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated
@@ -57,16 +56,7 @@ class OnnxLens(CaptureView):
         structure: onnx.ModelProto | None,
         journal: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Begin without a session.
-
-        Args:
-            source: The model.
-            inputs: What it takes.
-            choice: How its sessions are made.
-            name: Name of the capture.
-            structure: The model's structure, where every node has a name of its own; None where it is not known.
-            journal: As for `ortlens.watch`.
-        """
+        """Begin without a session; in the `structure` of the model, if it is known, every node has a name of its own."""
         self.name = name
         self.session: onnxruntime.InferenceSession | None = None
         self.inputs: Feed = {}
@@ -89,24 +79,11 @@ class OnnxLens(CaptureView):
         self._recorder.add(*graph_records.records_of(source, inputs, structure, {}))
 
     def note(self, **facts: str) -> None:
-        """Add facts to the environment of the capture.
-
-        Args:
-            **facts: Text by name.
-        """
+        """Add facts to the environment of the capture."""
         self._facts.update(facts)
 
     def began(self, session: onnxruntime.InferenceSession, *, create_ns: int, held_bytes: int | None) -> RunLog:
-        """Record a session.
-
-        Args:
-            session: The session.
-            create_ns: Time to create it; 0 if it is not known.
-            held_bytes: Heap memory that this took, where it is known.
-
-        Returns:
-            The log for its calls.
-        """
+        """Record a session, with the time and the heap memory that creating it took, where known; return the log for its calls."""
         self.session = session
         count, spinning, reason = threads_of(session.get_session_options(), given=self._choice.options is not None)
         self._recorder.add(
@@ -130,12 +107,7 @@ class OnnxLens(CaptureView):
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
 
     def called(self, feed: Feed, outputs: dict[str, Any]) -> None:
-        """Note the inputs and outputs of a call; their sizes stand for symbolic ones from now on.
-
-        Args:
-            feed: Values by input.
-            outputs: Values by output.
-        """
+        """Note the inputs and outputs of a call by name; their sizes stand for symbolic ones from now on."""
         self.inputs, self.result = feed, outputs
         self._facts["onnx_inputs"] = described(self._signature, feed)
         self._take_sizes({name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)})
@@ -164,18 +136,12 @@ class OnnxLens(CaptureView):
         return self.inputs or generated(known).feed
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
-        """Measure where the time inside ONNX Runtime goes, kernel by kernel.
-
-        A second session of the same model is made with ONNX Runtime's profiler, and runs in turns with the session itself. Times are
-        those of the unprofiled runs, divided as the profiler reports, without what the profiler adds. The model as ONNX Runtime
-        optimised it is kept, see `fusions` and `netron(..., optimized=True)`.
+        """Measure where the time inside ONNX Runtime goes, kernel by kernel, as `Lens.profile` does.
 
         Args:
             *args: Inputs in order; without any, those of the latest call.
-            repeat: How often the model is run with the profiler, and as often without. None: 20 times, but only 5 times once they have
-                taken 3 s. Less for models of more than 5,000 nodes. If the model has an input of that name, pass all inputs as one
-                mapping.
-            budget_s: Time limit in seconds. None: 60, and none if `repeat` is given. When it is over, one repeat is enough.
+            repeat: As for `Lens.profile`. If the model has an input of that name, pass all inputs as one mapping.
+            budget_s: Likewise. When the time is over, one repeat is enough.
             **kwargs: Inputs by name.
 
         Returns:
@@ -188,7 +154,7 @@ class OnnxLens(CaptureView):
         """
         from ortlens.lens.onnx_model.profile import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.profiling.repeats import PROFILING, Repeats
+        from ortlens.lens.time_budget import PROFILING, Repeats
 
         session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)
@@ -209,8 +175,8 @@ class OnnxLens(CaptureView):
         Args:
             reference: The module or function, in evaluation mode.
             *args: Inputs in order; without any, those of the latest call.
-            atol: Absolute tolerance: a number, or a mapping from torch dtypes to numbers. None: 1e-7 for float32.
-            rtol: Likewise, relative to the larger of the element and the value's root mean square. None: 1e-5 for float32.
+            atol: As for `Lens.verify`.
+            rtol: Likewise.
             **kwargs: Inputs of the model by name.
 
         Returns:
@@ -241,12 +207,7 @@ class OnnxLens(CaptureView):
         return self._recorder.captured()
 
     def note_watching(self, stop: Callable[[], object], shapes: dict[str, tuple[int, ...]]) -> None:
-        """Note that calls of the session are recorded.
-
-        Args:
-            stop: Ends that; called once, by `close` or when this lens is garbage.
-            shapes: Receives the shapes of the inputs of the first call.
-        """
+        """Note that calls of the session are recorded, until `stop` is called; `shapes` receives those of the inputs of the first call."""
         self._watched_shapes = shapes
         self._stop = weakref.finalize(self, stop)
 

@@ -13,14 +13,14 @@ from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.graph_records import MODEL, record_kernel_placement
 from ortlens.lens.onnx_model.sessions import FATAL, new_session, runner_of
 from ortlens.lens.onnx_model.signature import inputs_from_session
-from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
-from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
-from ortlens.lens.profiling.repeats import PROFILING
+from ortlens.lens.profiling import kernel_origins, profiles
+from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, record_profile, without_weights
+from ortlens.lens.time_budget import PROFILING
 from ortlens.progress import progress
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import onnx
     import onnxruntime
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.sessions import SessionChoice
     from ortlens.lens.onnx_model.signature import Feed
     from ortlens.lens.onnx_model.source import ModelSource
-    from ortlens.lens.profiling.repeats import Repeats
+    from ortlens.lens.time_budget import Repeats
     from ortlens.trace.recorder import Recorder
 
 _SESSION = "s0"
@@ -55,13 +55,14 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         twin = _twin(source, choice, folder)
-        inputs = inputs_from_session(session)
+        inputs, turns = inputs_from_session(session), Turns()
         try:
             repeats.restart()
             with progress(words, min(repeats.most, affordable) + 1, "run", at_once=words != PROFILING) as step:
-                plain, profiled = _turns(runner_of(session, inputs, feed), runner_of(twin, inputs, feed), repeats, affordable, step)
+                plain, profiled = (runner_of(each, inputs, feed) for each in (session, twin))
+                turns.make(_timed(plain, turns.plain_ns), _timed(profiled, turns.profiled_ns), repeats, affordable, step)
             written = Path(twin.end_profiling())
-            _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, plain, profiled)
+            _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, turns)
         except Exception as error:
             said = " ".join(str(error).split())[:600]
             raise SessionError(f"profiling {source.name} failed: {said}. It writes files into {folder.parent}, which needs room") from error
@@ -86,21 +87,15 @@ def _watched(source: ModelSource, choice: SessionChoice, folder: Path, *, ours: 
         options.log_severity_level = severity
 
 
-def _turns(
-    plain: Callable[[], Any], profiled: Callable[[], Any], repeats: Repeats, affordable: int, step: Callable[[int], None]
-) -> tuple[list[int], list[int]]:
-    """Time runs in turns; the first of each warms up."""
-    times: tuple[list[int], list[int]] = ([], [])
-    runs = ((plain, times[0]), (profiled, times[1]))
-    for number in range(affordable + 1):
-        if repeats.are_enough(number - 1):
-            break
-        for call, taken in runs if number % 2 else reversed(runs):
-            started = time.perf_counter_ns()
-            call()
-            taken.append(time.perf_counter_ns() - started)
-        step(1)
-    return times
+def _timed(call: Callable[[], Any], taken: list[int]) -> Callable[[], None]:
+    """Append the time of each call to a list."""
+
+    def run() -> None:
+        started = time.perf_counter_ns()
+        call()
+        taken.append(time.perf_counter_ns() - started)
+
+    return run
 
 
 def _record(  # noqa: PLR0913, PLR0917 - one call site
@@ -109,32 +104,17 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
     optimized: onnx.ModelProto | None,
     structure: onnx.ModelProto | None,
     recorder: Recorder,
-    plain: list[int],
-    profiled: list[int],
+    turns: Turns,
 ) -> None:
-    cost = profiler_overhead.measure_cost()
-    groups: Sequence[int | None] = [None, *([0] * (len(plain) - 1))]
+    cost = profiles.measure_cost()
     shown = optimized if optimized is not None else structure
     try:
-        read = profiles.read_profile(written, groups, {} if shown is None else bodies_of(shown), cost.after_event)
+        read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
     except profiles.ProfileIncomplete as error:
         raise SessionError(f"the profile is incomplete: {error}; call profile() again with a smaller repeat") from error
-    total_ns = round(settled(plain, list(groups)))
     known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
     nodes = {node.node: node for node in recorder.records(r.Node)}
-    assigned = _ort.assigned_providers(twin)
-    rows = kernel_rows(_SESSION, read.kernels, optimized, known, nodes, assigned=assigned, total_ns=total_ns, cost_ns=cost.in_event)
-    recorder.replace_all(r.Kernel, rows)
-    recorder.amend(
-        r.Session,
-        _SESSION,
-        distortion=distortion(plain, profiled, list(groups)),
-        arena_bytes=read.arena_bytes,
-        arena_held_bytes=read.arena_held_bytes,
-    )
-    if optimized is not None:
-        recorder.attach(f"models/{MODEL}.optimized.onnx", optimized.SerializeToString())
-        recorder.amend(r.Model, MODEL, optimized_node_count=len(optimized.graph.node))
+    record_profile(recorder, _SESSION, MODEL, twin, turns, read, optimized, known, nodes, cost.in_event)
 
 
 def _origins(

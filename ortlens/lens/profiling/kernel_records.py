@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.conversion import node_provenance
+from ortlens.backend.runtime import _ort
 from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import onnx
+    import onnxruntime
+
+    from ortlens.lens.time_budget import Repeats
+    from ortlens.trace.recorder import Recorder
 
 MAX_EVENTS = 100_000
 """Most kernel events of one session; each takes some 700 bytes in the file, and more when read."""
@@ -25,6 +30,28 @@ _LARGE = 1024
 
 _LEAST = 0.1
 """Share of its profiled time that a kernel keeps whatever the profiler costs: a kernel that ran took some time."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Runs of a session in turns with and without the profiler."""
+
+    plain_ns: list[int] = field(default_factory=list)
+    profiled_ns: list[int] = field(default_factory=list)
+    groups: list[int | None] = field(default_factory=list)  # the call of each pair of runs; None for those that warm up
+
+    def make(
+        self, plain: Callable[[], Any], profiled: Callable[[], Any], repeats: Repeats, affordable: int, step: Callable[[int], None]
+    ) -> None:
+        """Make runs on the same inputs, after one of each that warms up; both append their times themselves."""
+        group, number = len(self.groups), 0
+        while number <= affordable and not repeats.are_enough(number - 1):
+            for run in (plain, profiled) if number % 2 else (profiled, plain):
+                run()
+            self.groups.append(group if number else None)
+            step(1)
+            number += 1
+        step(repeats.most + 1 - number)
 
 
 def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | None]) -> float | None:
@@ -76,26 +103,41 @@ def bodies_of(model: onnx.ModelProto) -> dict[str, str]:
     }
 
 
-def kernel_rows(  # noqa: PLR0913 - what is known about the kernels of a session
+def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile of a session
+    recorder: Recorder,
     session_id: str,
-    kernels: Sequence[profiles.KernelTime],
+    model_id: str | None,
+    twin: onnxruntime.InferenceSession,
+    turns: Turns,
+    read: profiles.Profile,
     optimized: onnx.ModelProto | None,
     origins: Mapping[str, kernel_origins.Origin],
     nodes: Mapping[str, r.Node],
-    *,
-    assigned: Mapping[str, str],
-    total_ns: int,
     cost_ns: float,
-) -> list[r.Kernel]:
-    """Make the records of the kernels of a session, in the order of the profile.
+) -> None:
+    """Record the kernels of a session in place of earlier ones, and the model that ran, unless its `model_id` is None.
 
-    `total_ns`, of as many runs without the profiler, is divided among them; `cost_ns` is what the profiler adds to a call of a kernel.
+    The time of the runs without the profiler is divided among the kernels; `cost_ns` is what the profiler adds to a call of a kernel.
     """
-    times = divided([kernel.total_ns for kernel in kernels], [kernel.calls for kernel in kernels], total_ns, cost_ns)
-    return [
+    total_ns, assigned = round(settled(turns.plain_ns, turns.groups)), _ort.assigned_providers(twin)
+    times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
+    rows = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
+    rows += [
         _record(session_id, kernel, origins.get(kernel.name), nodes, assigned, own_ns, total_ns)
-        for kernel, own_ns in zip(_with_packed_weights(kernels, optimized), times, strict=True)
+        for kernel, own_ns in zip(_with_packed_weights(read.kernels, optimized), times, strict=True)
     ]
+    order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
+    recorder.replace_all(r.Kernel, sorted(rows, key=lambda row: order.get(row.session_id, -1)))
+    recorder.amend(
+        r.Session,
+        session_id,
+        distortion=distortion(turns.plain_ns, turns.profiled_ns, turns.groups),
+        arena_bytes=read.arena_bytes,
+        arena_held_bytes=read.arena_held_bytes,
+    )
+    if optimized is not None and model_id is not None:
+        recorder.attach(f"models/{model_id}.optimized.onnx", optimized.SerializeToString())
+        recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
 
 
 def _with_packed_weights(kernels: Sequence[profiles.KernelTime], model: onnx.ModelProto | None) -> list[profiles.KernelTime]:

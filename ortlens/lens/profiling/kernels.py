@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import tempfile
 import threading
 from dataclasses import dataclass, field
@@ -18,27 +17,25 @@ from typing import TYPE_CHECKING, Any
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
-from ortlens.lens.profiling import kernel_origins, profiler_overhead, profiles
-from ortlens.lens.profiling.kernel_records import MAX_EVENTS, bodies_of, distortion, kernel_rows, settled, without_weights
-from ortlens.lens.profiling.repeats import PROFILING
-from ortlens.lens.shadow_sessions import shadow_session_of, uncounted
-from ortlens.lens.watching import around_runs
+from ortlens.lens.profiling import kernel_origins, profiles
+from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, record_profile, without_weights
+from ortlens.lens.time_budget import PROFILING
+from ortlens.lens.watching import around_runs, shadow_session_of, uncounted
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.profiling.repeats import Repeats
-    from ortlens.lens.shadow_sessions import ShadowSession
-    from ortlens.lens.targets import CompiledTargets
-    from ortlens.lens.time_budget import TimeBudget
+    from ortlens.lens.compilations import CompiledTargets
+    from ortlens.lens.time_budget import Repeats, TimeBudget
+    from ortlens.lens.watching import ShadowSession
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 3
@@ -46,17 +43,17 @@ _MAX_CALLS = 3
 
 
 class _RunTimes(RunLog):
-    """The time inside ONNX Runtime of each run, in order."""
+    """Appends the time inside ONNX Runtime of each run to a list."""
 
-    __slots__ = ("runs_ns",)
+    __slots__ = ("_runs_ns",)
 
-    def __init__(self) -> None:
+    def __init__(self, runs_ns: list[int]) -> None:
         super().__init__(None, None)
-        self.runs_ns: list[int] = []
+        self._runs_ns = runs_ns
 
     def record(self, start: int, bound: int, ran: int, done: int, thread: int) -> None:
         del start, done, thread
-        self.runs_ns.append(ran - bound)
+        self._runs_ns.append(ran - bound)
 
 
 @dataclass(slots=True)
@@ -66,32 +63,19 @@ class _Sitting:
     twin: ShadowSession
     runner: PartitionRunner
     folder: Path
-    groups: list[int | None] = field(default_factory=list)
-    plain: _RunTimes = field(default_factory=_RunTimes)
-    profiled: _RunTimes = field(default_factory=_RunTimes)
-    counter: Iterator[int] = field(default_factory=itertools.count)
+    turns: Turns = field(default_factory=Turns)
 
     def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
-        """Run the same inputs in turns with and without the profiler, after one warm-up run each."""
-        plain, profiled = (
-            uncounted(self.runner, session, log=log, outputs=self.runner.outputs_in_place(session))
-            for session, log in ((self.twin.info.session, self.plain), (self.twin.session, self.profiled))
-        )
+        """Run the same inputs in turns with and without the profiler."""
+        pairs = ((self.twin.info.session, self.turns.plain_ns), (self.twin.session, self.turns.profiled_ns))
         args = self.runner.with_copies(args)
-        group = next(self.counter)
-        affordable, number = self._affordable(repeats.most), 0
-        while number <= affordable and not repeats.are_enough(number - 1):
-            for run in (plain, profiled) if number % 2 else (profiled, plain):
-                run(*args)
-            self.groups.append(group if number else None)
-            step(1)
-            number += 1
-        step(repeats.most + 1 - number)
-
-    def _affordable(self, repeat: int) -> int:
-        """Return the repeats, fewer if the profile would grow too large; at least one."""
-        affordable = MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.groups) - 1
-        return max(min(repeat, affordable), 1)
+        plain, profiled = (
+            functools.partial(uncounted(self.runner, session, log=_RunTimes(taken), outputs=self.runner.outputs_in_place(session)), *args)
+            for session, taken in pairs
+        )
+        # Fewer repeats if the profile would grow too large; at least one.
+        affordable = MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.turns.groups) - 1
+        self.turns.make(plain, profiled, repeats, max(min(repeats.most, affordable), 1), step)
 
 
 @dataclass(slots=True)
@@ -100,7 +84,7 @@ class _Profiler:
 
     repeats: Repeats
     folder: Path
-    cost: profiler_overhead.Cost
+    cost: profiles.Cost
     step: Callable[[int], None]
     thread: int = field(default_factory=threading.get_ident)
     sittings: dict[tuple[PartitionRunner, int], _Sitting] = field(default_factory=dict)
@@ -162,7 +146,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         with progress(words, partitions * (repeats.most + 1), "run", at_once=words != PROFILING) as step:
-            profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiler_overhead.measure_cost(), step=step)
+            profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiles.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
                 waiting = _call_watched(targets, profiler, args, kwargs)
                 if not waiting:
@@ -207,31 +191,14 @@ def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profile
 
 
 def _record(  # noqa: PLR0913, PLR0917 - one call site
-    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiler_overhead.Cost, recorder: Recorder
+    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiles.Cost, recorder: Recorder
 ) -> None:
-    model, optimized = sitting.twin.model, without_weights(sitting.folder / "optimized.onnx")
-    read = profiles.read_profile(written, sitting.groups, bodies_of(optimized or model), cost.after_event)
+    twin, optimized, reporter = sitting.twin, without_weights(sitting.folder / "optimized.onnx"), graph.context.reporter
+    read = profiles.read_profile(written, sitting.turns.groups, bodies_of(optimized or twin.model), cost.after_event)
     known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
-    total_ns = round(settled(sitting.plain.runs_ns, sitting.groups))
-    nodes = {
-        node.node: node for node in recorder.records(r.Node) if graph.context.reporter and node.graph_id == graph.context.reporter.graph_id
-    }
-    assigned = _ort.assigned_providers(sitting.twin.session)
-    rows = kernel_rows(session_id, read.kernels, optimized, known, nodes, assigned=assigned, total_ns=total_ns, cost_ns=cost.in_event)
-    others = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
-    order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
-    recorder.replace_all(r.Kernel, sorted([*others, *rows], key=lambda row: order.get(row.session_id, -1)))
-    recorder.amend(
-        r.Session,
-        session_id,
-        distortion=distortion(sitting.plain.runs_ns, sitting.profiled.runs_ns, sitting.groups),
-        arena_bytes=read.arena_bytes,
-        arena_held_bytes=read.arena_held_bytes,
-    )
-    if optimized is not None and graph.context.reporter is not None:
-        model_id = graph.context.reporter.identity(sitting.runner).model_id
-        recorder.attach(f"models/{model_id}.optimized.onnx", optimized.SerializeToString())
-        recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
+    nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
+    model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
+    record_profile(recorder, session_id, model_id, twin.session, sitting.turns, read, optimized, known, nodes, cost.in_event)
 
 
 def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]) -> dict[str, kernel_origins.Origin]:

@@ -1,7 +1,11 @@
-"""One case of a reproduction: a partition or a single operator as plain torch code, as an ONNX model, and as facts about its inputs."""
+"""One case of a reproduction: a partition or a single operator as plain torch code, as an ONNX model, and as facts about its inputs.
+
+Inputs are described by shapes, dtypes and statistics instead of values.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,16 +21,16 @@ from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
-from ortlens.lens.repro.inputs import as_literal, described
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.runner import PartitionRunner
+
 
 _PLAIN_GLOBALS = ("inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree")
 _HEAD = """\
@@ -70,9 +74,10 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
     `real_inputs` keeps these, except those of weights; `weights` keeps weights and constants; `source` names the user's line of each
     operator in the program. Raises UsageError if the case cannot be written as plain torch code.
     """
-    module, hidden = _with_open_constants(subject.part, keep=weights)
+    module = _with_open_constants(subject.part)
+    hidden = frozenset[str]() if weights else _private_constants(module)
     inputs = _inputs(subject, module, seen, hidden)
-    made = _Model(subject, module, hidden)
+    made = _Model(subject, hidden)
     given = [item for item, _ in inputs]
     targets = [provenance.target_name(node) for node in subject.part.nodes if kind_of(node) is not NodeKind.TUPLE]
     facts = {
@@ -108,37 +113,35 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
 # ---------------------------------------------------------------------------------------------------------- the inputs
 
 
-def _with_open_constants(part: Partition, *, keep: bool) -> tuple[torch.fx.GraphModule, dict[str, torch.Tensor]]:
-    """Rewrite the program with its constants as arguments; return it and those constants that must stay private.
-
-    A constant of more than one floating-point number may be learned; then the model is made again without it.
-    """
-    module = part.module
-    graph, mapping = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
-    hidden: dict[str, torch.Tensor] = {}
-    constants: dict[str, Any] = {}
+def _with_open_constants(part: Partition, is_open: Callable[[str], bool] = lambda _name: True) -> torch.fx.GraphModule:
+    """Rewrite the program of a partition with constants as arguments: all of them, or those of such names."""
+    module, graph, mapping = part.module, torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in module.graph.nodes:
         if node.op == "placeholder":
             mapping[node] = graph.node_copy(node)
-        elif node.op == "get_attr":
-            constants[node.name] = value = getattr(module, str(node.target))
+        elif node.op == "get_attr" and is_open(node.name):
+            value = getattr(module, str(node.target))
             if not isinstance(value, torch.Tensor):
                 raise UsageError(f"{part.nodes[0].name} runs graphs of its own, which cannot be written as plain torch code")
             mapping[node] = graph.placeholder(node.name)
             mapping[node].meta = {**node.meta, "val": node.meta.get("val", value), _CONSTANT: value}
-            if value.dtype.is_floating_point and value.numel() > 1 and not keep:
-                hidden[node.name] = value
     for node in module.graph.nodes:
-        if node.op not in ("placeholder", "get_attr"):
+        if node not in mapping:
             mapping[node] = graph.node_copy(node, mapping.__getitem__)
-    return torch.fx.GraphModule(torch.nn.Module(), graph), hidden
+    return torch.fx.GraphModule(module, graph)
+
+
+def _private_constants(module: torch.fx.GraphModule) -> frozenset[str]:
+    """Name the constants that must stay private: one of more than one floating-point number may be learned."""
+    opened = {node.name: node.meta[_CONSTANT] for node in module.graph.find_nodes(op="placeholder") if _CONSTANT in node.meta}
+    return frozenset(name for name, value in opened.items() if value.dtype.is_floating_point and value.numel() > 1)
 
 
 _CONSTANT = "ortlens_constant"
 
 
 def _inputs(
-    subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: Mapping[str, torch.Tensor]
+    subject: Subject, module: torch.fx.GraphModule, seen: Sequence[Any] | None, hidden: frozenset[str]
 ) -> list[tuple[dict[str, Any], Any]]:
     """Describe each argument of the program: its entry in `spec.json`, and its value where it is known."""
     known = subject.graph.weight_inputs()
@@ -167,7 +170,7 @@ _MAX_LITERAL = 4096  # elements of a constant that are written as literals
 class _Model:
     """The ONNX model of a subject, without weights, and the configuration of its session."""
 
-    def __init__(self, subject: Subject, module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, subject: Subject, hidden: frozenset[str]) -> None:
         runner = subject.runner
         self.proto: onnx.ModelProto | None = None
         self.outputs: list[dict[str, Any]] = []
@@ -177,7 +180,7 @@ class _Model:
         if runner is not None and not hidden:
             self._take(subject, runner.model, runner.factory.permutations)
         elif subject.reason is None or subject.reason[0] in ("session_refused", "too_small"):
-            source = subject.part.module if not hidden else _with_inputs_for(module, hidden)
+            source = _with_open_constants(subject.part, hidden.__contains__) if hidden else subject.part.module
             context = subject.graph.context
             converted = converter.onnx_from_partition(source, context.registry, "repro", upcast=context.options.upcast)
             model = optimize_model(converted.model)
@@ -197,7 +200,7 @@ class _Model:
             for name, node, order in zip(names, subject.part.outputs, orders, strict=True)
         ]
 
-    def _freeze(self, subject: Subject, hidden: Mapping[str, torch.Tensor]) -> None:
+    def _freeze(self, subject: Subject, hidden: frozenset[str]) -> None:
         """Make constants of the weights that were constants of the session, with values that are passed in memory."""
         graph, runner = subject.graph, subject.runner
         if runner is not None and runner.sessions:
@@ -205,22 +208,7 @@ class _Model:
         else:
             frozen = graph.lowered.phase == "inference" and graph.context.options.freeze_weights is not False
             names = set(subject.graph.weight_inputs()) if frozen else set[str]()
-        self.proto, self.frozen = _with_outside_values(self.proto, names | set(hidden))
-
-
-def _with_inputs_for(module: torch.fx.GraphModule, hidden: Mapping[str, torch.Tensor]) -> torch.fx.GraphModule:
-    """Put public constants of the program back in place; private ones stay arguments."""
-    graph, mapping, owner = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), torch.nn.Module()
-    for node in module.graph.nodes:
-        if node.op == "placeholder" and _CONSTANT in node.meta and node.name not in hidden:
-            owner.register_buffer(node.name, node.meta[_CONSTANT])
-            mapping[node] = graph.get_attr(node.name)
-            mapping[node].meta = dict(node.meta)
-        elif node.op == "output":
-            graph.output(torch.fx.node.map_arg(node.args[0], mapping.__getitem__))
-        else:
-            mapping[node] = graph.node_copy(node, mapping.__getitem__)
-    return torch.fx.GraphModule(owner, graph)
+        self.proto, self.frozen = _with_outside_values(self.proto, names | hidden)
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -294,3 +282,94 @@ def _user_lines(module: torch.fx.GraphModule) -> list[str]:
     lines = (provenance.user_line(node) for node in module.graph.nodes)
     found = dict.fromkeys((line.file.replace("\\", "/").rpartition("/")[2], line.line, line.source) for line in lines if line.file)
     return [f"{file}:{number}: {text}" for file, number, text in found]
+
+
+STANDARD = "standard"
+"""Statistics of inputs whose values were not seen: normal numbers, and integers of 0 and 1."""
+
+RECORDED = "recorded"
+_CHUNK = 1 << 20
+
+
+def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
+    """Describe one input as plain data, for JSON; `kind` is `input`, `weight`, `constant`, or `number`.
+
+    `meta` is a fake tensor or a number, as found in `meta["val"]`; `value` is None if it was not seen.
+    """
+    seen = value if value is not None and not (isinstance(value, torch.Tensor) and _torch.is_fake(value)) else None
+    like = meta if seen is None else seen
+    if not isinstance(like, torch.Tensor):
+        return {"name": name, "kind": "number", "value": _torch.size_hint(like) if seen is None else seen}
+    return {
+        "name": name,
+        "kind": kind,
+        "dtype": str(like.dtype).removeprefix("torch."),
+        "shape": [_torch.size_hint(size) for size in like.shape],
+        "stride": [_torch.size_hint(stride) for stride in like.stride()],
+        "source": STANDARD if seen is None else RECORDED,
+        "statistics": _standard(like.dtype, kind) if seen is None else statistics_of(seen.detach()),
+    }
+
+
+def as_literal(name: str, value: torch.Tensor) -> dict[str, Any]:
+    """Describe a constant by its elements, as plain data for JSON."""
+    shown = value.detach().cpu()
+    return {
+        "name": name,
+        "kind": "constant",
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "value": shown.reshape(-1).tolist(),
+    }
+
+
+def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
+    if dtype is torch.bool:
+        return {"min": 0, "max": 1, "mean": 0.5}
+    if not dtype.is_floating_point:
+        return {"min": 0, "max": 1, "mean": 0.5}
+    spread = 0.05 if kind == "weight" else 1.0
+    return {"min": -4 * spread, "max": 4 * spread, "mean": 0.0, "std": spread, "nan_share": 0.0, "inf_share": 0.0, "minus_inf_share": 0.0}
+
+
+def statistics_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """Compute the statistics that random values are drawn from, over the finite elements; zeros where there are none.
+
+    Three digits, so that no figure is an element: `min`, `max`, `mean`; for floats also `std` and the shares of NaN and either infinity.
+    """
+    if not tensor.dtype.is_floating_point:
+        if not tensor.numel():
+            return {"min": 0, "max": 0, "mean": 0.0}
+        whole = tensor.to(torch.int64)
+        return {"min": int(whole.min()), "max": int(whole.max()), "mean": float(whole.double().mean())}
+    return _float_statistics(tensor)
+
+
+def _float_statistics(tensor: torch.Tensor) -> dict[str, Any]:
+    flat, total = tensor.reshape(-1), max(tensor.numel(), 1)
+    nans = infs = minus = count = 0
+    low, high, first, second = math.inf, -math.inf, 0.0, 0.0
+    for start in range(0, flat.numel(), _CHUNK):
+        part = flat[start : start + _CHUNK].double()
+        finite = part[part.isfinite()]
+        nans += int(part.isnan().sum())
+        infs += int((part == math.inf).sum())
+        minus += int((part == -math.inf).sum())
+        if finite.numel():
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+            first, second, count = first + float(finite.sum()), second + float(finite.square().sum()), count + finite.numel()
+    mean = first / count if count else 0.0
+    spread = math.sqrt(max(second / count - mean * mean, 0.0)) if count else 0.0
+    return {
+        "min": _rounded(low) if count else 0.0,
+        "max": _rounded(high) if count else 0.0,
+        "mean": _rounded(mean),
+        "std": _rounded(spread),
+        "nan_share": nans / total,
+        "inf_share": infs / total,
+        "minus_inf_share": minus / total,
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

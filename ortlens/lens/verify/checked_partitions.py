@@ -6,20 +6,18 @@ import contextlib
 import functools
 import operator
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.lens.shadow_sessions import uncounted
-from ortlens.lens.verify.bisect import Bisection, Cause
-from ortlens.lens.verify.findings import finding_of_origin, finding_of_value
+from ortlens.lens.verify.bisect import Bisection, Cause, finding_of_origin, finding_of_value
+from ortlens.lens.verify.compare_values import Verdict, unchecked
 from ortlens.lens.verify.inner_values import as_converted
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
-from ortlens.lens.verify.verdicts import Verdict, unchecked
-from ortlens.lens.watching import around_runs
+from ortlens.lens.watching import around_runs, uncounted
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
-    from ortlens.lens.verify.nonfinite import Origin
+    from ortlens.lens.verify.excuses import Origin
     from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
 
@@ -48,44 +46,29 @@ class Checked:
     is_cut_short: bool = False  # whether the time was over before others were
 
 
+@dataclass(slots=True)
 class CheckedPartitions:
-    """The partitions that ran, and the verdicts on them."""
+    """The partitions that ran, and the verdicts on them. When the budget is over, nothing more is compared, and no cause is looked for."""
 
-    def __init__(  # noqa: PLR0913 - each is a part of the question
-        self,
-        recorder: Recorder,
-        graphs: Callable[[], tuple[CompiledGraph, ...]],
-        tolerances: Tolerances,
-        step: Callable[[int], None],
-        budget: TimeBudget,
-        *,
-        per_op: bool,
-        most: int | None = MAX_CALLS,
-    ) -> None:
-        """Begin without results; `step` is called with 1 after each value.
-
-        `most` calls of one partition are checked; None: all. When the budget is over, nothing more is compared, and no cause is looked for.
-        `per_op` checks each operator by itself instead of the values of the partition.
-        """
-        self._recorder = recorder
-        self._graphs = graphs
-        self._tolerances = tolerances
-        self._step = step
-        self._budget = budget
-        self._per_op = per_op
-        self._most = most
-        self._thread = threading.get_ident()
-        self.checked: dict[PartitionRunner, Checked] = {}  # results by partition, in the order in which they first ran
-        self.findings: dict[tuple[str, str, str], r.Finding] = {}  # what was found out, by rule, partition and node
-        self.ran: set[PartitionRunner] = set()  # the partitions that ran since `begin`
-        self.open_reason = ""  # why a value that differs in them has no verdict; empty if there is none such
-        # whether partitions ran in other threads, where they are not checked, and whether the time ended before all was compared
-        self.in_other_threads = self.cut_short = False
-        self._failed = False
-        self._contexts: dict[PartitionRunner, CompileContext] = {}
-        self._ops: dict[int, SingleOps] = {}
-        self._whole: dict[PartitionRunner, PartitionRunner | None] = {}
-        self._raised: dict[PartitionRunner, NodeRaised] = {}
+    recorder: Recorder
+    graphs: Callable[[], tuple[CompiledGraph, ...]]
+    tolerances: Tolerances
+    step: Callable[[int], None]  # called with 1 after each value
+    budget: TimeBudget
+    per_op: bool  # check each operator by itself instead of the values of the partition
+    most: int | None = MAX_CALLS  # calls of one partition that are checked; None: all
+    checked: dict[PartitionRunner, Checked] = field(default_factory=dict)  # results by partition, in the order in which they first ran
+    findings: dict[tuple[str, str, str], r.Finding] = field(default_factory=dict)  # what was found out, by rule, partition and node
+    ran: set[PartitionRunner] = field(default_factory=set)  # the partitions that ran since `begin`
+    open_reason: str = ""  # why a value that differs in them has no verdict; empty if there is none such
+    in_other_threads: bool = False  # whether partitions ran in other threads, where they are not checked
+    cut_short: bool = False  # whether the time ended before all was compared
+    _thread: int = field(default_factory=threading.get_ident)
+    _failed: bool = False
+    _contexts: dict[PartitionRunner, CompileContext] = field(default_factory=dict)
+    _ops: dict[int, SingleOps] = field(default_factory=dict)
+    _whole: dict[PartitionRunner, PartitionRunner | None] = field(default_factory=dict)
+    _raised: dict[PartitionRunner, NodeRaised] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Begin with another target."""
@@ -95,7 +78,7 @@ class CheckedPartitions:
 
     def skipped_calls(self) -> bool:
         """Tell whether one of the partitions that ran was called more often than it was checked."""
-        return any(self._most is not None and self.checked[runner].calls > self._most for runner in self.ran)
+        return any(self.most is not None and self.checked[runner].calls > self.most for runner in self.ran)
 
     def saw_everything(self) -> bool:
         """Tell whether nothing was left out for running in another thread, for a failed comparison, or for lack of time."""
@@ -117,13 +100,13 @@ class CheckedPartitions:
 
     def sessions(self) -> dict[PartitionRunner, tuple[int, ...]]:
         """Map every partition to the identities of its sessions; new ones after a call mean that it ran in that call."""
-        return {runner: tuple(id(info) for info in runner.sessions) for graph in self._graphs() for runner in graph.runners}
+        return {runner: tuple(id(info) for info in runner.sessions) for graph in self.graphs() for runner in graph.runners}
 
     @contextlib.contextmanager
     def watched(self, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[None]:
         """Pass every run of a partition through a function of the partition, its inputs and its outputs that returns the outputs."""
         with contextlib.ExitStack() as stack:
-            for graph in self._graphs():
+            for graph in self.graphs():
                 for runner in graph.runners if graph.is_prepared else ():
                     self._contexts[runner] = graph.context
                     stack.enter_context(around_runs(runner, self._around(runner, treat)))
@@ -145,9 +128,9 @@ class CheckedPartitions:
         self.ran.add(runner)
         known = self.checked.setdefault(runner, Checked(0, {}))
         known.calls += 1
-        if self._budget.is_over():
+        if self.budget.is_over():
             self._leave_out(runner, known)
-        elif self._most is None or known.calls <= self._most:
+        elif self.most is None or known.calls <= self.most:
             try:
                 with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                     self._check(runner, args, outputs, known)
@@ -156,7 +139,7 @@ class CheckedPartitions:
                 self._merge(known, _all_unchecked(runner, f"not compared: PyTorch stops before: {raised}"))
             except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
                 self._failed = True
-                lens_failed(self._recorder, "comparing numbers", error)
+                lens_failed(self.recorder, "comparing numbers", error)
                 self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
         return outputs
 
@@ -168,17 +151,17 @@ class CheckedPartitions:
         for runner, raised in self._raised.items():
             if expected is None:
                 self._failed = True
-                lens_failed(self._recorder, "comparing numbers", raised)
+                lens_failed(self.recorder, "comparing numbers", raised)
                 continue
             text = f"PyTorch raises {type(raised.error).__name__} for these inputs, and ONNX Runtime returns a value"
-            (suspect,) = unchecked([raised.node], "op" if self._per_op else "value", "")
+            (suspect,) = unchecked([raised.node], "op" if self.per_op else "value", "")
             suspect.ok = False
             self._merge(self.checked[runner], [suspect])
             self._explain(runner, suspect, Cause(kind="check", node=suspect.node, text=text))
 
     def _leave_out(self, runner: PartitionRunner, known: Checked) -> None:
         self.cut_short = known.is_cut_short = True
-        self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self._budget.over}"))
+        self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self.budget.over}"))
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
@@ -193,16 +176,16 @@ class CheckedPartitions:
             self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, because ONNX Runtime failed on it; see findings"))
             return
         ops = self._ops_of(runner)
-        if self._per_op:
+        if self.per_op:
             self._check_ops(runner, args, known, ops)
             return
         whole = functools.partial(self._whole_of, runner, args)
-        check = PartitionCheck(runner=runner, args=args, tolerances=self._tolerances, whole=whole, budget=self._budget)
-        check.run(outputs, self._step)
+        check = PartitionCheck(runner=runner, args=args, tolerances=self.tolerances, whole=whole, budget=self.budget)
+        check.run(outputs, self.step)
         self._note_end(known, whole=check.is_whole)
         for suspect, step in check.suspects:
-            cause = Cause(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self._budget.over}")
-            if not self._budget.is_over():
+            cause = Cause(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self.budget.over}")
+            if not self.budget.is_over():
                 cause = Bisection(check, self._contexts[runner], ops).cause(suspect, step)
             self._explain(runner, suspect, cause)
         if check.spoilt_outputs():
@@ -216,13 +199,13 @@ class CheckedPartitions:
         module = runner.partition.module
         left = {node: None for node in module.graph.nodes if node.op == "call_function" and node.target is not operator.getitem}
         for step in steps(module, args, double=False):
-            if self._budget.is_over():
+            if self.budget.is_over():
                 break
-            self._merge(known, list(ops.verdicts(step, self._tolerances)))
+            self._merge(known, list(ops.verdicts(step, self.tolerances)))
             left.pop(step.node, None)
-            self._step(1)
+            self.step(1)
         if not known.compared:
-            self._merge(known, unchecked(list(left), "op", f"not compared: {self._budget.over}"))
+            self._merge(known, unchecked(list(left), "op", f"not compared: {self.budget.over}"))
         self._note_end(known, whole=not left)
 
     def _note_end(self, known: Checked, *, whole: bool) -> None:
@@ -271,7 +254,7 @@ class CheckedPartitions:
 
     def not_run(self) -> Iterator[tuple[PartitionRunner, Checked]]:
         """Yield partitions of backward graphs that did not run though their forward did, and their outputs without verdicts."""
-        graphs = self._graphs()
+        graphs = self.graphs()
         called = {graph.lowered.compile_id for graph in graphs if any(runner in self.checked for runner in graph.runners)}
         for graph in graphs:
             if graph.lowered.phase == "backward" and graph.lowered.compile_id in called:

@@ -1,4 +1,4 @@
-"""Compares two values, with a third as arbiter: how far apart they are, and whether rounding explains it.
+"""Compares two values, with a third as arbiter, for a verdict: how far apart they are, and whether rounding explains it.
 
 A difference is judged by the value's own magnitude: an element of 1e-9 beside others of about 1 is rounding, whatever its
 relative error. A difference beyond the tolerance is not yet a verdict: if ONNX Runtime is about as close to a run in double
@@ -11,14 +11,19 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
+from ortlens.backend.lowering import provenance
 from ortlens.errors import UsageError
+from ortlens.lens.verify.lockstep import Missing
+from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
 
 _CHUNK = 1 << 20  # elements; temporary copies in double precision are no larger than this, however large the values
 _ROUNDS_ALIKE = 4.0
@@ -252,3 +257,106 @@ def _mean_s(value: torch.Tensor, count: int) -> float:
     for _ in range(count):
         compare(other, value, double, tolerance)
     return (time.perf_counter() - began) / count
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """The verdict on one value; becomes a row of the frame `numerics`."""
+
+    node: str  # FX node that computes it
+    scope: r.NumericScope  # what was compared
+    place: int  # its place in the graph, to find the first divergence
+    onnx_value: str | None = None
+    ok: bool | None = None  # whether it is right; None if it was not checked
+    tolerance: Tolerance | None = None  # the tolerance; None if nothing was compared
+    comparison: Comparison | None = None  # how far apart the values are; None likewise
+    nonfinite: str | None = None  # as in the column
+    is_excused: bool = False  # whether it differs, and PyTorch might return the same; see `excuses`
+    note: str = ""  # why it was not checked, or what was found
+    line_of: torch.fx.Node | None  # the node whose user line is shown; None for a part of the whole call
+    place_in_code: tuple[str | None, int | None] = (None, None)  # file and line of the user, where no node tells them
+
+    def add(self, note: str) -> None:
+        """Add to the note."""
+        self.note = f"{self.note}; {note}" if self.note else note
+
+    def row(self, partition_id: str | None) -> r.Numeric:
+        """Make the record, not marked as the first divergence; `partition_id` is None for a part of the whole call."""
+        found, passed = self.comparison, self.tolerance
+        file, line = self.place_in_code if self.line_of is None else provenance.user_line(self.line_of)[:2]
+        return r.Numeric(
+            partition_id=partition_id,
+            node=self.node,
+            scope=self.scope,
+            onnx_value=self.onnx_value,
+            max_abs=None if found is None else _finite(found.max_abs),
+            max_rel=None if found is None else _finite(found.max_rel),
+            ok=self.ok,
+            atol=None if passed is None else passed.atol,
+            rtol=None if passed is None else passed.rtol,
+            closer_to_fp64=None if found is None else found.closer(),
+            nonfinite=self.nonfinite,
+            file=file,
+            line=line,
+            note=self.note,
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
+    """Compare two values and decide whether ONNX Runtime's is right; fills in `verdict`. `double` is None where no such run is wanted."""
+    ort, eager = _as_tensor(ort), _as_tensor(eager)
+    if isinstance(ort, Missing) or isinstance(eager, Missing):
+        verdict.note = next(value.reason for value in (ort, eager) if isinstance(value, Missing))
+        return
+    if ort.dtype is not eager.dtype:
+        verdict.note = f"not comparable: {dtype_name(ort)} in ONNX Runtime, {dtype_name(eager)} in PyTorch"
+        return
+    if ort.shape != eager.shape:
+        verdict.ok, verdict.note = False, f"shape {list(ort.shape)} in ONNX Runtime, {list(eager.shape)} in PyTorch"
+        return
+    wide = None if double is None else _as_tensor(double)
+    if isinstance(wide, Missing):
+        verdict.note, wide = f"no float64 run: {wide.reason}", None
+    verdict.tolerance = tolerances.of(eager.dtype)
+    verdict.comparison = compare(ort, eager, wide, verdict.tolerance)
+    _decide(verdict, verdict.comparison, verdict.tolerance)
+
+
+def _decide(verdict: Verdict, found: Comparison, tolerance: Tolerance) -> None:
+    verdict.nonfinite = {(True, True): "both", (True, False): "ort", (False, True): "eager"}.get((found.ort_bad > 0, found.eager_bad > 0))
+    if found.both_nan and found.both_nan == found.elements:
+        verdict.add("only NaN on both sides: nothing to compare")
+        return
+    if found.both_nan:
+        verdict.add(f"{found.both_nan:,} of {found.elements:,} elements are NaN on both sides and were not compared")
+    verdict.ok = found.within and not found.clashes
+    if found.clashes:
+        verdict.add(f"{found.clashes:,} of {found.elements:,} elements are NaN or infinite on one side only")
+    elif not verdict.ok and not tolerance.given and found.rounds_alike():
+        verdict.ok = True
+        errors = f"({found.ort_error:.2g} and {found.eager_error:.2g})"
+        alike = "about as close to the float64 run as PyTorch" if not found.by_chance() else "errors of so few numbers differ by chance"
+        verdict.add(f"beyond the tolerance but ok: {alike} {errors}")
+
+
+def _as_tensor(value: Any) -> torch.Tensor | Missing:
+    if isinstance(value, (torch.Tensor, Missing)):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return torch.tensor(value)
+    return Missing(f"a {type(value).__name__} is not compared")
+
+
+def dtype_name(value: torch.Tensor) -> str:
+    """Name the dtype of a tensor as a user writes it, as `float32`."""
+    return str(value.dtype).removeprefix("torch.")
+
+
+def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str) -> list[Verdict]:
+    """Make the verdicts on values of one graph that were not compared."""
+    places = {node: place for place, node in enumerate(nodes[0].graph.nodes)} if nodes else {}
+    return [Verdict(node=node.name, scope=scope, place=places[node], note=note, line_of=node) for node in nodes]

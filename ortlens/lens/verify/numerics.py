@@ -10,21 +10,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens._shell import display_name
 from ortlens.backend.graph import eager_graph
+from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
-from ortlens.lens.verify.call_outcome import Outcome, outcome_of
-from ortlens.lens.verify.call_state import CallState
+from ortlens.lens.verify.call_state import CallState, Outcome, outcome_of
 from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
-from ortlens.lens.verify.findings import RULES, finding_of_call
+from ortlens.lens.verify.compare_values import Verdict
 from ortlens.lens.verify.lockstep import NodeRaised, steps
-from ortlens.lens.verify.verdicts import Verdict
-from ortlens.lens.watching import wrapped
+from ortlens.lens.watching import uncounted_eager, wrapped
 from ortlens.progress import no_progress, progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.targets import CompiledTargets, Target
+    from ortlens.lens.compilations import CompiledTargets, Target
     from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.verify.checked_partitions import Checked
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.runlog import EagerLog, RunLog
+    from ortlens.trace.runlog import RunLog
 
 _MAX_ATTEMPTS = 3
 """Most calls of the target: again if a call compiled something, which then ran unchecked."""
@@ -49,38 +48,27 @@ _VERIFYING = "verifying"
 _OTHER_ARGUMENTS = "not called: it was compiled for other arguments than these; call verify again with its own"
 
 
+@dataclass(slots=True)
 class Verification:
-    """One run of `verify`."""
+    """One run of `verify`. The call as a whole is compared even if that takes longer than the budget."""
 
-    def __init__(  # noqa: PLR0913 - each is a part of the question
-        self,
-        recorder: Recorder,
-        targets: CompiledTargets,
-        tolerances: Tolerances,
-        budget: TimeBudget,
-        *,
-        expected_s: float,
-        per_op: bool,
-    ) -> None:
-        """Prepare a verification.
+    recorder: Recorder
+    targets: CompiledTargets
+    tolerances: Tolerances
+    budget: TimeBudget
+    expected_s: float
+    per_op: bool
+    _step: Callable[[int], None] = no_progress
+    _partitions: CheckedPartitions = field(init=False)
+    _findings: dict[str, r.Finding] = field(default_factory=dict)  # about calls, by target
+    _calls: list[Verdict] = field(default_factory=list)
 
-        The call as a whole is compared even if that takes longer than the budget.
-        """
-        self._recorder = recorder
-        self._targets = targets
-        self._tolerances = tolerances
-        self._budget = budget
-        self._expected_s = expected_s
-        self._per_op = per_op
-        self._step: Callable[[int], None] = no_progress
-        self._partitions = self._checks(per_op=per_op)
-        self._findings: dict[str, r.Finding] = {}  # about calls, by target
-        self._calls: list[Verdict] = []
+    def __post_init__(self) -> None:
+        """Begin without results."""
+        self._partitions = self._checks(per_op=self.per_op)
 
     def _checks(self, *, per_op: bool, most: int | None = MAX_CALLS) -> CheckedPartitions:
-        return CheckedPartitions(
-            self._recorder, self._targets.graphs, self._tolerances, self._count, self._budget, per_op=per_op, most=most
-        )
+        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, self._count, self.budget, per_op=per_op, most=most)
 
     def _count(self, values: int) -> None:
         self._step(values)
@@ -90,27 +78,26 @@ class Verification:
 
         If there is one target for them, what it raises is raised, unless the function itself does not raise it.
         """
-        targets, others = self._targets.taking(args, kwargs)
+        targets, others = self.targets.taking(args, kwargs)
         several = len(targets) + len(others) > 1
-        logs = self._recorder.logs()
-        known = {graph.graph_id for graph in self._recorder.records(r.Graph)}
-        eager = {log: (list(log.calls), list(log.total_ns)) for log in logs[1].values()}
+        logs = set(self.recorder.logs()[0])
+        known = {graph.graph_id for graph in self.recorder.records(r.Graph)}
         values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
         with contextlib.ExitStack() as after:
-            after.callback(self._restore, eager)
-            words = after.enter_context(self._budget.spent("verify", _VERIFYING, self._expected_s, self._recorder))
+            after.enter_context(uncounted_eager(self.recorder))
+            words = after.enter_context(self.budget.spent("verify", _VERIFYING, self.expected_s, self.recorder))
             self._step = after.enter_context(progress(words, values, "value", at_once=words != _VERIFYING))
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""
-                if place and self._budget.is_over():
-                    self._calls.append(_no_call(f"{prefix}result", f"not compared: {self._budget.over}", _first_line(target.function)))
+                if place and self.budget.is_over():
+                    self._calls.append(_no_call(f"{prefix}result", f"not compared: {self.budget.over}", _first_line(target.function)))
                 else:
                     self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=prefix)
         self._calls += [_no_call(f"{target.name}: result", _OTHER_ARGUMENTS, _first_line(target.function)) for target in others]
-        self._forget_calls(set(logs[0]))
-        for graph in self._recorder.records(r.Graph):
+        self._forget_calls(logs)
+        for graph in self.recorder.records(r.Graph):
             if graph.graph_id not in known:
-                self._recorder.amend(r.Graph, graph.graph_id, only_verified=True)
+                self.recorder.amend(r.Graph, graph.graph_id, only_verified=True)
         self._record()
 
     def _verify(self, target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, raises: bool, prefix: str) -> None:
@@ -166,25 +153,25 @@ class Verification:
             self._partitions.report_raised(None)
             return [_no_call("result", "the function itself is not known, so the call as a whole was not compared", place)]
         try:
-            check = CallCheck(eager=eager, state=state, tolerances=self._tolerances, place_in_code=place)
+            check = CallCheck(eager=eager, state=state, tolerances=self.tolerances, place_in_code=place)
             check.run(compiled, self._compiled_again(call, state))
             self._partitions.report_raised(check.expected_error)
-            if check.wrong() and self._budget.is_over():
+            if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
-                check.trace(call, self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self._targets.graphs()))
+                check.trace(call, self._partitions.watched(with_pytorchs_numbers), lowered_by_pytorch(self.targets.graphs()))
                 if self._partitions.in_other_threads and check.cause == "boundary":  # numbers are not replaced there either
                     check.cause = ""
                 self._look_inside(check, call, state)
             self._conclude(check, prefix)
         except Exception as error:  # noqa: BLE001 - a guard of the lens: what was compared inside stays
-            lens_failed(self._recorder, "comparing the call", error)
+            lens_failed(self.recorder, "comparing the call", error)
             return [_no_call("result", f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300], place)]
         return check.verdicts
 
     def _look_inside(self, check: CallCheck, call: Callable[[], object], state: CallState) -> None:
         """Compare skipped calls, and together the values that were right alone, if the fault is inside and was not found."""
-        if check.cause != "inside" or any(self._partitions.wrong()) or not (self._per_op or self._partitions.skipped_calls()):
+        if check.cause != "inside" or any(self._partitions.wrong()) or not (self.per_op or self._partitions.skipped_calls()):
             return
         closer = self._checks(per_op=False, most=None)
         with closer.watched(closer.checking):
@@ -215,28 +202,21 @@ class Verification:
         first = next((place for place, row in enumerate(rows) if row.ok is False), None)
         if first is not None:
             rows[first] = replace(rows[first], first_divergence=True)
-        self._recorder.replace_all(r.Numeric, rows)
-        others = [finding for finding in self._recorder.records(r.Finding) if finding.rule not in RULES]
+        self.recorder.replace_all(r.Numeric, rows)
+        others = [finding for finding in self.recorder.records(r.Finding) if finding.rule not in RULES]
         found = [*self._partitions.findings.values(), *self._findings.values()]
-        self._recorder.replace_all(r.Finding, [*others, *sorted(found, key=lambda finding: RULES.index(finding.rule))])
+        self.recorder.replace_all(r.Finding, [*others, *sorted(found, key=lambda finding: RULES.index(finding.rule))])
 
     def _calls_left(self, known: Checked) -> str:
         """Say which calls of a partition were not compared, if others were."""
         if known.is_cut_short:
-            others = f"{known.calls - known.compared} of {known.calls} calls of this partition were not compared: {self._budget.over}"
+            others = f"{known.calls - known.compared} of {known.calls} calls of this partition were not compared: {self.budget.over}"
             return others if known.compared else ""
         return f"calls {MAX_CALLS + 1} to {known.calls} of this partition were not compared" if known.calls > MAX_CALLS else ""
 
-    def _restore(self, eager: Mapping[EagerLog, tuple[list[int], list[int]]]) -> None:
-        """Restore the counts and times of the nodes that PyTorch runs: these calls were ours, also of graphs compiled meanwhile."""
-        for log in self._recorder.logs()[1].values():
-            calls, total_ns = eager.get(log, ([0] * len(log.calls), [0] * len(log.calls)))
-            for place in range(len(calls)):
-                log.calls[place], log.total_ns[place] = calls[place], total_ns[place]
-
     def _forget_calls(self, known: Container[RunLog]) -> None:
         """Forget the calls of sessions that were made meanwhile: they are ours, not the user's."""
-        for log in self._recorder.logs()[0]:
+        for log in self.recorder.logs()[0]:
             if log not in known:
                 log.forget()
 

@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.lens.verify.compare_values import compare
-from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, differ_by_ties, excuse, is_uninitialised, rounds_a_number
+from ortlens.lens.verify.compare_values import Verdict, compare, judge
+from ortlens.lens.verify.excuses import (
+    NUMBER_ROUNDED,
+    UNINITIALISED,
+    Origin,
+    differ_by_ties,
+    excuse,
+    has_infinite,
+    has_nan,
+    is_excused,
+    is_finite,
+    is_uninitialised,
+    origin_of,
+    rounds_a_number,
+)
 from ortlens.lens.verify.inner_values import InnerValues, is_single
 from ortlens.lens.verify.lockstep import Missing, Step, call_on_foreign, maker_of, steps
-from ortlens.lens.verify.nonfinite import Origin, has_infinite, has_nan, is_excused, is_finite, origin_of
-from ortlens.lens.verify.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

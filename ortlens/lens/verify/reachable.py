@@ -204,12 +204,8 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
 
 def restorer_of(container: Any) -> Callable[[], None] | None:
     """Note what a container holds, and return a function that puts it back; None for a type that may do more than hold."""
-    if type(container) in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
-        return functools.partial(_put_back_items, container, dict(container))
-    if type(container) in (list, collections.deque):
-        return functools.partial(_put_back_sequence, container, list(container))
-    if type(container) is set:
-        return functools.partial(_put_back_members, container, set(container))
+    if type(container) in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, collections.deque, set):
+        return functools.partial(_put_back, container, container.copy(), _inside(container))
     if _is_of_numpy(container, "ndarray") and container.flags.writeable and container.nbytes <= _MAX_ARRAY_BYTES:
         return functools.partial(container.__setitem__, ..., container.copy())
     if isinstance(container, types.CellType) and _content(container) is not container:
@@ -217,22 +213,17 @@ def restorer_of(container: Any) -> Callable[[], None] | None:
     return None
 
 
-def _put_back_items(container: dict[Any, Any], before: dict[Any, Any]) -> None:
-    if list(map(id, container)) != list(map(id, before)) or any(container[key] is not item for key, item in before.items()):
+def _inside(container: Any) -> list[int] | set[int]:
+    """Return the identities of what is in a container, with those of the keys of a dictionary; their order counts, but in a set."""
+    if isinstance(container, dict):
+        return [id(part) for item in container.items() for part in item]
+    return set(map(id, container)) if isinstance(container, set) else list(map(id, container))
+
+
+def _put_back(container: Any, before: Any, inside: list[int] | set[int]) -> None:
+    if _inside(container) != inside:
         container.clear()
-        container.update(before)
-
-
-def _put_back_sequence(container: Any, before: list[Any]) -> None:
-    if list(map(id, container)) != list(map(id, before)):
-        container.clear()
-        container.extend(before)
-
-
-def _put_back_members(container: set[Any], before: set[Any]) -> None:
-    if container != before:
-        container.clear()
-        container.update(before)
+        (container.update if isinstance(container, (dict, set)) else container.extend)(before)
 
 
 def _put_back_cell(container: Any, before: Any) -> None:

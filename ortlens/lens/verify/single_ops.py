@@ -16,14 +16,13 @@ import torch.fx
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.runner import runner_from_model
-from ortlens.lens.shadow_sessions import UNRECORDED
-from ortlens.lens.verify.compare_values import Tolerances, compare
+from ortlens.lens.verify.compare_values import Tolerances, Verdict, compare, judge
 from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, excuse, is_uninitialised, rounds_a_number
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dtypes, widened
-from ortlens.lens.verify.verdicts import Verdict, judge
+from ortlens.lens.watching import UNRECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
@@ -106,25 +105,18 @@ class SingleOps:
         return len(found) == len(pairs) and all(comparison.within and not comparison.clashes for comparison in found)
 
     def _results(self, step: Step, items: Sequence[int | None]) -> Sequence[Any]:
+        key = _key(step.node, items)
         try:
-            runner = self._runner(step.node, items)
-            if isinstance(runner, Missing):
-                return [runner] * len(items)
-            return runner.run(*(step.read(source) for source in _sources(step.node)))
+            if key not in self._made:
+                self._made[key] = self._runner_of(_part_of(step.node, items), step.node.name)
+            runner = self._made[key]
+            if not isinstance(runner, Missing):
+                return runner.run(*(step.read(source) for source in _sources(step.node)))
+            failure = runner
         except Exception as error:  # noqa: BLE001 - recorded as the reason why this operator was not checked
-            return [_failure(error)] * len(items)
-
-    def _runner(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner | Missing:
-        key = _key(node, items)
-        if key not in self._made:
-            try:
-                self._made[key] = self._make(node, items)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._made[key] = _failure(error)
-        return self._made[key]
-
-    def _make(self, node: torch.fx.Node, items: Sequence[int | None]) -> PartitionRunner:
-        return self._runner_of(_part_of(node, items), node.name)
+            failure = Missing(f"it could not be run by itself: {type(error).__name__}: {error}"[:300])
+            self._made.setdefault(key, failure)
+        return [failure] * len(items)
 
     def _runner_of(self, part: Partition, name: str) -> PartitionRunner:
         converted = converter.onnx_from_partition(part.module, self._registry, name, upcast=self._options.upcast)
@@ -141,10 +133,6 @@ class SingleOps:
         )
         runner.prepare([None] * len(part.inputs))
         return runner
-
-
-def _failure(error: Exception) -> Missing:
-    return Missing(f"it could not be run by itself: {type(error).__name__}: {error}"[:300])
 
 
 def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -170,12 +158,7 @@ def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Partition:
         copies[source] = graph.node_copy(source) if source.op == "get_attr" else graph.placeholder(source.name)
         copies[source].meta = dict(source.meta)
     made = graph.node_copy(node, copies.__getitem__)
-    outputs = [made if item is None else _chosen(graph, made, item) for item in items]
-    graph.output(tuple(outputs))
-    owner = node.graph.owning_module
-    module = torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
-    inputs = tuple(copies[source] for source in _sources(node))
-    return Partition(index=0, module=module, inputs=inputs, outputs=tuple(outputs), nodes=(made,))
+    return _finished(made, items, [copies[source] for source in _sources(node)], node.graph.owning_module)
 
 
 def _part_in_double(node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any], expected: Any) -> Partition:
@@ -189,10 +172,22 @@ def _part_in_double(node: torch.fx.Node, items: Sequence[int | None], values: Ma
     target: Any = node.target
     made = graph.call_function(target, tuple(args), kwargs)
     made.meta = {**node.meta, "val": expected}
-    outputs = [made if item is None else _chosen(graph, made, item) for item in items]
+    return _finished(made, items, copies.values(), None)
+
+
+def _finished(
+    made: torch.fx.Node, items: Sequence[int | None], inputs: Iterable[torch.fx.Node], owner: torch.nn.Module | None
+) -> Partition:
+    """Return the outputs of an operator that are read, and make the partition."""
+    graph, outputs = made.graph, []
+    for item in items:
+        chosen = made if item is None else graph.call_function(operator.getitem, (made, item))
+        if item is not None:
+            chosen.meta["val"] = made.meta["val"][item]
+        outputs.append(chosen)
     graph.output(tuple(outputs))
-    module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    return Partition(index=0, module=module, inputs=tuple(copies.values()), outputs=tuple(outputs), nodes=(made,))
+    module = torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
+    return Partition(index=0, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=(made,))
 
 
 def _is_plain(value: Any) -> bool:
@@ -200,12 +195,6 @@ def _is_plain(value: Any) -> bool:
     if not isinstance(value, torch.Tensor):
         return True
     return value.is_contiguous() and value.storage_offset() == 0 and not value.is_conj() and not value.is_neg()
-
-
-def _chosen(graph: torch.fx.Graph, made: torch.fx.Node, item: int) -> torch.fx.Node:
-    chosen = graph.call_function(operator.getitem, (made, item))
-    chosen.meta["val"] = made.meta["val"][item]
-    return chosen
 
 
 def _key(node: torch.fx.Node, items: Sequence[int | None]) -> Hashable:

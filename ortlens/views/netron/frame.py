@@ -1,6 +1,7 @@
-"""The frame that Netron runs in, and all models of a capture for it: once per page, without weights.
+"""The frame that Netron runs in, with one model of a capture for a notebook or a file, or with all of them for the explorer.
 
-The frame is a page of its own: Netron's modules packed, our script that runs them, and rules that keep it from asking for anything.
+The frame is a page of its own: the modules of the installed Netron, read as files and packed, our script that runs them, and rules that
+keep it from asking for anything. Nothing of Netron is bundled with ortlens, imported or run in Python.
 """
 
 from __future__ import annotations
@@ -9,23 +10,29 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ortlens._files import write_file
+from ortlens._optional import require
+from ortlens._versions import SupportedRange, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.units import counted
 from ortlens.views.markup import policy, script_source
 from ortlens.views.netron.slim import SlimModel, WireError, slim_model
-from ortlens.views.netron.viewer import TESTED, UnexpectedFilesError, Viewer, installed_viewer, operators_for
 from ortlens.views.wording import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import os
+    from collections.abc import Collection, Mapping, Sequence
 
     from ortlens.trace.records import Capture, Model
+
 
 OPTIMIZED = ".optimized"
 """End of the id of a model as ONNX Runtime runs it, after its own rewrites."""
@@ -38,19 +45,12 @@ _LISTED = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """What a page needs so that the explorer can show ONNX models.
+    """What a page needs so that the explorer can show ONNX models."""
 
-    Attributes:
-        frame: The frame's HTML, gzip'd: the viewer, without a model. Empty where Netron is not there; models can be saved then.
-        models: The models without weights, serialised and gzip'd, by id: `m0`, and `m0.optimized` where it was profiled.
-        notes: Sentences about what is not in it, and why.
-        licence: Notice that a page must carry that embeds the frame; empty without one.
-    """
-
-    frame: bytes
-    models: Mapping[str, bytes]
-    notes: tuple[str, ...]
-    licence: str
+    frame: bytes  # the frame's HTML, gzip'd: the viewer, without a model. Empty where Netron is not there; models can be saved then
+    models: Mapping[str, bytes]  # the models without weights, serialised and gzip'd, by id: `m0`, and `m0.optimized` where it was profiled
+    notes: tuple[str, ...]  # sentences about what is not in it, and why
+    licence: str  # notice that a page must carry that embeds the frame; empty without one
 
 
 def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding:
@@ -203,3 +203,241 @@ def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str,
 
 def _packed(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode("ascii")
+
+
+_FRAME = "width:100%;height:620px;border:1px solid #8888;border-radius:4px"
+_MAX_NAME = 80
+_MAX_LINK_BYTES = 2 * 2**20  # of a model behind a link in a notebook; a larger one is saved from Python
+
+
+@dataclass(frozen=True)
+class NetronView:
+    """An ONNX model as Netron draws it. A notebook shows it; elsewhere `save` writes it to a file.
+
+    Attributes:
+        name: Id of the model, `m0` or `m0.optimized`.
+        partition_id: Partition that it was made from.
+        model: The model as it was recorded, serialised: what `onnx.load_from_string` reads.
+        viewer: The installed Netron; None where its files are not what they should be.
+        trouble: Why there is no viewer.
+    """
+
+    name: str
+    partition_id: str
+    model: bytes
+    viewer: Viewer | None
+    trouble: str = ""
+
+    @cached_property
+    def slim(self) -> SlimModel:
+        """The model without its weights, as it is drawn."""
+        try:
+            return slim_model(self.model)
+        except WireError as err:
+            raise CaptureError(
+                f"model {self.name} in this capture is damaged: {err}. Record it again, or load another copy of the capture"
+            ) from err
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model to a file that opens by itself.
+
+        Args:
+            path: `*.onnx` for the model as it was recorded, anything else for one HTML page with Netron in it, which needs no network.
+
+        Returns:
+            The absolute path of the file.
+
+        Raises:
+            UsageError: It cannot be written there.
+        """
+        target = Path(path).expanduser().resolve()
+        data = self.model if target.suffix.lower() == ".onnx" else self._page().encode("utf-8")
+        try:
+            write_file(target, data)
+        except OSError as error:
+            raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
+        return target
+
+    def __repr__(self) -> str:
+        """Say on one line what it is and how to see it; never raises."""
+        where = (
+            f".save('{self.name}.html') writes one file for any browser"
+            if self.viewer
+            else f"{self.trouble}; .save('{self.name}.onnx') writes the model"
+        )
+        return f"<ONNX model {self.name} of partition {self.partition_id} in Netron: displayed in a notebook; {where}>"
+
+    def _repr_html_(self) -> str:
+        """Return a frame that may run scripts and nothing else; never raises."""
+        if self.viewer is None:
+            return f"<p>{escape(self._facts())}. {escape(self.trouble)}.{self._link()}</p>"
+        title, page = escape(self._facts(), quote=True), escape(self._page(), quote=True)
+        frame = f'<iframe sandbox="allow-scripts" title="{title}" style="{_FRAME}" srcdoc="{page}"></iframe>'
+        return f"{frame}<p>{escape(self._facts())}. {escape(self._notes())}</p>"
+
+    def _page(self) -> str:
+        if self.viewer is None:
+            rules = f"<meta http-equiv='Content-Security-Policy' content=\"{policy()}\">"
+            return f"<!doctype html><meta charset='utf-8'>{rules}<title>{escape(self.name)}</title>{self._repr_html_()}"
+        return frame_html(self.viewer, [self.slim], shown=(self.name, self.slim.data))
+
+    def _facts(self) -> str:
+        how = "as ONNX Runtime runs it" if self.name.endswith(OPTIMIZED) else "as it was converted"
+        nodes = counted(self.slim.node_count, "node")
+        return f"ONNX model {self.name.removesuffix(OPTIMIZED)} of partition {self.partition_id}, {how}: {nodes}"
+
+    def _notes(self) -> str:
+        assert self.viewer is not None  # noqa: S101 - callers have looked
+        left_out = f"Drawn without the values of {counted(self.slim.left_out_tensors, 'weight')}. " if self.slim.left_out_tensors else ""
+        untested = "" if self.viewer.tested else f"ortlens was tested with Netron {TESTED}; this is {self.viewer.version}. "
+        return f"{left_out}{untested}Drawn by Netron {self.viewer.version}; nothing leaves this page."
+
+    def _link(self) -> str:
+        if len(self.model) > _MAX_LINK_BYTES:
+            return f" <code>.save('{escape(self.name)}.onnx')</code> writes the model."
+        data = base64.b64encode(self.model).decode("ascii")
+        return (
+            f' <a download="{escape(self.name)}.onnx" href="data:application/octet-stream;base64,{data}">Save {escape(self.name)}.onnx</a>'
+        )
+
+
+def netron_view(capture: Capture, name: object, *, optimized: bool) -> NetronView:
+    """Show a model, by its id or its partition's; `optimized` takes what ONNX Runtime made of it.
+
+    An optimised model is known only where it was profiled; else this raises `UsageError`.
+    """
+    model, data = attached_model(capture, name, optimized=optimized)
+    viewer, trouble = None, ""
+    try:
+        viewer = installed_viewer("lens.netron()")
+    except UnexpectedFilesError as err:
+        trouble = f"this needs Netron {TESTED}; the installed version has unexpected files ({clipped(str(err), 200)})"
+    shown = clipped(model.model_id, _MAX_NAME) + (OPTIMIZED if optimized else "")
+    view = NetronView(name=shown, partition_id=clipped(model.partition_id, _MAX_NAME), model=data, viewer=viewer, trouble=trouble)
+    _ = view.slim  # a damaged model is an error of this call, not of a later display
+    return view
+
+
+TESTED = SupportedRange(low=(9, 0), high=(9, 4))
+"""Versions whose files were seen to work in a browser: 9.0.0 and 9.3.3. Others are tried, and say so."""
+
+_MODULES = ("text", "base", "grapher", "dagre", "protobuf", "onnx", "onnx-proto", "view")
+_IMPORT = re.compile(r"^import \* as (\w+) from '\./([\w-]+)\.js';$", re.MULTILINE)
+_EXPORT = re.compile(r"^export const (?:(\w+)|\{ ([\w, ]+) \}) = ", re.MULTILINE)
+_LATER = re.compile(r"\bimport\('\./([\w-]+)\.js'\)")
+_OTHER_MODULE_SYNTAX = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
+_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+_BODY = re.compile(r"<body[^>]*>(.*)</body>", re.DOTALL)
+_NEEDED_IDS = ("target", "sidebar", "sidebar-title", "toolbar", "zoom-in-button")
+_NOT_SHOWN = ("examples",)  # of an operator: pages of Python
+
+
+class UnexpectedFilesError(Exception):
+    """The installed Netron is laid out otherwise than the versions that this was written for; the message says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """What a page needs of Netron."""
+
+    version: str  # version of the installed package; `unknown` without metadata
+    modules: dict[str, str]  # bodies of functions of `need` and `later` that return what a module exports, by the module's name
+    styles: tuple[str, ...]  # style sheets
+    body: str  # markup that the modules expect to find
+    operators: tuple[dict[str, Any], ...]  # what Netron knows about operators of ONNX, each version of each
+
+    @property
+    def tested(self) -> bool:
+        """Whether this version is one of those that were tested."""
+        return self.version != "unknown" and TESTED.holds(self.version)
+
+
+def installed_viewer(feature: str) -> Viewer:
+    """Read the installed Netron, once per process and installation; raise `UnexpectedFilesError` for an unexpected layout.
+
+    `feature` is what the user asked for, as the subject of a sentence: `"lens.netron()"`.
+    """
+    folder = _folder()
+    if folder is None:
+        require("netron", feature=feature)  # raises, and says what to install
+        raise UnexpectedFilesError("the package 'netron' has no folder")
+    return _viewer(folder, version_of("netron") or "unknown")
+
+
+def operators_for(viewer: Viewer, used: Collection[tuple[str, str]], opsets: Collection[tuple[str, int]]) -> list[dict[str, Any]]:
+    """Select the operator definitions that some models need: those in force under their operator sets, without examples.
+
+    `used` has domains and types of operators, `opsets` domains and versions.
+    """
+    newest: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for operator in viewer.operators:
+        name = (str(operator["module"]), str(operator["name"]))
+        for version in (version for domain, version in opsets if domain == name[0] and name in used):
+            held = newest.get((name[0], name[1], version), {}).get("version", -1)
+            if held < operator.get("version", 0) <= version:
+                newest[name[0], name[1], version] = operator
+    distinct = {(name, kind, operator.get("version", 0)): operator for (name, kind, _), operator in newest.items()}
+    return [{key: value for key, value in distinct[at].items() if key not in _NOT_SHOWN} for at in sorted(distinct)]
+
+
+def _folder() -> Path | None:
+    try:
+        spec = find_spec("netron")
+    except (ImportError, ValueError):
+        return None
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]) if places else None
+
+
+@lru_cache(maxsize=2)
+def _viewer(folder: Path, version: str) -> Viewer:
+    page = _text(folder / "index.html")
+    body = _BODY.search(page)
+    if body is None or any(f'id="{name}"' not in body[1] for name in _NEEDED_IDS):
+        raise UnexpectedFilesError("index.html lacks parts of the page that the viewer draws into")
+    return Viewer(
+        version=version,
+        modules={name: _function_body(name, _text(folder / f"{name}.js")) for name in _MODULES},
+        styles=(_text(folder / "grapher.css"), *_STYLE.findall(page)),
+        body=_narrow(body[1]),
+        operators=_operators(folder / "onnx-metadata.json"),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as err:
+        raise UnexpectedFilesError(f"{path.name} cannot be read: {err}") from err
+
+
+def _function_body(name: str, source: str) -> str:
+    """Turn a module into the body of a function: static imports ask `need`, dynamic ones `later`, exports are returned."""
+    exported = ", ".join(one or several for one, several in _EXPORT.findall(source))
+    missing = sorted({wanted for _, wanted in _IMPORT.findall(source)} - set(_MODULES))
+    if missing:
+        raise UnexpectedFilesError(f"{name}.js needs {', '.join(missing)}, which drawing ONNX models has not needed so far")
+    text = _IMPORT.sub(r"const \1 = need('\2');", source)
+    text = _LATER.sub(r"later('\1')", _EXPORT.sub(lambda found: f"const {found[1] or '{ ' + found[2] + ' }'} = ", text))
+    other = _OTHER_MODULE_SYNTAX.search(text)
+    if other or not exported:
+        raise UnexpectedFilesError(f"{name}.js has unexpected syntax: {other[0][:80] if other else 'it exports nothing'}")
+    return f"{_narrow(text)}\nreturn {{ {exported} }};"
+
+
+def _narrow(text: str) -> str:
+    """Drop indentation, a tenth of what remains after packing; not where a text of several lines may hold some."""
+    lines = text.splitlines()
+    if any(line.count("`") % 2 for line in lines):
+        return text
+    return "\n".join(line.strip() for line in lines if line.strip())
+
+
+def _operators(path: Path) -> tuple[dict[str, Any], ...]:
+    try:
+        found = json.loads(_text(path))
+        if not all(isinstance(operator, dict) and "name" in operator and "module" in operator for operator in found):
+            raise UnexpectedFilesError(f"{path.name} does not list operators")
+    except (ValueError, TypeError) as err:
+        raise UnexpectedFilesError(f"{path.name} is not JSON: {err}") from err
+    return tuple(found)

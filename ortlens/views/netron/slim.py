@@ -115,21 +115,13 @@ _REFERENCE = field_bytes(13, field_bytes(1, b"location") + field_bytes(2, b"(lef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlimModel:
-    """A model that can be drawn, and what it is made of.
+    """A model that can be drawn, and what it is made of."""
 
-    Attributes:
-        data: The model, serialised.
-        node_count: Nodes of the model, those inside other graphs included.
-        operators: Domain and type of every operator; the domain of ONNX itself is `ai.onnx`.
-        opsets: Domain and version of the operator sets that it imports.
-        left_out_tensors: Tensors that became references.
-    """
-
-    data: bytes
-    node_count: int
-    operators: frozenset[tuple[str, str]]
-    opsets: tuple[tuple[str, int], ...]
-    left_out_tensors: int
+    data: bytes  # the model, serialised
+    node_count: int  # nodes of the model, those inside other graphs included
+    operators: frozenset[tuple[str, str]]  # domain and type of every operator; the domain of ONNX itself is `ai.onnx`
+    opsets: tuple[tuple[str, int], ...]  # domain and version of the operator sets that it imports
+    left_out_tensors: int  # tensors that became references
 
 
 def slim_model(model: bytes) -> SlimModel:

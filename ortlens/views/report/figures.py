@@ -59,23 +59,15 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure of a report.
+    """One figure of a report."""
 
-    Attributes:
-        title: The question that it answers.
-        caption: How it was measured and over how many calls, in one line.
-        method: The same in full: what was done, by which clock, and what the figure does not show.
-        bars: From top to bottom.
-        words: What the kinds of parts mean, in the order of the legend; one kind needs no legend.
-        svg: An `svg` element in place of bars.
-    """
-
-    title: str
-    caption: str
-    method: str
-    bars: tuple[Bar, ...] = ()
+    title: str  # the question that it answers
+    caption: str  # how it was measured and over how many calls, in one line
+    method: str  # the same in full: what was done, by which clock, and what the figure does not show
+    bars: tuple[Bar, ...] = ()  # from top to bottom
+    # what the kinds of parts mean, in the order of the legend; one kind needs no legend
     words: Mapping[str, str] = field(default_factory=dict)
-    svg: str = ""
+    svg: str = ""  # an `svg` element in place of bars
 
     @property
     def longest(self) -> float:

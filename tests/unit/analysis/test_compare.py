@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.compare.comparison import compared
-from ortlens.analysis.compare.noise import Machine, band_of, verdict_of
+from ortlens.analysis.compare.durations import Machine, band_of, verdict_of
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.errors import UsageError
 from ortlens.trace import store

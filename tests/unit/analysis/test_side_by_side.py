@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.check import Limits, verdicts_of
-from ortlens.analysis.compare.comparison import compared
+from ortlens.analysis.compare.comparison import compared, panes
 from ortlens.analysis.compare.kernels import kernel_times
-from ortlens.analysis.compare.panes import panes
 from ortlens.trace import store
 from ortlens.trace.records import Break
 from ortlens.views.comparison_text import kernel_words
 
 if TYPE_CHECKING:
-    from ortlens.analysis.compare.comparison import Compared
+    from ortlens.analysis.compare.comparison import Compared, PaneRow, PaneSide
     from ortlens.analysis.compare.kernels import KernelTime
-    from ortlens.analysis.compare.panes import PaneRow, PaneSide
     from ortlens.trace.records import Capture
 
 DATA = Path(__file__).parents[2] / "data"

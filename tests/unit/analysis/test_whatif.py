@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.analysis.boundaries import boundary_cost
-from ortlens.analysis.lanes import partition_counts
 from ortlens.analysis.recut import partitions_of, recorded_graphs
-from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
+from ortlens.analysis.whatif import Candidate, PlannedPartition, boundary_cost, partition_counts, partitions_if, ranking
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.schema import table_from_record

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ortlens.lens.verify.call_outcome import outcome_of
-from ortlens.lens.verify.call_state import CallState
-from ortlens.lens.verify.float64_run import Float64Run
+from ortlens.lens.verify.call_check import Float64Run
+from ortlens.lens.verify.call_state import CallState, outcome_of
 from ortlens.lens.verify.lockstep import Missing
 from ortlens.lens.verify.reachable import Reachable
 

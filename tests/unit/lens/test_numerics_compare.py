@@ -8,10 +8,9 @@ import torch.fx
 
 from ortlens.errors import UsageError
 from ortlens.lens.verify import compare_values
-from ortlens.lens.verify.compare_values import Tolerance, Tolerances, compare
+from ortlens.lens.verify.compare_values import Tolerance, Tolerances, Verdict, compare, judge
 from ortlens.lens.verify.excuses import differ_by_ties
 from ortlens.lens.verify.lockstep import Missing, call_in_double, steps
-from ortlens.lens.verify.verdicts import Verdict, judge
 
 NODE = torch.fx.Graph().placeholder("x")
 TOLERANCE = Tolerance(atol=1e-6, rtol=1e-4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortlens.cli.bench import conclusion, ways_text
+from ortlens.cli.studies import conclusion, ways_text
 from ortlens.trace.records import RunVariant
 
 EAGER = RunVariant(way="eager", verdict="reference", call_ns=100_000, ratio=1.0, ratio_low=1.0, ratio_high=1.0, first_ns=5, rounds=20)

@@ -14,7 +14,7 @@ from ortlens.analysis.surveyed import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.studies.apart import Limits
 from ortlens.studies.cases import CAPTURE, JOURNAL, Case, Extras
-from ortlens.studies.results import TABLE, Job, Results, key_of
+from ortlens.studies.survey import TABLE, Job, Results, key_of
 from ortlens.trace import store
 from tests.unit.views.sample_captures import SAMPLES
 

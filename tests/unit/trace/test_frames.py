@@ -8,8 +8,7 @@ import pytest
 
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.trace import records as r
-from ortlens.trace.frames import frame_from_capture
-from ortlens.trace.schema import TABLES
+from ortlens.trace.schema import TABLES, frame_from_capture
 from tests.counting import calls_within
 from tests.unit.trace.strategies import small_capture
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens.errors import CaptureError
-from ortlens.trace import archive, store
+from ortlens.trace import store
 from ortlens.trace.records import Capture
 from tests.unit.trace.strategies import small_capture
 
@@ -238,20 +238,20 @@ def test_a_size_that_lies_low_is_noticed(tmp_path: Path) -> None:
 def test_too_much_in_all_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = store.save(small_capture(), tmp_path / "good.ortlens")
     with monkeypatch.context() as patch:
-        patch.setattr(archive, "MAX_TOTAL_BYTES", 1000)
+        patch.setattr(store, "MAX_TOTAL_BYTES", 1000)
         _refused(path, "bytes unpacked are more than the 1000")
     with monkeypatch.context() as patch:
         patch.setattr(store, "MAX_MANIFEST_BYTES", 100)
         _refused(path, r"member 'manifest\.json' has \d+ bytes; 100 are allowed")
     with monkeypatch.context() as patch:
-        patch.setattr(archive, "MAX_MEMBERS", 10)
+        patch.setattr(store, "MAX_MEMBERS", 10)
         _refused(path, "the zip directory has 16 entries in .* 10 entries are allowed")
 
 
 def test_a_directory_that_lies_about_its_entries_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytearray(_saved(tmp_path))
     struct.pack_into("<HH", data, len(data) - 14, 3, 3)
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 10)
+    monkeypatch.setattr(store, "MAX_MEMBERS", 10)
     (tmp_path / "bad.ortlens").write_bytes(data)
     _refused(tmp_path / "bad.ortlens", "16 members are more than the 10")
 

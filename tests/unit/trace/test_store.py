@@ -18,10 +18,9 @@ from hypothesis import HealthCheck, given, settings
 
 from ortlens import _files, _versions
 from ortlens.errors import CaptureError
-from ortlens.trace import archive, store
 from ortlens.trace import records as r
-from ortlens.trace.frames import frame_from_capture
-from ortlens.trace.schema import TABLES
+from ortlens.trace import store
+from ortlens.trace.schema import TABLES, frame_from_capture
 from tests.unit.trace.strategies import captures, small_capture
 
 if TYPE_CHECKING:
@@ -234,8 +233,8 @@ def test_limits_hold_for_the_writer_too(tmp_path: Path, monkeypatch: pytest.Monk
     for module, limit, message in (
         (store, "MAX_TABLE_BYTES", "table graphs: .* bytes are more than the 20"),
         (store, "MAX_MANIFEST_BYTES", "the manifest has"),
-        (archive, "MAX_TOTAL_BYTES", "bytes unpacked are more than the 20"),
-        (archive, "MAX_MEMBERS", "16 members are more than the 10"),
+        (store, "MAX_TOTAL_BYTES", "bytes unpacked are more than the 20"),
+        (store, "MAX_MEMBERS", "16 members are more than the 10"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, limit, 10 if limit == "MAX_MEMBERS" else 20)
@@ -246,10 +245,10 @@ def test_limits_hold_for_the_writer_too(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_model_of_zeros_can_be_saved_and_loaded(tmp_path: Path) -> None:
     # It would deflate a thousandfold, which the reader refuses, so the writer stores it plainly.
-    capture = r.Capture(attachments={"models/m0.onnx": bytes(2 * archive.RATIO_FREE_BYTES), "models/m1.onnx": bytes(1000)})
+    capture = r.Capture(attachments={"models/m0.onnx": bytes(2 * store.RATIO_FREE_BYTES), "models/m1.onnx": bytes(1000)})
     path = store.save(capture, tmp_path / "run.ortlens")
     assert store.load(path) == capture
-    assert path.stat().st_size > 2 * archive.RATIO_FREE_BYTES
+    assert path.stat().st_size > 2 * store.RATIO_FREE_BYTES
 
 
 def test_a_record_that_does_not_fit_names_its_place(tmp_path: Path) -> None:
@@ -363,7 +362,7 @@ sys.modules.update({name: None for name in ("torch", "onnx", "onnxruntime", "onn
 sys.path.insert(0, sys.argv[1])
 from ortlens.trace.store import load
 assert "numpy" not in sys.modules and "pandas" not in sys.modules
-from ortlens.trace.frames import frame_from_capture
+from ortlens.trace.schema import frame_from_capture
 print(frame_from_capture(load(sys.argv[2]), "nodes")["node"].tolist())
 """
     assert run_python(program, str(root), str(path)).strip() == "['node']"

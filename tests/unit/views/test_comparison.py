@@ -16,7 +16,7 @@ from ortlens.trace import store
 from ortlens.trace.records import Break, Capture
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.comparison_html import comparison_html, comparison_page
+from ortlens.views.comparison import comparison_html, comparison_page
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:

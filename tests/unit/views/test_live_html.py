@@ -4,7 +4,7 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 from ortlens.analysis.live import LiveFigures, LiveGraph, LivePoint
-from ortlens.views.live_html import live_html
+from ortlens.views.live import live_html
 from tests.unit.views.sample_captures import HOSTILE
 
 MS = 1_000_000

@@ -18,8 +18,7 @@ from ortlens.trace import records as r
 from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views import payload as payload_module
-from ortlens.views.packing import Texts, packed_column
-from ortlens.views.payload import payload_bytes, payload_from_capture
+from ortlens.views.payload import Texts, packed_column, payload_bytes, payload_from_capture
 from ortlens.views.redaction import redacted_capture
 from tests.unit.views.sample_captures import SAMPLES, hostile
 

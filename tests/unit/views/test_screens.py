@@ -15,7 +15,7 @@ import ortlens
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.trace import store
-from ortlens.views.comparison_html import comparison_html
+from ortlens.views.comparison import comparison_html
 from ortlens.views.comparison_text import comparison_text
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture

@@ -8,7 +8,7 @@ import pytest
 
 from ortlens.trace import store
 from ortlens.trace.records import Capture, Graph, Kernel, Run, Session
-from ortlens.views.trace_events import trace_from_capture
+from ortlens.views.exporting import trace_from_capture
 from tests.unit.views.sample_captures import SAMPLES
 
 RECORDED = Path(__file__).parents[2] / "data" / "captures" / "demo.ortlens"

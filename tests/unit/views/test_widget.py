@@ -18,9 +18,8 @@ import ortlens
 from ortlens import _shell
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
-from ortlens.views import held, widget
-from ortlens.views.capture_view import SavedCapture
-from ortlens.views.show import StaticSummary
+from ortlens.views import widget
+from ortlens.views.capture_view import SavedCapture, StaticSummary
 from ortlens.views.widget import Explorer
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.setattr("IPython.get_ipython", lambda: made)
     yield made
     made.run("-", deletedCells=["a", "b", "c"])  # closes what is open
-    assert held._HELD == {}
+    assert widget._HELD == {}
     assert widget._SHOWN == {}
 
 
@@ -89,7 +88,7 @@ def test_marimo_is_a_notebook_without_a_shell(where: str, monkeypatch: pytest.Mo
     assert bool(capsys.readouterr().out) == (view is None)
     if isinstance(view, Explorer):
         view.close()
-    assert held._HELD == {}
+    assert widget._HELD == {}
 
 
 @pytest.mark.parametrize("where", ["notebook", "without widgets", "elsewhere"])
@@ -101,7 +100,7 @@ def test_what_there_is_not_is_an_error_everywhere(where: str, shell: Shell, monk
     for how in ({"selected": "p1"}, {"tab": "grpah"}, {"graph": "g99"}):
         with pytest.raises(UsageError, match=r"there is|there are|did you mean"):
             PIECES.show(**how)
-    assert held._HELD == {}
+    assert widget._HELD == {}
 
 
 @pytest.mark.parametrize("missing", ["anywidget", "ipywidgets"])
@@ -127,7 +126,7 @@ def test_the_output_holds_what_other_viewers_show(shell: Shell, monkeypatch: pyt
     assert "46 of 51 compute nodes" in data["text/html"]
     assert "46 of 51 compute nodes" in data["text/plain"]
     assert "<script" not in data["text/html"]
-    monkeypatch.setattr("ortlens.views.mimebundle.overview_of", lambda _: 1 / 0)
+    monkeypatch.setattr("ortlens.views.html.overview_of", lambda _: 1 / 0)
     data, _ = view._repr_mimebundle_() or ({}, None)
     assert "ZeroDivisionError" in data["text/plain"]
     assert VIEW in data
@@ -212,8 +211,8 @@ def test_views_of_one_capture_share_its_bytes_and_the_code(shell: Shell) -> None
     later = replace(PIECES.captured(), created="2031-01-01T00:00:00Z")  # another snapshot of a lens that saw nothing new
     assert shown(SavedCapture(later))._data == views[0]._data
     assert shown(SavedCapture(replace(later, name="another")))._data != views[0]._data
-    assert len(held._HELD) == 3
-    by_id = {one.model_id: one.content for one in held._HELD.values()}
+    assert len(widget._HELD) == 3
+    by_id = {one.model_id: one.content for one in widget._HELD.values()}
     assert "export{" in json.loads(gzip.decompress(by_id[views[0]._code]))["js"]
     assert json.loads(gzip.decompress(by_id[views[0]._data]))["meta"]["name"] == "pieces"
     assert len(views[0]._esm) < 4000
@@ -230,7 +229,7 @@ def test_a_cell_that_runs_again_closes_what_only_it_showed(shell: Shell) -> None
     assert second.comm is not None
     shell.run("c", deletedCells=["b"])
     assert second.comm is None
-    assert held._HELD == {}
+    assert widget._HELD == {}
     assert len(shell.events.callbacks["pre_run_cell"]) == 1
 
 
@@ -255,7 +254,7 @@ def test_a_closed_view_opens_again_when_it_is_displayed(shell: Shell) -> None:
     assert bundle[0][VIEW]["model_id"] == view.model_id == before
     assert (view.selected, view.tab) == ("partition:p3", "graph")
     assert view.layout.comm is not None
-    assert view._data in {one.model_id for one in held._HELD.values()}
+    assert view._data in {one.model_id for one in widget._HELD.values()}
 
 
 def asked(view: Explorer, monkeypatch: pytest.MonkeyPatch, **question: str) -> tuple[dict[str, Any], list[bytes]]:
@@ -270,7 +269,7 @@ def asked(view: Explorer, monkeypatch: pytest.MonkeyPatch, **question: str) -> t
 def test_the_browser_is_answered_what_it_asks_for(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shell.kernel
     view = shown()
-    assert asked(view, monkeypatch, ask="code") == ({"answer": "0.5"}, [held.code()])
+    assert asked(view, monkeypatch, ask="code") == ({"answer": "0.5"}, [widget.code()])
     assert json.loads(gzip.decompress(asked(view, monkeypatch, ask="data")[1][0]))["version"] == 1
     models = json.loads(asked(view, monkeypatch, ask="models")[1][0])
     assert models["ids"] == []

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.lens.profiling.profiler_overhead import measure_cost
-from ortlens.lens.profiling.profiles import ProfileIncomplete, quiet_mean, read_profile
+from ortlens.lens.profiling.profiles import ProfileIncomplete, measure_cost, quiet_mean, read_profile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortlens.lens.profiling.repeats import FEWEST, MOST, STABLE_S, Repeats
+from ortlens.lens.time_budget import FEWEST, MOST, STABLE_S, Repeats
 
 
 def repeats_of(asked: int | None, run_s: float, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -1,0 +1,278 @@
+"""`ortlens bench` measures a model in several ways, `tune` finds the options that make it faster here, `survey` runs many."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import re
+from dataclasses import asdict
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
+from ortlens.cli.printing import print_json, print_note, print_text, width
+from ortlens.errors import UsageError
+from ortlens.job.request import COUNT, SECONDS, add_backend_options, options_from_pairs
+from ortlens.job.targets import add_target, target_and_inputs
+from ortlens.units import time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from ortlens.analysis.surveyed import SurveyRow
+    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.cli.commands import Commands
+    from ortlens.trace.records import Capture, RunVariant
+
+
+_BENCH = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
+_BENCH_EXAMPLES = """
+    ortlens bench mymodels:net --input f32[32,256] -o bench.ortlens  # every way, and the capture
+    ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
+"""
+_SECONDS = 10.0
+
+_HEADS = ("way", "time per call", "of eager", "99 % interval", "first call", "difference", "")
+
+
+def add_bench(commands: Commands) -> None:
+    """Add `bench` to the parser."""
+    command = command_in(commands, "bench", _BENCH, _bench, examples=_BENCH_EXAMPLES)
+    add_target(command)
+    command.add_argument(
+        "--ways",
+        metavar="NAMES",
+        default="",
+        help="only these beside eager, with commas: inductor, ortlens, frozen, exported (all)",
+    )
+    command.add_argument(
+        "--seconds", metavar="N", type=SECONDS, default=_SECONDS, help="time for the rounds; at least ten are made (default: %(default)s)"
+    )
+    add_backend_options(command)
+    command.add_argument("-o", "--save", metavar="FILE", type=Path, help="save the capture of the calls through ortlens, with the table")
+    command.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_quiet(command)
+
+
+def _bench(options: argparse.Namespace) -> None:
+    chosen = options_from_pairs(options.option)
+    with target_and_inputs(options) as (target, args, kwargs):
+        from ortlens.studies.bench import WAYS, bench
+
+        ways = tuple(name.strip() for name in options.ways.split(",") if name.strip()) or WAYS
+        rows, capture = bench(target, args, kwargs, ways=ways, seconds=options.seconds, options=chosen or None, name=options.target)
+    _tell(options, rows, capture)
+
+
+def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Capture) -> None:
+    from ortlens.trace import store
+
+    if options.json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_text(ways_text(rows, width=width()))
+    if options.save is not None:
+        print_note(f"Saved to {store.save(capture, options.save)}")
+
+
+def ways_text(rows: Sequence[RunVariant], *, width: int = 100) -> str:
+    """Lay the ways, eager first, out as a table, with the reasons of those that could not be measured, and a conclusion."""
+    from ortlens.views.wording import clipped
+
+    measured = [row for row in rows if row.call_ns is not None]
+    cells = [_HEADS, *(_cells(row) for row in measured)]
+    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip() for line in cells]
+    lines += [clipped(f"{row.way}: not measured: {row.note}", width) for row in rows if row.call_ns is None]
+    return "\n".join([*lines, "", conclusion(rows)])
+
+
+def conclusion(rows: Sequence[RunVariant]) -> str:
+    """Say which way is fastest, as far as that is sure."""
+    faster = sorted((row for row in rows if row.verdict == "faster"), key=lambda row: row.ratio or 1.0)
+    if not faster:
+        return "No way is faster than eager outside the noise."
+    best, *others = faster
+    close = [row.way for row in others if (row.ratio_low or 0.0) <= (best.ratio_high or 1.0)]
+    beside = f"; {' and '.join(close)} cannot be told apart from it" if close else ""
+    return f"Fastest: {best.way}, {best.ratio or 1.0:.2f}x of eager{beside}."
+
+
+def _cells(row: RunVariant) -> tuple[str, ...]:
+    reference = row.verdict == "reference"
+    return (
+        row.way,
+        time_from_ns(row.call_ns or 0),
+        "" if reference else f"{row.ratio or 1.0:.2f}x",
+        "" if reference else f"{row.ratio_low or 1.0:.2f}x to {row.ratio_high or 1.0:.2f}x",
+        time_from_ns(row.first_ns or 0),
+        "" if reference or row.max_abs is None else "other shapes or NaN" if math.isinf(row.max_abs) else f"{row.max_abs:.1e}",
+        "" if reference else row.verdict,
+    )
+
+
+_TUNE = "Try the options that may make your model faster, in turns, and list what was measured."
+_TUNE_EXAMPLES = """
+    ortlens tune mymodels:net --input f32[32,256] --budget 60
+"""
+_BUDGET_S = 60.0
+
+
+def add_tune(commands: Commands) -> None:
+    """Add `tune` to the parser."""
+    command = command_in(commands, "tune", _TUNE, _tune, examples=_TUNE_EXAMPLES)
+    add_target(command)
+    command.add_argument("--budget", metavar="S", type=SECONDS, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")
+    add_backend_options(command)
+    command.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_quiet(command)
+
+
+def _tune(options: argparse.Namespace) -> None:
+    given = options_from_pairs(options.option)
+    with target_and_inputs(options) as (target, args, kwargs):
+        from ortlens.studies.tune import tune
+
+        chosen, table = tune(target, options=given or None, budget_s=options.budget)(*args, **kwargs)
+    if options.json:
+        print_json(json.loads(table.to_json(orient="records")))
+    else:
+        print_text(_trials_text(chosen, table))
+
+
+def _trials_text(chosen: OrtBackendOptions, table: pd.DataFrame) -> str:
+    columns = ["option", "value", "ratio", "spread", "verified", "chosen", "note"]
+    kept = table[table.chosen & (table.option != "all")]
+    changed = ", ".join(f"{row.option}: {row.value}" for row in kept.itertuples())
+    unset = [field.name for field in dataclasses.fields(chosen) if getattr(chosen, field.name) != field.default]
+    said = f"Keep {changed}." if changed else f"Nothing was faster outside the noise; keep {', '.join(unset) or 'the defaults'}."
+    return f"{table[columns].to_string(index=False, na_rep='', float_format='{:.2f}'.format)}\n\n{said}"
+
+
+_SURVEY = "Run many models, each in a process of its own: a crash, a hang or a lack of memory costs its own case. One page, one table."
+_SURVEY_EXAMPLES = """
+    ortlens survey cases.py -o results  # CASES in cases.py: a mapping from names to functions that return (model, args)
+    ortlens survey cases.toml -o results --time-limit 120 --memory-limit 4G
+    ortlens survey cases.py -o results --options min_partition_nodes=1 --options min_partition_nodes=8 on_slow=fallback
+    ortlens survey cases.py -o results --scheduler tcp://head:8786  # on the workers of a Dask cluster
+"""
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_COLUMNS = ("case", "options", "status", "coverage", "partitions", "breaks", "ratio", "call_ns", "reason", "finding")
+
+
+def add_survey(commands: Commands) -> None:
+    """Add `survey` to the parser."""
+    command = command_in(commands, "survey", _SURVEY, _survey, examples=_SURVEY_EXAMPLES)
+    command.add_argument("cases", metavar="CASES", help="FILE.py[:NAME], MODULE:NAME (default name: CASES), FILE.toml or FILE.json")
+    command.add_argument(
+        "-o", "--folder", metavar="FOLDER", type=Path, help="keep results here, and run only what is missing; index.html is the page"
+    )
+    command.add_argument("--only", metavar="GLOB", action="append", default=[], help="only cases of such a name; may be repeated")
+    command.add_argument(
+        "--options",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="append",
+        default=[],
+        help="options of the ortlens backend; if repeated, every case runs under each",
+    )
+    command.add_argument("--workers", metavar="N", type=COUNT, help="cases at the same time (default: one per two cores)")
+    command.add_argument(
+        "--time-limit", metavar="S", type=SECONDS, default=600.0, help="seconds that a case may take (default: %(default)s)"
+    )
+    command.add_argument("--memory-limit", metavar="SIZE", type=_size, help="memory of a case, as 4G (default: its share of the machine's)")
+    command.add_argument("--profile", action="store_true", help="also measure where the time inside ONNX Runtime goes, kernel by kernel")
+    command.add_argument("--verify", action="store_true", help="also compare every value with PyTorch's, with float64 as the reference")
+    command.add_argument("--no-reports", action="store_true", help="no report of each case: the page alone")
+    command.add_argument("--retry", action="store_true", help="run cases again that have a reason and no result")
+    command.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster; pip install 'ortlens[dask]'")
+    command.add_argument("--title", metavar="TEXT", help="title of the page (default: CASES)")
+    command.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_quiet(command)
+
+
+def _survey(options: argparse.Namespace) -> int:
+    from ortlens.studies.cases import cases_from_text
+    from ortlens.studies.survey import survey
+
+    variants = [options_from_pairs(pairs) for pairs in options.options] or None
+    cases = [case for case in cases_from_text(options.cases, variants) if _is_wanted(case.name, options.only)]
+    if not cases:
+        raise UsageError(f"no case of {options.cases} has a name like {' or '.join(options.only)}")
+    client = _client(options.scheduler)
+    frame = survey(
+        cases,
+        client,
+        folder=options.folder,
+        workers=options.workers,
+        time_limit=options.time_limit,
+        memory_limit=options.memory_limit,
+        profile=options.profile,
+        verify=options.verify,
+        reports=not options.no_reports,
+        retry=options.retry,
+        title=options.title or f"Survey of {Path(options.cases).name}",
+        tell=lambda row: print_note(_line(row)),
+    )
+    _tell_survey(frame, options)
+    return EXIT_OK if (frame.status == "ok").all() else EXIT_NO
+
+
+def _is_wanted(name: str, globs: Sequence[str]) -> bool:
+    return not globs or any(fnmatch(name, glob) for glob in globs)
+
+
+def _client(address: str | None) -> Any:  # noqa: ANN401 - a dask.distributed.Client
+    if address is None:
+        return None
+    from ortlens._optional import require
+
+    try:
+        return require("distributed", "--scheduler").Client(address, timeout=10)
+    except (OSError, ValueError) as err:
+        raise UsageError(f"there is no Dask scheduler at {address}: {err}") from err
+
+
+def _line(row: SurveyRow) -> str:
+    from ortlens.units import percent, time_from_ns
+    from ortlens.views.wording import visible
+
+    how = row.reason or ("" if row.coverage is None else f"{percent(row.coverage)} in ONNX Runtime")
+    name = f"{row.case} ({row.options})" if row.options else row.case
+    return visible(f"{name}: {row.status}, {time_from_ns(row.case_ns)}; {how}".rstrip("; "))
+
+
+def _tell_survey(frame: Any, options: argparse.Namespace) -> None:  # noqa: ANN401 - a pandas frame
+    if options.json:
+        print_json(json.loads(frame.to_json(orient="records")))
+    else:
+        from ortlens.analysis.surveyed import SurveyRow
+        from ortlens.views.table import table
+
+        rows: Any = [SurveyRow(**{name: _plain(value) for name, value in row.items()}) for row in frame.to_dict("records")]
+        names = [name for name in _COLUMNS if any(getattr(row, name) not in (None, "") for row in rows)]
+        print_text(table(rows, names, width=width(), limit=None))
+    if options.folder is not None:
+        print_note(f"Page written to {options.folder.expanduser().absolute() / 'index.html'}")
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any cell of a frame
+    """Return a cell as its record holds it."""
+    if isinstance(value, (tuple, str)):
+        return value
+    import pandas as pd
+
+    return None if pd.isna(value) else value
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not (size := round(float(match["number"]) * _UNITS[match["unit"].upper()])):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 512M or 4G")
+    return size
