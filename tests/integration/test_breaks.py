@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = Path(__file__)
-BACKENDS = [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "eager", "ortlens"]
 X = torch.linspace(0.1, 1, 5)
 
 
@@ -73,9 +72,8 @@ def test_a_function_is_named_and_placed_behind_the_decorators_of_a_library(tmp_p
     assert {row.file for row in lens.captured().recompiles if row.function == "outermost"} == {str(HERE)}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_break_three_calls_deep(backend: str) -> None:
-    lens = watch(outermost, (X,), (X + 1,), backend=backend)
+def test_one_break_three_calls_deep() -> None:
+    lens = watch(outermost, (X,), (X + 1,))
     output = lens.output()
     assert (output.graph_count, output.graph_break_count, output.op_count, output.recompile_count) == (8, 7, 8, 0)
     assert len(output.graphs) == 8
@@ -100,9 +98,8 @@ def test_the_stack_of_a_break_that_explain_met_is_the_users() -> None:
     assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_three_static_shapes_are_two_recompiles_and_no_break(backend: str) -> None:
-    lens = watch(lambda x: x.sin(), (torch.ones(3),), (torch.ones(4),), (torch.ones(5),), backend=backend, dynamic=False)
+def test_three_static_shapes_are_two_recompiles_and_no_break() -> None:
+    lens = watch(lambda x: x.sin(), (torch.ones(3),), (torch.ones(4),), (torch.ones(5),), dynamic=False)
     output = lens.output()
     assert (output.graph_count, output.graph_break_count, output.recompile_count) == (3, 0, 2)
     assert lens.breaks.empty

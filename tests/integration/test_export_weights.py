@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -21,6 +20,7 @@ from tests.integration.test_export_onnx import only, run_bare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 IDS = torch.arange(6).reshape(2, 3)
 
