@@ -261,10 +261,11 @@ FAILURES: dict[str, tuple[Any, str, Callable[..., Any], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("outside", [False, True])
-@pytest.mark.parametrize("place", FAILURES)
+@pytest.mark.parametrize(
+    ("place", "outside"), [*((place, False) for place in FAILURES), ("replace", True), ("replace the second file", True)]
+)
 def test_a_failure_leaves_the_old_file_and_nothing_else(
-    *, outside: bool, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nets: list[tuple[Net, Lens]]
+    *, place: str, outside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nets: list[tuple[Net, Lens]]
 ) -> None:
     (old, before), (new, lens) = nets
     owner, name, fail, error = FAILURES[place]

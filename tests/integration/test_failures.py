@@ -153,7 +153,7 @@ def test_what_fails_costs_what_it_must_and_says_why_or_raises_if_asked_to(name: 
     assert len(lens.fallbacks) == graph.node_count if failure.lost is None else set(lens.fallbacks.target) == failure.lost
     assert set(lens.fallbacks.reason_code) == ({failure.code} if failure.code else set())
     assert all(re.search(failure.said, reason, re.DOTALL) and len(reason) < 500 for reason in lens.fallbacks.reason)
-    assert set(lens.fallbacks.calls) <= {3}
+    assert failure.lost is None or set(lens.fallbacks.calls) <= {3}
     assert graph.coverage == pytest.approx(1 - len(lens.fallbacks) / graph.node_count)
     assert lens.partitions.empty == lens.sessions.empty == (failure.lost is None)
     assert set(lens.sessions.calls) <= {3}

@@ -273,8 +273,6 @@ def test_thousands_of_tiny_products_are_slow_against_the_roofline() -> None:
         lens.profile(x, y)
     (finding,) = told(lens, "slow_kernel")
     assert (finding.file, finding.line) == (FILE, line_of(products, 1))
-    assert "GB/s" in finding.evidence
-    assert finding.gain_ns
     (product,) = (row for row in roofs(lens.captured()) if row.flops)
     assert lens.roofline().kernel.tolist() == [row.kernel for row in roofs(lens.captured())]
     assert product.flops == 2 * 40_000 * 2**3

