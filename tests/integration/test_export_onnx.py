@@ -82,7 +82,7 @@ def nets() -> list[tuple[Net, Lens]]:
     return made
 
 
-@pytest.mark.parametrize("name", sampled(SMALL_MODELS, ("resnet",)))
+@pytest.mark.parametrize("name", sampled(("bert", "resnet", "t5", "llama"), ("resnet",)))
 def test_real_architectures_by_the_names_of_their_arguments(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, dynamic = SMALL_MODELS[name].build(), True if name in {"bert", "resnet"} else None
@@ -189,25 +189,6 @@ def test_a_model_with_state_hands_it_over(road: str, tmp_path: Path) -> None:
         count = results.pop("count.updated")
         torch.testing.assert_close(count, module.count)
         assert_leaves_match(results, pytree.tree_map(torch.Tensor.detach, expected))
-
-
-@pytest.mark.parametrize("road", ["compiled", "exported"])
-def test_a_size_among_the_outputs_is_right_or_refused(road: str, tmp_path: Path) -> None:
-    class Sized(nn.Module):
-        def forward(self, x: torch.Tensor) -> Any:
-            return x * 2, x.shape[0] + 1
-
-    x = torch.randn(3, 4)
-    target = Sized() if road == "compiled" else export(Sized(), (x,), dynamic_shapes={"x": {0: Dim("batch")}})
-    lens = explained(target, x, dynamic=True if road == "compiled" else None)
-    try:
-        path = lens.export_onnx(tmp_path / "sized.onnx")
-    except UsageError:
-        assert only(tmp_path)
-        return
-    results = list(run_bare(path, {"x": torch.ones(7, 4)}).values())
-    torch.testing.assert_close(results[0], torch.full((7, 4), 2.0))
-    assert [int(size) for size in results[1:]] == [8]
 
 
 def test_large_weights_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nets: list[tuple[Net, Lens]]) -> None:

@@ -128,6 +128,7 @@ UNTYPED, KEEP = "the function untyped returns 0 values and aten.sin.default need
 FAILURES: dict[str, Failure] = {
     "a converter": Failure(SINE, "converter_raised", BROKEN, ConversionError, table={SIN: raising_converter}),
     "converters": Failure({"aten.cos.default", *SINE}, "converter_raised", BROKEN, ConversionError, table=BOTH),
+    "other arguments": Failure(SINE, "converter_raised", "argument", ConversionError, table={SIN: lambda: opset18.Constant(value_int=0)}),
     "no return type": Failure(SINE, "converter_raised", UNTYPED, ConversionError, table={SIN: untyped}),
     "no such operator": Failure(None, "session_refused", "refused.*NoSuchOperator", SessionError, refused_model),
     "no outputs": Failure(None, "session_refused", "refused", SessionError, invalid_model),

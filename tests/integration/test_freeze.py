@@ -543,18 +543,6 @@ def test_a_lens_freezes_what_it_explained() -> None:
         lens.freeze(torch.eye(5).to_sparse_coo())
 
 
-def test_the_first_refusal_of_a_process_draws_no_random_numbers(run_python: Callable[..., str]) -> None:
-    program = """
-import torch, ortlens
-state = torch.get_rng_state()
-try:
-    ortlens.freeze(lambda x: torch.cond(x.sum() > 0, lambda y: y @ torch.ones(7, 7), lambda y: y, (x,)), torch.ones(3, 3))
-except ortlens.UsageError:
-    print(torch.equal(torch.get_rng_state(), state))
-"""
-    assert run_python(program).split() == ["True"]
-
-
 def test_a_lens_sees_the_calls_of_a_frozen_callable(rows: tuple[nn.Sequential, Frozen]) -> None:
     (model, frozen), x = rows, torch.randn(5, 16)
     with torch.no_grad():

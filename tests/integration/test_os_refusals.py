@@ -103,6 +103,11 @@ os.close(1), os.close(2)
 lens = ortlens.Lens(journal="journal")
 with torch.no_grad():
     torch.compile(torch.sin, backend=lens)(torch.ones(3))
+state = torch.get_rng_state()
+try:
+    ortlens.freeze(lambda x: torch.cond(x.sum() > 0, lambda y: y @ torch.ones(7, 7), lambda y: y, (x,)), torch.ones(3, 3))
+except ortlens.UsageError:
+    assert torch.equal(torch.get_rng_state(), state), "the first refusal of a process draws no random numbers"
 for number in (1, 2):
     try:
         os.write(number, b"noise of a library")
