@@ -83,44 +83,26 @@ def real() -> Tied:
     return Tied().eval()
 
 
-def untied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """As files of one tensor per memory want it."""
-    return {name: tensor.clone() for name, tensor in state.items()}
-
-
-def one_file(folder: Path, state: dict[str, torch.Tensor]) -> Any:
-    save_file(untied(state), folder / "model.safetensors")
-    return folder / "model.safetensors"
-
-
-def one_of_the_tied(folder: Path, state: dict[str, torch.Tensor]) -> Any:
-    save_file({name: tensor for name, tensor in untied(state).items() if name != "head.weight"}, folder / "model.safetensors")
-    return str(folder / "model.safetensors")
-
-
-def the_other_of_the_tied(folder: Path, state: dict[str, torch.Tensor]) -> Any:
-    save_file({name: tensor for name, tensor in untied(state).items() if name != "embed.weight"}, folder / "model.safetensors")
-    return folder
-
-
-def torch_file(folder: Path, state: dict[str, torch.Tensor]) -> Any:
-    torch.save(state, folder / "model.pt")
-    return folder / "model.pt"
-
-
-def mapping(_folder: Path, state: dict[str, torch.Tensor]) -> Any:
-    return state
+def given_as(form: str, folder: Path, state: dict[str, Any]) -> Any:
+    """A checkpoint in a form: a mapping, a file of PyTorch, or one of one tensor per memory, with both of the tied ones or without one."""
+    if form == "mapping":
+        return state
+    if form == "torch":
+        torch.save(state, folder / "model.pt")
+        return folder / "model.pt"
+    save_file({name: tensor.clone() for name, tensor in state.items() if name != form}, folder / "model.safetensors")
+    return folder if form == "embed.weight" else str(folder / "model.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("source", "kind"),
-    [*((source, "meta") for source in (one_of_the_tied, the_other_of_the_tied, mapping)), (torch_file, "fakes"), (one_file, "program")],
+    ("form", "kind"),
+    [("head.weight", "meta"), ("embed.weight", "meta"), ("mapping", "meta"), ("torch", "fakes"), ("safetensors", "program")],
 )
 def test_a_model_without_data_gets_its_weights(
-    source: Callable[..., Any], kind: str, without_data: dict[str, Lens], checkpoint: Path, deployed: Path
+    form: str, kind: str, without_data: dict[str, Lens], checkpoint: Path, deployed: Path
 ) -> None:
     model = real()
-    path = without_data[kind].export_onnx(deployed / "tied.onnx", weights=source(checkpoint, model.state_dict()))
+    path = without_data[kind].export_onnx(deployed / "tied.onnx", weights=given_as(form, checkpoint, model.state_dict()))
     (result,) = run_bare(path, {"ids": IDS}).values()
     torch.testing.assert_close(result, model(IDS).detach())
     assert only(deployed, "tied.onnx")
@@ -178,17 +160,17 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(
-    ("cases", "source"),
-    [*(((case,), mapping) for case in WRONG), *((("missing buffer", "shape", "extra"), source) for source in (one_file, torch_file))],
+    ("cases", "form"),
+    [*(((case,), "mapping") for case in WRONG), *((("missing buffer", "shape", "extra"), form) for form in ("safetensors", "torch"))],
 )
 def test_weights_that_do_not_fit_are_named_and_nothing_is_written(
-    cases: tuple[str, ...], source: Callable[..., Any], without_data: dict[str, Lens], checkpoint: Path, deployed: Path
+    cases: tuple[str, ...], form: str, without_data: dict[str, Lens], checkpoint: Path, deployed: Path
 ) -> None:
     state: dict[str, Any] = dict(real().state_dict())
     if cases == ("transposed",):
         del state["head.weight"]
     state.update({WRONG[case][0]: WRONG[case][1] for case in cases})
-    given = source(checkpoint, {name: value for name, value in state.items() if value is not MISSING})
+    given = given_as(form, checkpoint, {name: value for name, value in state.items() if value is not MISSING})
     with pytest.raises(UsageError, match="(?s)" + "".join(f"(?=.*{WRONG[case][2]})" for case in cases)):
         without_data["meta"].export_onnx(deployed / "tied.onnx", weights=given)
     assert only(deployed)
