@@ -112,29 +112,35 @@ def test_three_static_shapes_are_two_recompiles_and_no_break() -> None:
         assert (record.file, record.function) == (str(HERE), "<lambda>")
 
 
-def test_the_same_line_called_from_two_places_is_one_break() -> None:
-    def helper(x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.graph_break()  # called twice
-        return x + 1
-
-    def calls_it_twice(x: torch.Tensor) -> torch.Tensor:
-        return helper(helper(x.sin()).cos()).tan()
-
-    lens = watch(calls_it_twice, (X,))
-    assert lens.breaks.line.tolist() == [line_of("called twice")]
-    assert lens.breaks.occurrences.item() == lens.output().graph_count - 1
+def helper(x: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.graph_break()  # called twice
+    return x + 1
 
 
-def test_a_branch_on_data() -> None:
-    def branches(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        if y.sum() > 0:  # branch on data
-            return y + 1
-        return y - 1
+def calls_it_twice(x: torch.Tensor) -> torch.Tensor:
+    return helper(helper(x.sin()).cos()).tan()
 
-    lens = watch(branches, (X,), (-X,), (X,))
-    assert lens.breaks.line.tolist() == [line_of("branch on data")]
-    assert lens.output().graph_count == 3
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    if y.sum() > 0:  # branch on data
+        return y + 1
+    return y - 1
+
+
+def prints(x: torch.Tensor) -> torch.Tensor:
+    print(end="")  # noqa: T201 # nothing before it
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "marked", "graphs"),
+    [(calls_it_twice, "called twice", 5), (branches, "branch on data", 3), (prints, "nothing before it", 0)],
+)
+def test_a_line_is_one_break_however_often_and_with_what_around_it(function: Callable[..., Any], marked: str, graphs: int) -> None:
+    lens = watch(function, (X,), (-X,), (X,))
+    assert lens.breaks.line.tolist() == [line_of(marked)]
+    assert lens.output().graph_count == graphs
     assert lens.recompiles.empty
 
 
@@ -167,16 +173,6 @@ def test_a_recompile_of_a_function_with_a_break_adds_no_break() -> None:
     assert lens.output().recompile_count == len(lens.recompiles) >= 1
     assert "flag" in (lens.captured().recompiles[0].guard or "")
     assert lens.output().graph_count == 1 + 1 + len(lens.recompiles)
-
-
-def test_a_break_without_graphs_around_it_is_still_told() -> None:
-    def prints(x: torch.Tensor) -> torch.Tensor:
-        print(end="")  # noqa: T201 # nothing before it
-        return x
-
-    lens = watch(prints, (X,))
-    assert lens.breaks.line.tolist() == [line_of("nothing before it")]
-    assert lens.graphs.empty
 
 
 def signs(x: torch.Tensor) -> Iterator[torch.Tensor]:
