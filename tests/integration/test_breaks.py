@@ -129,13 +129,13 @@ def branches(x: torch.Tensor) -> torch.Tensor:
 
 
 def prints(x: torch.Tensor) -> torch.Tensor:
-    print(end="")  # noqa: T201 # nothing before it
+    print(end="")  # noqa: T201 # printed
     return x
 
 
 @pytest.mark.parametrize(
     ("function", "marked", "graphs"),
-    [(calls_it_twice, "called twice", 5), (branches, "branch on data", 3), (prints, "nothing before it", 0)],
+    [(calls_it_twice, "called twice", 5), (branches, "branch on data", 3), (prints, "printed", 0)],
 )
 def test_a_line_is_one_break_however_often_and_with_what_around_it(function: Callable[..., Any], marked: str, graphs: int) -> None:
     lens = watch(function, (X,), (-X,), (X,))
