@@ -134,13 +134,15 @@ def prints(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("function", "marked", "graphs"),
-    [(calls_it_twice, "called twice", 5), (branches, "branch on data", 3), (prints, "printed", 0)],
+    ("function", "marked", "graphs", "occurrences"),
+    [(calls_it_twice, "called twice", 4, 3), (branches, "branch on data", 3, 1), (prints, "printed", 0, 1)],
 )
-def test_a_line_is_one_break_however_often_and_with_what_around_it(function: Callable[..., Any], marked: str, graphs: int) -> None:
+def test_a_line_is_one_break_however_often_and_with_what_around_it(
+    function: Callable[..., Any], marked: str, graphs: int, occurrences: int
+) -> None:
     lens = watch(function, (X,), (-X,), (X,))
     assert lens.breaks.line.tolist() == [line_of(marked)]
-    assert lens.output().graph_count == graphs
+    assert (lens.output().graph_count, lens.breaks.occurrences.item()) == (graphs, occurrences)
     assert lens.recompiles.empty
 
 

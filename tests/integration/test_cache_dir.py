@@ -8,7 +8,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,7 @@ import torch
 import ortlens
 from ortlens.backend.cache import fingerprint, store
 from tests.integration.against_eager import assert_same
+from tests.integration.test_freeze import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,16 +204,12 @@ def test_threads_that_write_and_read_one_entry(filled: pathlib.Path) -> None:
     assert entry is not None
     seen: list[bool] = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(30):
             kept.store(key, entry)
             seen.append(kept.load(key) is not None)
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(work)
     assert seen == [True] * 120
 
 
