@@ -1,8 +1,8 @@
 """What becomes of each question to ortlens when the operating system refuses something: prints a row of JSON per case.
 
-`descriptors`: the process has no file descriptor left, really, at the first call of each question and at a later one. `lacking`: no room
-for files, no working directory, no folder for temporary files, no standard output. `each`: an audit hook refuses the first operation on a
-file or folder of each kind that each function of ours makes, alone and with all that follow.
+The process has no file descriptor left, really, at the first call of each question and at a later one; no room for files, no working
+directory, no folder for temporary files, no standard output. An audit hook then refuses the first operation on a file or folder of each
+kind that each function of ours makes, alone and with all that follow. Where nothing is refused any more, the question is answered.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ortlens import Lens
+
+    Lack = Callable[[], contextlib.AbstractContextManager[object]]
 
 OURS = str(Path(ortlens.__file__).parent)
 REFUSALS = (errno.EMFILE, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
@@ -73,15 +75,6 @@ def place(name: str) -> Path:
     return PLACES.pop() / name
 
 
-def prepared() -> Lens:
-    """A lens under which the program ran, and empty folders for a question."""
-    fresh()
-    lens = ortlens.Lens()
-    torch.compile(NET, backend=lens)(X)
-    PLACES[:] = [Path(tempfile.mkdtemp(dir=FOLDER)) for _ in range(2)]
-    return lens
-
-
 def fresh() -> Any:  # noqa: ANN401 - a module
     """The package, once what was compiled is forgotten."""
     torch.compiler.reset()
@@ -95,56 +88,74 @@ def called(**options: Any) -> None:  # noqa: ANN401 - those of a lens
     torch.testing.assert_close(torch.compile(NET, backend=ortlens.Lens(**options))(X), NET(X))
 
 
-def frozen(_: Lens) -> None:
+def frozen() -> None:
     """Freeze, save and load."""
     folder = place("frozen")
     ortlens.freeze(PLAIN, X).save(folder)
     ortlens.load_frozen(folder)
 
 
-def questions() -> dict[str, Callable[[Lens], object]]:
-    """Everything that a user asks."""
-    lens = prepared()
-    saved, saved_folder = lens.save(FOLDER / "held.ortlens"), lens.save(FOLDER / "held")
-    model = fresh().explain(PLAIN, calls=1)(X).export_onnx(FOLDER / "held.onnx")
-    return {
-        "compile": lambda _: called(),
-        "compile with a journal": lambda _: called(journal=place("journal")),
-        "compile with a cache": lambda _: called(options={"cache_dir": str(place("cache"))}),
-        "compile with a dump": lambda _: called(options={"dump_path": str(place("dump"))}),
-        "explain": lambda _: fresh().explain(NET, calls=2)(X),
-        "dry run": lambda _: fresh().explain(NET, dry_run=True)(X),
-        "explain a model": lambda _: ortlens.explain(str(model), calls=1)(),
-        "profile a model": lambda _: ortlens.explain(str(model), calls=1)().profile(repeat=2),
-        "profile": lambda lens: lens.profile(X, repeat=2),
-        "verify": lambda lens: lens.verify(X),
-        "verify operators": lambda lens: lens.verify(X, per_op=True),
-        "measure": lambda lens: lens.measure(X),
-        "frames": lambda lens: (lens.findings, lens.nodes, lens.kernels),
-        "summary": lambda lens: (lens.summary(), repr(lens)),
-        "display": lambda lens: lens._repr_html_(),
-        "show": lambda lens: lens.show(),
-        "what_if": lambda lens: lens.what_if(),
-        "report": lambda lens: lens.report(place("report.html")),
-        "save": lambda lens: lens.save(place("run.ortlens")),
-        "save a folder": lambda lens: lens.save(place("run")),
-        "export": lambda lens: lens.export(place("csv"), format="csv"),
-        "load": lambda _: ortlens.load(saved),
-        "load a folder": lambda _: ortlens.load(saved_folder),
-        "compare": lambda lens: lens.compare(saved).report(place("compared.html")),
-        "check": lambda lens: lens.check(max_breaks=9),
-        "repro": lambda lens: lens.repro("p0", place("repro"), args=(X,)),
-        "freeze": frozen,
-        "export_onnx": lambda _: fresh().explain(PLAIN, calls=1)(X).export_onnx(place("m.onnx")),
-        "netron": lambda lens: lens.netron("p0").save(place("netron.html")),
-    }
+PROGRAMS: dict[str, Callable[[], object]] = {
+    "compile": called,
+    "compile with a journal": lambda: called(journal=place("journal")),
+    "compile with a cache": lambda: called(options={"cache_dir": str(place("cache"))}),
+    "compile with a dump": lambda: called(options={"dump_path": str(place("dump"))}),
+    "explain": lambda: fresh().explain(NET, calls=2)(X),
+    "dry run": lambda: fresh().explain(NET, dry_run=True)(X),
+    "explain a model": lambda: ortlens.explain(str(FOLDER / "held.onnx"), calls=2)(),  # noqa: PLW0108 - the file is not there yet
+    "profile a model": lambda: ortlens.explain(str(FOLDER / "held.onnx"), calls=1)().profile(repeat=2),
+    "load": lambda: ortlens.load(FOLDER / "held.ortlens"),
+    "load a folder": lambda: ortlens.load(FOLDER / "held"),
+    "freeze": frozen,
+    "export_onnx": lambda: fresh().explain(PLAIN, calls=1)(X).export_onnx(place("m.onnx")),
+}
+OF_A_LENS: dict[str, Callable[[Lens], object]] = {
+    "profile": lambda lens: lens.profile(X, repeat=2),
+    "verify": lambda lens: lens.verify(X),
+    "verify operators": lambda lens: lens.verify(X, per_op=True),
+    "measure": lambda lens: lens.measure(X),
+    "frames": lambda lens: (lens.findings, lens.nodes, lens.kernels),
+    "summary": lambda lens: (lens.summary(), repr(lens)),
+    "display": lambda lens: lens._repr_html_(),
+    "show": lambda lens: lens.show(),
+    "what_if": lambda lens: lens.what_if(),
+    "report": lambda lens: lens.report(place("report.html")),
+    "save": lambda lens: lens.save(place("run.ortlens")),
+    "save a folder": lambda lens: lens.save(place("run")),
+    "export": lambda lens: lens.export(place("csv"), format="csv"),
+    "compare": lambda lens: lens.compare(FOLDER / "held.ortlens").report(place("compared.html")),
+    "check": lambda lens: lens.check(max_breaks=9),
+    "repro": lambda lens: lens.repro("p0", place("repro"), args=(X,)),
+    "netron": lambda lens: lens.netron("p0").save(place("netron.html")),
+}
 
 
-def outcome(question: Callable[[Lens], object], lens: Lens) -> str:
+def watched() -> Lens:
+    """A lens under which the program ran."""
+    fresh()
+    lens = ortlens.Lens()
+    torch.compile(NET, backend=lens)(X)
+    return lens
+
+
+def questions() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Everything that a user asks; last, since others forget what was compiled, what a lens is asked."""
+    lens = watched()
+    lens.save(FOLDER / "held.ortlens")
+    lens.save(FOLDER / "held")
+    fresh().explain(PLAIN, calls=1)(X).export_onnx(FOLDER / "held.onnx")
+    yield from PROGRAMS.items()
+    lens = watched()
+    for name, question in OF_A_LENS.items():
+        yield name, partial(question, lens)
+
+
+def outcome(question: Callable[[], object], missing: Lack = contextlib.nullcontext) -> str:
     """What becomes of a question: `answered`, `refused` for a clear error of ortlens, or what came out instead."""
+    PLACES[:] = [Path(tempfile.mkdtemp(dir=FOLDER)) for _ in range(2)]
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            question(lens)
+        with missing(), contextlib.redirect_stdout(io.StringIO()):
+            question()
     except ERRORS:
         return "refused"
     except BaseException as error:  # noqa: BLE001 - it is the outcome
@@ -208,33 +219,13 @@ def no_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-LACKS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+LACKS: dict[str, Lack] = {
+    "descriptors": no_descriptors,
     "room": partial(full_disk, 100),  # for the files of ONNX Runtime, too
     "working directory": no_working_directory,
     "temporary folder": no_temporary_folder,
     "streams": no_streams,
 }
-
-
-def outcomes(question: Callable[[Lens], object], missing: Callable[[], contextlib.AbstractContextManager[None]]) -> dict[str, object]:
-    """What becomes of a question where something is missing, and of the same where it is there again."""
-    lens = prepared()
-    with missing():
-        found = outcome(question, lens)
-    PLACES[:] = [Path(tempfile.mkdtemp(dir=FOLDER)) for _ in range(2)]
-    return {"found": found, "next": outcome(question, lens)}
-
-
-def lacking(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
-    for lack, missing in LACKS.items():
-        for name, question in asked.items():
-            yield {"question": name, "lack": lack, **outcomes(question, missing)}
-
-
-def without_descriptors(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
-    for name, question in asked.items():
-        for when in ("first", "later"):
-            yield {"question": name, "when": when, **outcomes(question, no_descriptors)}
 
 
 @dataclass(slots=True)
@@ -248,6 +239,15 @@ class _Hook:
     following: bool = False
     number: int = errno.EMFILE
     refused: str = ""
+
+    @contextlib.contextmanager
+    def refusing(self, at: int, number: int = errno.EMFILE, *, following: bool = False) -> Iterator[None]:
+        """Refuse one operation, by its number, and those that follow if asked; refuse none at 0, and list the doors."""
+        self.is_on, self.seen, self.at, self.number, self.following, self.refused = True, 0, at, number, following, ""
+        try:
+            yield
+        finally:
+            self.is_on = False
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         if not self.is_on or event not in EVENTS:
@@ -268,46 +268,34 @@ def _place_of_ours() -> tuple[str, str]:
     return ("", "") if frame is None else (frame.f_code.co_filename, frame.f_code.co_name)
 
 
-def each_refused(asked: dict[str, Callable[[Lens], object]]) -> Iterator[dict[str, object]]:
-    """Refuse the operations that no earlier question made, alone and with all that follow."""
+def rows() -> Iterator[dict[str, str]]:
+    """Ask everything where something is missing, and where an operation is refused that no earlier question made."""
     # What raises must not look like a line of the user's program.
     _Hook.__call__.__code__ = _Hook.__call__.__code__.replace(co_filename="<frozen os>")
     hook = _Hook()
     sys.addaudithook(hook)
-
-    def ask(question: Callable[[Lens], object], at: int) -> str:
-        lens = prepared()
-        hook.is_on, hook.seen, hook.at, hook.refused = True, 0, at, ""
-        try:
-            return outcome(question, lens)
-        finally:
-            hook.is_on = False
-
     known: set[tuple[str, ...]] = set()
-    for name, question in asked.items():
-        ask(question, 0)
-        hook.doors.clear()  # what the first time imports
-        ask(question, 0)
-        new = {door: at for door, at in hook.doors.items() if door not in known}
-        known |= new.keys()
-        for (at, following), number in zip(itertools.product(new.values(), (False, True)), itertools.cycle(REFUSALS), strict=False):
-            hook.number, hook.following = number, following
-            found = ask(question, at)
-            yield {"question": name, "refused": hook.refused, "errno": errno.errorcode[hook.number], "found": found}
-        yield {"question": name, "refused": "", "errno": "", "found": "answered", "next": ask(question, 0)}
+    for name, question in questions():
+        yield {"question": name, "refused": "descriptors at first", "found": outcome(question, no_descriptors)}
+        yield {"question": name, "refused": "", "found": outcome(question)}
+        for lack, missing in LACKS.items():
+            yield {"question": name, "refused": lack, "found": outcome(question, missing)}
+        hook.doors.clear()
+        yield {"question": name, "refused": "", "found": outcome(question, partial(hook.refusing, 0))}
+        new = [at for door, at in hook.doors.items() if door not in known]
+        known |= hook.doors.keys()
+        for (at, following), number in zip(itertools.product(new, (False, True)), itertools.cycle(REFUSALS), strict=False):
+            found = outcome(question, partial(hook.refusing, at, number, following=following))
+            yield {"question": name, "refused": f"{errno.errorcode[number]} {hook.refused}", "found": found}
+        yield {"question": name, "refused": "", "found": outcome(question)}
 
 
 def main() -> None:
     """Print the rows."""
     warnings.simplefilter("ignore")
     torch.set_grad_enabled(False)
-    asked = questions()
-    ways: dict[str, Callable[[dict[str, Callable[[Lens], object]]], Iterator[dict[str, object]]]] = {
-        "descriptors": without_descriptors,
-        "lacking": lacking,
-        "each": each_refused,
-    }
-    for row in ways[sys.argv[1]](asked):
+    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[assignment]  # measured for a log, 20 ms each
+    for row in rows():
         print(json.dumps(row), flush=True)  # noqa: T201 - what it is for
     sys.stdout.flush()
     os._exit(0)  # whatever a refused step left open is no matter here

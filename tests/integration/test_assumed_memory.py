@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,15 +155,17 @@ def compiled(road: Callable[..., Any], function: Callable[..., Any], traced: Cal
 
 VARYING = {"one tensor twice", "view", "view of padded rows", "write through a reshape", "reshape returned", "unflatten"}
 VARYING |= {"view by a size", "reshape by a size", "as_strided", "expanded rows", "still a view", "traced with a copy"}
+EXPORTED = {"one tensor twice", "halves of one tensor", "interleaved overlap", "nested alias", "expanded", "write through a reshape"}
+EXPORTED |= {"as it was traced", "reshape returned", "memory format", "within another graph", "view", "view by a size", "plain views"}
+EXPORTED |= {"view_as_complex", "negative view", "conjugate view", "write to a value"}
 
 
-# torch.export leaves out a call of contiguous() that copies nothing, so that such a program itself returns the argument.
 @pytest.mark.parametrize(
     ("name", "road"),
     [
         *((name, frozen) for name in CALLS),
         *((name, sized) for name in CALLS if name in VARYING),
-        *((name, exported) for name in CALLS if "contiguous" not in name),
+        *((name, exported) for name in CALLS if name in EXPORTED),
     ],
 )
 def test_a_call_does_what_pytorch_does_or_is_refused(name: str, road: Callable[..., Any]) -> None:
@@ -348,15 +351,14 @@ UPDATES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", UPDATES)
-def test_state_lies_in_memory_as_that_of_the_source(name: str) -> None:
-    sources = [Wrapped(UPDATES[name]) for _ in STATES]
-    for source, make in zip(sources, STATES.values(), strict=True):
+def test_state_lies_in_memory_as_that_of_the_source() -> None:
+    sources = [Wrapped(update) for update in UPDATES.values() for _ in STATES]
+    for source, make in zip(sources, itertools.cycle(STATES.values()), strict=False):
         source.c = nn.Buffer(make())
     whole = Wrapped(lambda _, x: [source(x) for source in sources])
     whole.sources = nn.ModuleList(sources)
     call = ortlens.freeze(whole, numbers(3, 4))
-    state = {place: call.state[f"sources.{place}.c"] for place in range(len(STATES))}
+    state = [call.state[f"sources.{place}.c"] for place in range(len(sources))]
     for _ in range(2):
         with torch.no_grad():
             results = call(numbers(3, 4) + 1), whole(numbers(3, 4) + 1)
@@ -373,22 +375,6 @@ def test_verify_finds_nothing_wrong_with_a_view_that_a_program_returns() -> None
     numerics = ortlens.explain(program, calls=1)(numbers(3, 4)).verify(numbers(3, 4))
     assert numerics["ok"].all()
     assert not numerics["first_divergence"].any()
-
-
-def test_many_written_arguments() -> None:
-    def update(weights: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
-        for weight, grad in zip(weights, grads, strict=True):
-            weight.sub_(grad)
-
-    def given() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        return [numbers(4) for _ in range(6)], [numbers(4) + 1 for _ in range(6)]
-
-    call = ortlens.freeze(update, *given())
-    weights, grads = given()
-    call(weights, grads)
-    torch.testing.assert_close(weights, [torch.full((4,), -1.0)] * 6)
-    with pytest.raises(UsageError, match=r"grads\[3\] shares memory with weights\[5\]"):
-        call(weights, [*grads[:3], weights[5], *grads[4:]])
 
 
 def test_a_buffer_that_was_replaced_is_no_result() -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = Path(__file__)
-BACKENDS = [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "eager", "ortlens"]
 X = torch.linspace(0.1, 1, 5)
 
 
@@ -73,9 +72,8 @@ def test_a_function_is_named_and_placed_behind_the_decorators_of_a_library(tmp_p
     assert {row.file for row in lens.captured().recompiles if row.function == "outermost"} == {str(HERE)}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_break_three_calls_deep(backend: str) -> None:
-    lens = watch(outermost, (X,), (X + 1,), backend=backend)
+def test_one_break_three_calls_deep() -> None:
+    lens = watch(outermost, (X,), (X + 1,))
     output = lens.output()
     assert (output.graph_count, output.graph_break_count, output.op_count, output.recompile_count) == (8, 7, 8, 0)
     assert len(output.graphs) == 8
@@ -100,9 +98,8 @@ def test_the_stack_of_a_break_that_explain_met_is_the_users() -> None:
     assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_three_static_shapes_are_two_recompiles_and_no_break(backend: str) -> None:
-    lens = watch(lambda x: x.sin(), (torch.ones(3),), (torch.ones(4),), (torch.ones(5),), backend=backend, dynamic=False)
+def test_three_static_shapes_are_two_recompiles_and_no_break() -> None:
+    lens = watch(lambda x: x.sin(), (torch.ones(3),), (torch.ones(4),), (torch.ones(5),), dynamic=False)
     output = lens.output()
     assert (output.graph_count, output.graph_break_count, output.recompile_count) == (3, 0, 2)
     assert lens.breaks.empty
@@ -115,29 +112,37 @@ def test_three_static_shapes_are_two_recompiles_and_no_break(backend: str) -> No
         assert (record.file, record.function) == (str(HERE), "<lambda>")
 
 
-def test_the_same_line_called_from_two_places_is_one_break() -> None:
-    def helper(x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.graph_break()  # called twice
-        return x + 1
-
-    def calls_it_twice(x: torch.Tensor) -> torch.Tensor:
-        return helper(helper(x.sin()).cos()).tan()
-
-    lens = watch(calls_it_twice, (X,))
-    assert lens.breaks.line.tolist() == [line_of("called twice")]
-    assert lens.breaks.occurrences.item() == lens.output().graph_count - 1
+def helper(x: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.graph_break()  # called twice
+    return x + 1
 
 
-def test_a_branch_on_data() -> None:
-    def branches(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        if y.sum() > 0:  # branch on data
-            return y + 1
-        return y - 1
+def calls_it_twice(x: torch.Tensor) -> torch.Tensor:
+    return helper(helper(x.sin()).cos()).tan()
 
-    lens = watch(branches, (X,), (-X,), (X,))
-    assert lens.breaks.line.tolist() == [line_of("branch on data")]
-    assert lens.output().graph_count == 3
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    if y.sum() > 0:  # branch on data
+        return y + 1
+    return y - 1
+
+
+def prints(x: torch.Tensor) -> torch.Tensor:
+    print(end="")  # noqa: T201 # printed
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "marked", "graphs", "occurrences"),
+    [(calls_it_twice, "called twice", 4, 3), (branches, "branch on data", 3, 1), (prints, "printed", 0, 1)],
+)
+def test_a_line_is_one_break_however_often_and_with_what_around_it(
+    function: Callable[..., Any], marked: str, graphs: int, occurrences: int
+) -> None:
+    lens = watch(function, (X,), (-X,), (X,))
+    assert lens.breaks.line.tolist() == [line_of(marked)]
+    assert (lens.output().graph_count, lens.breaks.occurrences.item()) == (graphs, occurrences)
     assert lens.recompiles.empty
 
 
@@ -170,16 +175,6 @@ def test_a_recompile_of_a_function_with_a_break_adds_no_break() -> None:
     assert lens.output().recompile_count == len(lens.recompiles) >= 1
     assert "flag" in (lens.captured().recompiles[0].guard or "")
     assert lens.output().graph_count == 1 + 1 + len(lens.recompiles)
-
-
-def test_a_break_without_graphs_around_it_is_still_told() -> None:
-    def prints(x: torch.Tensor) -> torch.Tensor:
-        print(end="")  # noqa: T201 # nothing before it
-        return x
-
-    lens = watch(prints, (X,))
-    assert lens.breaks.line.tolist() == [line_of("nothing before it")]
-    assert lens.graphs.empty
 
 
 def signs(x: torch.Tensor) -> Iterator[torch.Tensor]:

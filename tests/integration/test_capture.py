@@ -32,15 +32,20 @@ def other(x: torch.Tensor) -> torch.Tensor:
     return x.tan() + 1
 
 
+def run(function: Any, backend: Any = "ortlens") -> None:
+    with torch.no_grad():
+        torch.compile(function, backend=backend)(X)
+
+
 @pytest.mark.parametrize("backend", ["onnxrt", OrtBackend({"upcast": ("bfloat16",)})], ids=["onnxrt", "object"])
 def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> None:
+    run(torch.cos, backend)
+    with capture(name="inside") as lens, torch.no_grad():
+        fast = torch.compile(broken, backend=backend)
+        fast(X)
+        run(other, "eager")
+    run(torch.tan, backend)
     with torch.no_grad():
-        torch.compile(torch.cos, backend=backend)(X)
-        with capture(name="inside") as lens:
-            fast = torch.compile(broken, backend=backend)
-            fast(X)
-            torch.compile(other, backend="eager")(X)
-        torch.compile(torch.tan, backend=backend)(X)
         fast(X)
     assert (lens.output().graph_count, lens.output().graph_break_count) == (2, 1)
     assert lens.graphs.name.tolist() == ["broken", "broken"]
@@ -52,62 +57,53 @@ def test_capture_records_every_compile_by_our_backend_inside(backend: Any) -> No
 
 def test_captures_may_overlap_without_being_nested() -> None:
     first, second = capture(), capture()
-    with torch.no_grad():
-        one = first.__enter__()
-        torch.compile(torch.sin, backend="ortlens")(X)
-        two = second.__enter__()
-        torch.compile(torch.cos, backend="ortlens")(X)
-        first.__exit__(None, None, None)
-        torch.compile(torch.tan, backend="ortlens")(X)
-        second.__exit__(None, None, None)
-        torch.compile(torch.exp, backend="ortlens")(X)
+    one = first.__enter__()
+    run(torch.sin)
+    two = second.__enter__()
+    run(torch.cos)
+    first.__exit__(None, None, None)
+    run(torch.tan)
+    second.__exit__(None, None, None)
+    run(torch.exp)
     assert (one.graphs.name.tolist(), two.graphs.name.tolist()) == (["sin"], ["cos", "tan"])
 
 
-def test_a_generator_that_holds_a_capture_open_leaves_none_behind_wherever_it_ends() -> None:
+def test_a_capture_that_a_generator_another_thread_or_an_error_ends_is_over() -> None:
     def held() -> Generator[Lens, None, None]:
         with capture() as lens:
             yield lens
 
-    generator = held()
-    lens = next(generator)
-    with torch.no_grad():
-        torch.compile(torch.sin, backend="ortlens")(X)
-        closing = threading.Thread(target=generator.close)  # in another context than it began in
-        closing.start()
-        closing.join()
-        torch.compile(torch.cos, backend="ortlens")(X)
-    assert lens.graphs.name.tolist() == ["sin"]
-
-
-def test_captures_nest_and_the_innermost_or_the_own_lens_hears() -> None:
-    own = Lens()
-    with torch.no_grad(), capture() as outer:
-        torch.compile(torch.sin, backend=ortlens_backend)(X)
-        with capture() as inner:
-            torch.compile(broken, backend=ortlens_backend)(X)
-        torch.compile(torch.tan, backend=ortlens_backend)(X)
-        torch.compile(other, backend=own)(X)
-    assert [len(lens.graphs) for lens in (outer, inner, own)] == [2, 2, 2]
-    assert [len(lens.breaks) for lens in (outer, inner, own)] == [0, 1, 1]
-
-
-def test_an_exception_inside_a_capture_passes_and_ends_it() -> None:
-    seen: list[Lens] = []
-
-    def fails() -> None:
-        with capture() as lens, torch.no_grad():
-            seen.append(lens)
-            torch.compile(torch.sin, backend=ortlens_backend)(X)
+    def fails(lenses: list[Lens]) -> None:
+        with capture() as lens:
+            lenses.append(lens)
+            run(torch.tan)
             raise KeyError("mine")
 
+    generator = held()
+    lenses = [next(generator)]
+    run(torch.sin)
+    closing = threading.Thread(target=generator.close)  # in another context than it began in
+    closing.start()
+    closing.join()
     with pytest.raises(KeyError, match="mine"):
-        fails()
-    (lens,) = seen
-    assert len(lens.graphs) == 1
-    with torch.no_grad():
-        torch.compile(torch.cos, backend=ortlens_backend)(X)
-    assert len(lens.graphs) == 1
+        fails(lenses)
+    run(torch.cos)
+    assert [lens.graphs.name.tolist() for lens in lenses] == [["sin"], ["tan"]]
+
+
+def test_captures_nest_and_the_innermost_or_the_own_lens_hears_and_none_of_another_thread() -> None:
+    own = Lens()
+    with capture() as outer:
+        run(torch.sin, ortlens_backend)
+        with capture() as inner:
+            run(broken, ortlens_backend)
+        elsewhere = threading.Thread(target=run, args=(torch.exp, ortlens_backend))
+        elsewhere.start()
+        elsewhere.join()
+        run(torch.tan, ortlens_backend)
+        run(other, own)
+    assert [lens.graphs.name.tolist() for lens in (outer, inner, own)] == [["sin", "tan"], ["broken"] * 2, ["other"] * 2]
+    assert [len(lens.breaks) for lens in (outer, inner, own)] == [0, 1, 1]
 
 
 def test_explain_is_curried_and_isolated() -> None:
@@ -156,20 +152,3 @@ class Awaited:
 def test_explain_refuses_what_it_would_have_to_await(target: Any) -> None:
     with pytest.raises(UsageError, match="is a coroutine function; explain what it calls"):
         explain(target)
-
-
-def test_a_capture_in_one_thread_hears_nothing_of_another() -> None:
-    done = threading.Event()
-
-    def elsewhere() -> None:
-        with torch.no_grad():
-            torch.compile(lambda x: x.tan() - 7, backend=ortlens_backend)(X)
-        done.set()
-
-    with torch.no_grad(), capture() as lens:
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-        torch.compile(torch.sin, backend=ortlens_backend)(X)
-    assert done.is_set()
-    assert [target for target in lens.nodes.target if target != "aten.scalar_tensor.default"] == ["aten.sin.default"]

@@ -144,19 +144,6 @@ def test_an_operator_that_is_not_trusted_is_when_the_user_says_how() -> None:
     torch.testing.assert_close(run(loss, logits, labels).result, loss(logits, labels), msg="the table was another backend's")
 
 
-def test_a_function_that_raises_or_takes_other_arguments_sends_the_operator_back_with_the_reason() -> None:
-    def raising(*_: Any) -> Any:
-        raise LookupError("planted")
-
-    for function, said in ((raising, "planted"), (lambda x: op.Neg(x), "argument")):  # noqa: PLW0108 - one argument is the point
-        torch.compiler.reset()
-        lens = run(use, X, table={AFFINE: function})
-        torch.testing.assert_close(lens.result, use(X))
-        (fallback,) = lens.captured().fallbacks
-        assert fallback.reason_code == "converter_raised"
-        assert said in (fallback.reason or "")
-
-
 def test_training_forward_and_backward() -> None:
     x, own = X.clone().requires_grad_(), X.clone().requires_grad_()
     lens = Lens(options={"custom_translation_table": {AFFINE: affine_in_onnx}})

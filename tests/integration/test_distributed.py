@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 import torch
@@ -12,22 +12,22 @@ from tests.integration import two_ranks
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+ADVICE = {"ddp": "DistributedDataParallel(torch.compile(", "fsdp2": "Compile each module that `fully_shard` shards"}
 
 
-@pytest.mark.parametrize("wrapping", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("compiled", ["inside", "outside"])
-def test_two_ranks_train_like_one_process(wrapping: two_ranks.Wrapping, compiled: two_ranks.Compiled, tmp_path: Path) -> None:
-    result = two_ranks.run(two_ranks.Setting(folder=tmp_path, wrapping=wrapping, compiled=compiled))
+@pytest.mark.slow
+def test_two_ranks_train_like_one_process(tmp_path: Path) -> None:
+    settings = [
+        two_ranks.Setting(folder=tmp_path / wrapping / compiled, wrapping=wrapping, compiled=compiled)
+        for wrapping in get_args(two_ranks.Wrapping)
+        for compiled in ("inside", "outside")
+    ]
     losses, weights = two_ranks.alone(32)
-    torch.testing.assert_close(torch.tensor(result["losses"]), torch.tensor(losses), atol=1e-6, rtol=1e-6)
-    for got, want in zip(result["weights"], weights, strict=True):
-        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
-    assert sorted(result["phases"]) == ["backward", "forward"]
-    assert result["coverage"] == [1.0, 1.0]
-    if compiled == "inside":
-        assert result["advice"] == [], "what the advice says leaves no graph break"
-    else:
-        said = "DistributedDataParallel(torch.compile(" if wrapping == "ddp" else "Compile each module that `fully_shard` shards"
-        assert result["advice"]
-        assert all(said in advice for advice in result["advice"])
+    for setting, result in zip(settings, two_ranks.run_each(*settings), strict=True):
+        torch.testing.assert_close(torch.tensor(result["losses"]), torch.tensor(losses), atol=1e-6, rtol=1e-6)
+        for got, want in zip(result["weights"], weights, strict=True):
+            torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
+        assert sorted(result["phases"]) == ["backward", "forward"]
+        assert result["coverage"] == [1.0, 1.0]
+        assert bool(result["advice"]) is (setting.compiled == "outside"), "what the advice says leaves no graph break"
+        assert all(ADVICE[setting.wrapping] in advice for advice in result["advice"])

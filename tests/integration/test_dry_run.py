@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,12 +95,10 @@ def state(module: nn.Module) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("built", "given", "grad"),
     [
-        ("real", "real", True),
-        ("real", "fake", False),
-        ("meta", "meta", True),
+        ("real", "fake", True),
+        ("meta", "meta", False),
         ("meta", "real", False),
-        ("fake", "fake", True),
-        ("fake", "meta", False),
+        ("fake", "fake", False),
     ],
 )
 def test_nothing_is_executed_and_the_model_is_as_it_was(built: str, given: str, grad: bool) -> None:  # noqa: FBT001 - a parameter
@@ -168,12 +165,6 @@ def test_dynamic_sizes_are_dynamos(given: str) -> None:
     assert tuple(lens.result.shape) == (3, 5)
 
 
-def test_fake_arguments_of_two_modes() -> None:
-    lens = ortlens.explain(lambda x, y: torch.cummax(x + y, 0).values, dry_run=True)(fake_twin(torch.ones(2)), fake_twin(torch.ones(2)))
-    assert tuple(lens.result.shape) == (2,)
-    assert not lens.captured().findings
-
-
 @pytest.mark.parametrize("built", ["meta", "real"])
 def test_the_model_is_as_it_was_when_it_raises(built: str) -> None:
     class Raising(Tied):
@@ -224,14 +215,16 @@ def test_a_function_with_nested_arguments() -> None:
     assert lens.captured().name == "mine"
 
 
-def test_strides_and_dtypes_of_the_arguments_are_kept() -> None:
+def test_strides_and_dtypes_of_the_arguments_are_kept_and_fakes_may_be_of_two_modes() -> None:
     seen = []
 
     def function(x: torch.Tensor, y: torch.Tensor) -> Any:
         seen.append((x.stride(), y.dtype))
         return x.t() @ x + y.sum()
 
-    ortlens.explain(function, dry_run=True)(torch.randn(4, 3).t(), torch.ones(2, dtype=torch.bfloat16))
+    lens = ortlens.explain(function, dry_run=True)(fake_twin(torch.randn(4, 3).t()), fake_twin(torch.ones(2, dtype=torch.bfloat16)))
+    assert tuple(lens.result.shape) == (4, 4)
+    assert not lens.captured().findings
     assert (1, 3) in [stride for stride, _ in seen]
     assert {dtype for _, dtype in seen} == {torch.bfloat16}
 
@@ -271,11 +264,6 @@ def test_where_the_model_asks_for_values_the_run_ends_and_keeps_what_came_before
     assert state(model) == before
 
 
-def test_errors_of_the_model_are_its_own() -> None:
-    with pytest.raises((RuntimeError, TypeError), match=r"size|shape|mat1"):
-        ortlens.explain(nn.Linear(4, 2), dry_run=True)(torch.randn(3, 5))
-
-
 def test_another_backend_is_refused() -> None:
     for backend in ("eager", lambda module, _inputs: module):
         with pytest.raises(UsageError, match="dry run"):
@@ -295,45 +283,3 @@ def test_a_meta_model_runs_for_real_after_a_dry_run() -> None:
         assert executed == ["witness"]
         torch.testing.assert_close(lens.result, real(IDS))
     assert lens.sessions.calls.tolist() == [1, 1]
-
-
-_LLAMA = """
-import json
-import torch, transformers
-import ortlens
-from torch._subclasses.fake_tensor import FakeTensorMode
-from ortlens import _torch
-_torch.shared_registry()  # the code that is loaded once per process is no part of the model's cost
-import ortlens.lens.lens
-def memory(which):  # not ru_maxrss: a child begins with the peak of the process that started it
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(which))
-config = transformers.LlamaConfig(use_cache=False)
-start = memory("VmRSS")
-with FakeTensorMode():
-    model = transformers.LlamaForCausalLM(config).eval()
-with torch.no_grad():
-    lens = ortlens.explain(model, dry_run=True)(input_ids=torch.zeros(1, 32, dtype=torch.long))
-print(json.dumps({
-    "grown": memory("VmHWM") - start,
-    "parameters": sum(p.numel() for p in model.parameters()),
-    "coverage": lens.graphs.coverage.tolist(),
-    "weight_bytes": lens.partitions.weight_bytes.tolist(),
-    "flops": lens.partitions.flops.tolist(),
-    "findings": lens.findings.title.tolist(),
-    "result": list(lens.result.logits.shape),
-}))
-"""
-
-
-@pytest.mark.slow
-def test_seven_billion_parameters_take_less_than_a_gigabyte(run_python: Callable[..., str]) -> None:
-    seen = json.loads(run_python(_LLAMA).splitlines()[-1])
-    assert seen["parameters"] > 6.6e9
-    assert seen["coverage"] == [1.0]
-    assert [title for title in seen["findings"] if not title.startswith("compiling took")] == []  # on a slow machine that is one
-    assert seen["result"] == [1, 32, 32000]
-    (weight_bytes,), (flops,) = seen["weight_bytes"], seen["flops"]
-    assert weight_bytes >= seen["parameters"] * 4
-    assert flops > 2 * 32 * 6.4e9
-    assert 0 < seen["grown"] < 1e9

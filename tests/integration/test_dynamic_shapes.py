@@ -44,6 +44,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pooled": lambda x: pooled(x.view(-1, 2)),
     "only_the_size": lambda x: torch.ones(x.shape[0] + 1),
 }
+TOGETHER = tuple(function for name, function in FUNCTIONS.items() if name not in {"two_pieces", "only_the_size"})
+GRAPHS = {
+    "all": lambda x: [function(x) for function in TOGETHER],
+    "two_pieces": FUNCTIONS["two_pieces"],
+    "only": FUNCTIONS["only_the_size"],
+}
 
 
 def _vectors(*sizes: int) -> list[tuple[torch.Tensor]]:
@@ -55,12 +61,10 @@ def _sessions_per_partition(capture: Capture) -> list[int]:
     return [sum(s.partition_id == p.partition_id for s in capture.sessions) for p in capture.partitions]
 
 
-PREALLOCATED = ("view", "arange_with_step", "expand", "slice", "transposed_result", "padded", "two_pieces", "only_the_size")
-
-
-@pytest.mark.parametrize(("name", "preallocate"), [*((name, False) for name in FUNCTIONS), *((name, True) for name in PREALLOCATED)])
+@pytest.mark.parametrize("preallocate", [False, True])
+@pytest.mark.parametrize("name", GRAPHS)
 def test_one_session_serves_all_sizes(*, name: str, preallocate: bool) -> None:
-    capture = same_as_eager(FUNCTIONS[name], *_vectors(*SIZES), dynamic=True, options={"preallocate_output": preallocate})
+    capture = same_as_eager(GRAPHS[name], *_vectors(*SIZES), dynamic=True, options={"preallocate_output": preallocate})
     (graph,) = capture.graphs
     assert graph.dynamic_shapes
     assert graph.partition_count

@@ -26,10 +26,7 @@ BOTH = ("mask", "src_key_padding_mask")
 
 @pytest.mark.parametrize(
     ("changes", "given"),
-    [
-        *(({}, given) for given in ((), BOTH[:1], BOTH[1:], BOTH)),
-        *((changes, given) for changes in ({"norm_first": True}, {"activation": "gelu"}) for given in ((), BOTH)),
-    ],
+    [({}, ()), ({}, BOTH[:1]), ({}, BOTH[1:]), ({"norm_first": True}, BOTH), ({"activation": "gelu"}, BOTH)],
     ids=str,
 )
 def test_an_encoder_runs_whole_in_onnx_runtime(changes: dict[str, Any], given: tuple[str, ...]) -> None:
@@ -44,8 +41,10 @@ def test_an_encoder_runs_whole_in_onnx_runtime(changes: dict[str, Any], given: t
     assert graph.coverage == 1.0
 
 
-@pytest.mark.parametrize(("needed", "averaged"), [(True, True), (True, False), (False, True)])
-@pytest.mark.parametrize("mask", [None, CAUSAL, torch.ones(5, 5).tril().logical_not()], ids=["whole", "numbers", "booleans"])
+@pytest.mark.parametrize(
+    ("mask", "needed", "averaged"),
+    [(None, True, True), (None, False, True), (CAUSAL, True, False), (torch.ones(5, 5).tril().logical_not(), False, True)],
+)
 def test_attention_and_its_weights(mask: torch.Tensor | None, needed: bool, averaged: bool) -> None:  # noqa: FBT001 - cases
     model, lens = nn.MultiheadAttention(16, 4, batch_first=True).eval(), Lens()
     given = {"attn_mask": mask, "need_weights": needed, "average_attn_weights": averaged}

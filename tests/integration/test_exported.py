@@ -58,35 +58,6 @@ class Block(nn.Module):
         return {"made": made, "rest": (made.sum(), [x, None])}
 
 
-class Counting(nn.Module):
-    """Counts its calls in a buffer that is saved and in one that is not."""
-
-    calls: torch.Tensor
-    total: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("total", torch.zeros(2), persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls.add_(1)
-        self.total.add_(x.sum())
-        return x * self.calls + self.total.sum()
-
-
-def assert_equal(actual: Any, expected: Any) -> None:
-    """Equal structure; tensors equal in every way that shows, everything else equal and of one type."""
-    leaves, structure = pytree.tree_flatten(actual)
-    wanted, wanted_structure = pytree.tree_flatten(expected)
-    assert structure == wanted_structure
-    for leaf, want in zip(leaves, wanted, strict=True):
-        if isinstance(want, torch.Tensor):
-            assert_same(leaf, want)
-        else:
-            assert (type(leaf), leaf) == (type(want), want)
-
-
 def same_as_module(program: ExportedProgram, *calls: Call) -> Lens:
     """Compile a program once and call it; results, arguments and state must follow `program.module()` call by call."""
     module, lens = copy.deepcopy(program).module(), Lens(options={"on_error": "raise"})
@@ -97,8 +68,8 @@ def same_as_module(program: ExportedProgram, *calls: Call) -> Lens:
             torch.manual_seed(0)
             result = compiled(*args, **kwargs)
             torch.manual_seed(0)
-            assert_equal(result, module(*own_args, **own_kwargs))
-            assert_equal((args, kwargs), (own_args, own_kwargs))
+            assert_same(result, module(*own_args, **own_kwargs))
+            assert_same((args, kwargs), (own_args, own_kwargs))
             state = {**program.state_dict, **{name: value for name, value in program.constants.items() if isinstance(value, torch.Tensor)}}
             own = dict((*module.named_parameters(), *module.named_buffers()))
             assert_same({name: state[name].detach() for name in own}, {name: value.detach() for name, value in own.items()})
@@ -150,7 +121,37 @@ def masked(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor
     return nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
 
 
+class Branching(nn.Module):
+    """Parts that `torch.export` keeps as graphs of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = self.linear(x).sin()
+        return torch.cond(x.sum() > 0, lambda x: self.linear(x).sin(), lambda x: x.cos(), (x,)) + y
+
+
+def split_heads(x: torch.Tensor) -> Any:
+    return x.unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+def fused(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """A view of the result without a copy, which only the layout of PyTorch's fused operator allows."""
+    heads = split_heads(x)
+    return nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask).transpose(1, 2).view(x.shape)
+
+
+def unfused(x: torch.Tensor) -> torch.Tensor:
+    """Its values have fewer features than its keys, which PyTorch's fused operator does not take."""
+    heads = split_heads(x)
+    return nn.functional.scaled_dot_product_attention(heads, heads, heads[..., :3]).view(-1, 3)
+
+
 SCALARS = (torch.tensor(2.5), torch.ones((), dtype=torch.bool), torch.empty(0, 3), torch.tensor(7))
+LOWER = torch.ones(3, 3, dtype=torch.bool).tril()
 X, HIDING = torch.randn(3), torch.rand(1, 1, 4, 5) > 0.5
 HIDING[..., 0, :], HIDING[..., 1:, 0] = False, True
 PROGRAMS: dict[str, tuple[Callable[[], ExportedProgram], list[tuple[Any, ...]]]] = {
@@ -176,6 +177,17 @@ PROGRAMS: dict[str, tuple[Callable[[], ExportedProgram], list[tuple[Any, ...]]]]
     "nothing": (lambda: export(Of(lambda _: None), (X,)), [(X,)]),
     "an input twice": (lambda: export(Of(lambda x: [x, x]), (X,)), [(X,)]),
     "constants alone": (lambda: export(Of(lambda _: (1, "a")), (X,)), [(X,)]),
+    "any size": (
+        lambda: export(Block(), (torch.randn(4, 4),), dynamic_shapes={"x": {0: Dim("batch", max=64)}}),
+        [(torch.randn(size, 4),) for size in (2, 64, 5, 1, 4)],
+    ),
+    "attention of any batch": (
+        lambda: export(Of(fused), (torch.randn(2, 3, 8), None), dynamic_shapes=(({0: Dim("n")}, None),)),
+        [(torch.randn(n, 3, 8), None) for n in (2, 5)],
+    ),
+    "attention with a mask": (lambda: export(Of(fused), (torch.randn(2, 3, 8), LOWER)), [(torch.randn(2, 3, 8), LOWER)]),
+    "attention that was not fused": (lambda: export(Of(unfused), (torch.randn(2, 5, 8),)), [(torch.randn(2, 5, 8),)]),
+    "graphs within the graph": (lambda: export(Branching(), (torch.randn(2, 3),)), [(torch.ones(2, 3),), (-torch.ones(2, 3),)]),
 }
 
 
@@ -185,15 +197,11 @@ def test_a_program_does_what_its_module_does(name: str) -> None:
     with torch.no_grad():
         program = make()
     lens = same_as_module(program, *((args, {}) for args in calls))
-    assert whole(lens) or name in {"a random mask", "nothing", "constants alone", "constants and inputs alone", "an input twice"}
-
-
-def test_one_session_serves_every_size() -> None:
-    program = export(Block(), (torch.randn(4, 4),), dynamic_shapes={"x": {0: Dim("batch", max=64)}})
-    lens = same_as_module(program, *(((torch.randn(size, 4),), {}) for size in (2, 64, 5, 1, 4)))
+    if name in {"a random mask", "nothing", "constants alone", "constants and inputs alone", "an input twice", "graphs within the graph"}:
+        return
     assert whole(lens)
-    assert lens.graphs.dynamic_shapes.tolist() == [True]
-    assert lens.sessions.calls.tolist() == [5]
+    assert lens.sessions.calls.tolist() == [len(calls)], "one session serves every size"
+    assert lens.graphs.dynamic_shapes.tolist() == [name in {"any size", "attention of any batch", "a number that varies"}]
 
 
 def test_sizes_that_depend_on_each_other() -> None:
@@ -256,54 +264,6 @@ def test_another_structure_and_another_backend_are_refused() -> None:
         ortlens.explain(program, backend="eager")(torch.randn(2, 4))
 
 
-def test_nested_inputs_and_outputs_of_every_kind() -> None:
-    def function(given: dict[str, Any], pair: tuple[Any, ...]) -> Any:
-        first, (second, third) = given["list"][0], pair
-        return [first + 1, ({"z": second * third["deep"]}, 3, None), "text", True, 2.5, given["same"], first.shape[0]]
-
-    args = ({"list": [torch.randn(2)], "same": torch.randn(1)}, (torch.randn(3), {"deep": torch.randn(3)}))
-    assert whole(same_as_module(export(Of(function), args), (args, {})))
-
-
-def test_buffers_count_over_the_calls_and_the_program_holds_them() -> None:
-    program = export(Counting(), (torch.randn(3),))
-    lens = same_as_module(program, *(((torch.randn(3),), {}) for _ in range(4)))
-    assert whole(lens)
-    assert lens.sessions.calls.tolist() == [4]
-    assert int(program.state_dict["calls"]) == 4
-    ortlens.explain(program, calls=3)(torch.randn(3))
-    assert int(program.state_dict["calls"]) == 7
-
-
-def split_heads(x: torch.Tensor) -> Any:
-    return x.unflatten(-1, (2, -1)).transpose(1, 2)
-
-
-@pytest.mark.parametrize(("masked", "dynamic"), [(False, True), (True, False)])
-def test_attention_is_laid_out_as_it_was_traced(*, masked: bool, dynamic: bool) -> None:
-    """A view of the result without a copy, which only the layout of PyTorch's fused operator allows."""
-
-    def function(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        heads = split_heads(x)
-        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
-        return mixed.transpose(1, 2).view(x.shape)
-
-    mask = torch.ones(3, 3, dtype=torch.bool).tril() if masked else None
-    program = export(Of(function), (torch.randn(2, 3, 8), mask), dynamic_shapes=(({0: Dim("n")}, None),) if dynamic else None)
-    assert whole(same_as_module(program, *(((torch.randn(n, 3, 8), mask), {}) for n in ((2, 5) if dynamic else (2,)))))
-
-
-def test_attention_that_was_not_fused_is_contiguous() -> None:
-    """Its values have fewer features than its keys, which PyTorch's fused operator does not take."""
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        heads = split_heads(x)
-        return nn.functional.scaled_dot_product_attention(heads, heads, heads[..., :3]).view(-1, 3)
-
-    x = torch.randn(2, 5, 8)
-    assert whole(same_as_module(export(Of(function), (x,)), ((x,), {})))
-
-
 @pytest.mark.parametrize("strict", [False, True])
 def test_what_onnx_cannot_do_splits_the_program_and_says_why(strict: bool) -> None:  # noqa: FBT001 - a parameter of the test
     class Running(nn.Module):
@@ -318,25 +278,6 @@ def test_what_onnx_cannot_do_splits_the_program_and_says_why(strict: bool) -> No
     (fallback,) = lens.captured().fallbacks
     assert (fallback.target, fallback.reason_code, fallback.calls) == ("aten.cummax.default", "no_converter", 2)
     assert (fallback.file, fallback.source) == (__file__, "best = torch.cummax((x * 2).relu(), dim=1).values")
-
-
-class Branching(nn.Module):
-    """Parts that `torch.export` keeps as graphs of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        with torch.no_grad():
-            y = self.linear(x).sin()
-        return torch.cond(x.sum() > 0, lambda x: self.linear(x).sin(), lambda x: x.cos(), (x,)) + y
-
-
-def test_graphs_within_the_graph() -> None:
-    program = export(Branching(), (torch.randn(2, 3),))
-    lens = same_as_module(program, ((torch.ones(2, 3),), {}), ((-torch.ones(2, 3),), {}))
-    assert lens.fallbacks.target.tolist() == ["cond"]
 
 
 def test_sizes_and_branches_that_depend_on_values() -> None:

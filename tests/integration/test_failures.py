@@ -5,16 +5,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from onnxscript import opset18, script
 from torch._dynamo.exc import BackendCompilerFailed
 
-from ortlens import ConversionError, Lens, OrtBackend, SessionError, UsageError, explain
+from ortlens import ConversionError, Lens, OrtBackend, SessionError, explain
 from ortlens.backend.conversion import optimize
 from ortlens.backend.lowering import decompositions
 from ortlens.backend.pass_runner import Pass
@@ -22,7 +24,7 @@ from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import pandas as pd
 
@@ -59,13 +61,109 @@ def invalid_model(model: onnx.ModelProto) -> None:
     del model.graph.output[:]
 
 
-def calls_of(compiled: Callable[..., torch.Tensor], times: int = 3) -> list[str]:
+def reordered_outputs(model: onnx.ModelProto) -> None:
+    values = list(model.graph.output)[::-1]
+    del model.graph.output[:]
+    model.graph.output.extend(values)
+
+
+def half_outputs(model: onnx.ModelProto) -> None:
+    value = model.graph.output[0]
+    model.graph.node.append(onnx.helper.make_node("Cast", [value.name], ["halved"], to=onnx.TensorProto.FLOAT16))
+    value.name, value.type.tensor_type.elem_type = "halved", onnx.TensorProto.FLOAT16
+
+
+def flat_outputs(model: onnx.ModelProto) -> None:
+    axes = onnx.numpy_helper.from_array(np.array([0], dtype=np.int64), "axes")
+    model.graph.initializer.append(axes)
+    value = model.graph.output[0]
+    model.graph.node.append(onnx.helper.make_node("Unsqueeze", [value.name, "axes"], ["raised"]))
+    value.CopyFrom(onnx.helper.make_tensor_value_info("raised", onnx.TensorProto.FLOAT, [1, 7]))
+
+
+def renamed_output(model: onnx.ModelProto) -> None:
+    value = model.graph.output[0]
+    model.graph.node.append(onnx.helper.make_node("Identity", [value.name], ["another"]))
+    value.name = "another"
+
+
+@script()
+def untyped(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - that is the point
+    return opset18.Sin(x)
+
+
+def calls_of(compiled: Callable[..., Any], times: int = 3, eager: Callable[..., Any] = function) -> list[str]:
     """Call, compare with eager, and return the warnings of ortlens."""
     with warnings.catch_warnings(record=True) as heard, torch.no_grad():
         warnings.simplefilter("always")
         for _ in range(times):
-            torch.testing.assert_close(compiled(X.clone()), function(X))
+            torch.testing.assert_close(compiled(X.clone()), eager(X))
     return [str(warning.message) for warning in heard if "ortlens" in str(warning.message)]
+
+
+def codes(lens: Lens) -> dict[str, str]:
+    frame: pd.DataFrame = lens.fallbacks
+    return dict(zip(frame.target, frame.reason_code, strict=True))
+
+
+def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.sin() * 2, x.cos() + 1
+
+
+class Failure(NamedTuple):
+    """What fails, what stays in PyTorch for it (None: the whole graph), and why; what is raised where the user wants that."""
+
+    lost: set[str] | None
+    code: str
+    said: str
+    error: type[Exception]
+    transform: Callable[[onnx.ModelProto], None] | None = None
+    table: Mapping[Any, Callable[..., Any]] = {}
+
+
+SIN, COS = torch.ops.aten.sin.default, torch.ops.aten.cos.default
+BOTH = dict.fromkeys((SIN, COS), raising_converter)
+SINE, BROKEN = {"aten.sin.default"}, "this converter is broken"
+UNTYPED, KEEP = "the function untyped returns 0 values and aten.sin.default needs 1.*-> FLOAT", ".*pre_ort_model_transforms must keep"
+FAILURES: dict[str, Failure] = {
+    "a converter": Failure(SINE, "converter_raised", BROKEN, ConversionError, table={SIN: raising_converter}),
+    "converters": Failure({"aten.cos.default", *SINE}, "converter_raised", BROKEN, ConversionError, table=BOTH),
+    "other arguments": Failure(SINE, "converter_raised", "argument", ConversionError, table={SIN: lambda: opset18.Constant(value_int=0)}),
+    "no return type": Failure(SINE, "converter_raised", UNTYPED, ConversionError, table={SIN: untyped}),
+    "no such operator": Failure(None, "session_refused", "refused.*NoSuchOperator", SessionError, refused_model),
+    "no outputs": Failure(None, "session_refused", "refused", SessionError, invalid_model),
+    "outputs in another order": Failure(None, "session_refused", f"outputs are reordered: {KEEP}", SessionError, reordered_outputs),
+    "another dtype": Failure(None, "session_refused", f"has element type 10 of ONNX{KEEP}", SessionError, half_outputs),
+    "another rank": Failure(None, "session_refused", f"has 2 dimensions{KEEP}", SessionError, flat_outputs),
+    "a transform": Failure(None, "converter_raised", "LookupError.*no idea what to do", ConversionError, raising_transform),
+    "nothing": Failure(set(), "", "", ConversionError, renamed_output),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_fails_costs_what_it_must_and_says_why_or_raises_if_asked_to(name: str) -> None:
+    failure = FAILURES[name]
+    options = {
+        "custom_translation_table": failure.table,
+        "pre_ort_model_transforms": [failure.transform] if failure.transform is not None else [],
+    }
+    lens = Lens(options=options)
+    warned = calls_of(torch.compile(two, backend=lens), eager=two)
+    assert [re.search(failure.said, text) is not None for text in warned] == [True] * (name == "a transform")
+    (graph,) = lens.captured().graphs
+    assert len(lens.fallbacks) == graph.node_count if failure.lost is None else set(lens.fallbacks.target) == failure.lost
+    assert set(lens.fallbacks.reason_code) == ({failure.code} if failure.code else set())
+    assert all(re.search(failure.said, reason, re.DOTALL) and len(reason) < 500 for reason in lens.fallbacks.reason)
+    assert failure.lost is None or set(lens.fallbacks.calls) <= {3}
+    assert graph.coverage == pytest.approx(1 - len(lens.fallbacks) / graph.node_count)
+    assert lens.partitions.empty == lens.sessions.empty == (failure.lost is None)
+    assert set(lens.sessions.calls) <= {3}
+    if failure.code:
+        torch.compiler.reset()
+        with torch.no_grad(), pytest.raises(Exception, match=f"(?s){failure.said}") as raised:
+            torch.compile(two, backend=Lens(options={**options, "on_error": "raise"}))(X)
+        # While compiling, Dynamo wraps what a backend raises.
+        assert isinstance(getattr(raised.value, "inner_exception", raised.value), failure.error)
 
 
 @contextlib.contextmanager
@@ -75,22 +173,6 @@ def said(text: str) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     assert any(text in str(warning.message) for warning in heard)
-
-
-def codes(lens: Lens) -> dict[str, str]:
-    frame: pd.DataFrame = lens.fallbacks
-    return dict(zip(frame.target, frame.reason_code, strict=True))
-
-
-@pytest.mark.parametrize("names", [("sin",), ("sin", "cos")])
-def test_a_converter_that_raises_costs_only_its_own_node(names: tuple[str, ...]) -> None:
-    lens = Lens(options={"custom_translation_table": {getattr(torch.ops.aten, name).default: raising_converter for name in names}})
-    assert calls_of(torch.compile(function, backend=lens)) == []
-    assert codes(lens) == {f"aten.{name}.default": "converter_raised" for name in names}
-    assert all("ZeroDivisionError: this converter is broken" in reason for reason in lens.fallbacks.reason)
-    assert lens.fallbacks.calls.tolist() == [3] * len(names)
-    assert lens.graphs.coverage.item() == pytest.approx(1 - len(names) / lens.graphs.node_count.item())
-    assert set(lens.sessions.calls) == {3}
 
 
 def test_an_optimisation_pass_that_raises_costs_the_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,14 +216,6 @@ def test_a_decomposition_that_raises_costs_the_decompositions(*, grad: bool) -> 
     assert lens.fallbacks.empty
 
 
-def test_a_request_to_trace_once_more_is_no_failure() -> None:
-    compiled = torch.compile(lambda x, bound: x.clamp(max=bound), backend="ortlens")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for bound in (0.25, 0.5, 0.75):  # from the second on, Dynamo tries to keep the number symbolic, and AOTAutograd asks it not to
-            assert compiled(X, bound).tolist() == X.clamp(max=bound).tolist()
-
-
 @pytest.mark.usefixtures("broken_decompositions")
 def test_a_decomposition_that_raises_leaves_a_program_undivided_and_raises_if_asked_to() -> None:
     class Module(torch.nn.Module):
@@ -156,25 +230,25 @@ def test_a_decomposition_that_raises_leaves_a_program_undivided_and_raises_if_as
         torch.compile(function, backend=Lens(options={"on_error": "raise"}))(X)
 
 
-def test_a_restart_that_dynamo_asks_for_is_no_failure() -> None:
-    """A dynamic size times a Python float: AOTAutograd raises, and Dynamo starts again with the float as a constant."""
-    lens, x = Lens(), torch.rand(2, 3, 7)
-    compiled = torch.compile(lambda x, scale: torch.nn.functional.interpolate(x, scale_factor=scale), backend=lens, dynamic=True)
-    for scale in (2.0, 2.5):
-        torch.testing.assert_close(compiled(x, scale), torch.nn.functional.interpolate(x, scale_factor=scale))
-    assert not [finding for finding in lens.captured().findings if finding.rule == "lowering_failed"]
+def clamped(x: torch.Tensor, bound: float) -> torch.Tensor:
+    """Dynamo tries to keep the bound symbolic from the second on, and AOTAutograd asks it not to."""
+    return x.clamp(max=bound)
 
 
-@pytest.mark.parametrize("spoil", [refused_model, invalid_model], ids=lambda spoil: spoil.__name__)
-def test_a_model_that_onnx_runtime_refuses_goes_back_with_its_reason(spoil: Callable[[onnx.ModelProto], None]) -> None:
-    lens = Lens(options={"pre_ort_model_transforms": [spoil]})
-    calls_of(torch.compile(function, backend=lens))
-    assert set(codes(lens).values()) == {"session_refused"}
-    assert len(lens.fallbacks) == lens.graphs.node_count.item()
-    assert all("refused" in reason and len(reason) < 500 for reason in lens.fallbacks.reason)
-    assert lens.sessions.empty
-    assert lens.partitions.empty
-    assert lens.graphs.coverage.tolist() == [0.0]
+def resized(x: torch.Tensor, scale: float) -> torch.Tensor:
+    """A dynamic size times a float: AOTAutograd raises, and Dynamo starts again with the float as a constant."""
+    return torch.nn.functional.interpolate(x[None, None], scale_factor=scale)
+
+
+@pytest.mark.parametrize(("called", "dynamic"), [(clamped, None), (resized, True)])
+def test_a_request_to_trace_once_more_is_no_failure(called: Callable[..., torch.Tensor], dynamic: bool | None) -> None:  # noqa: FBT001
+    lens = Lens()
+    compiled = torch.compile(called, backend=lens, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for number in (2.0, 2.5, 0.5):
+            torch.testing.assert_close(compiled(X, number), called(X, number))
+    assert lens.captured().findings == ()
 
 
 def test_a_refused_node_takes_only_its_equals_along() -> None:
@@ -195,73 +269,6 @@ def test_a_refused_node_takes_only_its_equals_along() -> None:
     assert set(lens.fallbacks.reason_code) == {"session_refused"}
 
 
-def test_a_scripted_function_without_a_return_type_costs_only_its_node() -> None:
-    from onnxscript import opset18, script
-
-    @script()
-    def untyped(x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - that is the point
-        return opset18.Sin(x)
-
-    lens = Lens(options={"custom_translation_table": {torch.ops.aten.sin.default: untyped}})
-    assert calls_of(torch.compile(function, backend=lens)) == []
-    assert codes(lens) == {"aten.sin.default": "converter_raised"}
-    (reason,) = lens.fallbacks.reason
-    assert "the function untyped returns 0 values and aten.sin.default needs 1" in reason
-    assert "-> FLOAT[...]" in reason
-
-
-def reordered_outputs(model: onnx.ModelProto) -> None:
-    values = list(model.graph.output)[::-1]
-    del model.graph.output[:]
-    model.graph.output.extend(values)
-
-
-def half_outputs(model: onnx.ModelProto) -> None:
-    value = model.graph.output[0]
-    model.graph.node.append(onnx.helper.make_node("Cast", [value.name], ["halved"], to=onnx.TensorProto.FLOAT16))
-    value.name, value.type.tensor_type.elem_type = "halved", onnx.TensorProto.FLOAT16
-
-
-def flat_outputs(model: onnx.ModelProto) -> None:
-    axes = onnx.numpy_helper.from_array(np.array([0], dtype=np.int64), "axes")
-    model.graph.initializer.append(axes)
-    value = model.graph.output[0]
-    model.graph.node.append(onnx.helper.make_node("Unsqueeze", [value.name, "axes"], ["raised"]))
-    value.CopyFrom(onnx.helper.make_tensor_value_info("raised", onnx.TensorProto.FLOAT, [1, 7]))
-
-
-@pytest.mark.parametrize(
-    ("transform", "said"),
-    [(reordered_outputs, "outputs are reordered: "), (half_outputs, "has element type 10 of ONNX"), (flat_outputs, "has 2 dimensions")],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_transform_that_changes_the_boundary_is_refused_with_advice(transform: Callable[[onnx.ModelProto], None], said: str) -> None:
-    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x.sin() * 2, x.cos() + 1
-
-    lens = Lens(options={"pre_ort_model_transforms": [transform]})
-    with torch.no_grad():
-        torch.testing.assert_close(torch.compile(two, backend=lens)(X), two(X))
-        assert set(codes(lens).values()) == {"session_refused"}
-        (reason,) = set(lens.fallbacks.reason)
-        assert said in reason
-        assert "pre_ort_model_transforms must keep" in reason
-        torch.compiler.reset()
-        with pytest.raises(SessionError, match=said):
-            torch.compile(two, backend=Lens(options={"pre_ort_model_transforms": [transform], "on_error": "raise"}))(X)
-
-
-def test_a_transform_may_rename_an_output_and_drop_an_input() -> None:
-    def renamed(model: onnx.ModelProto) -> None:
-        value = model.graph.output[0]
-        model.graph.node.append(onnx.helper.make_node("Identity", [value.name], ["another"]))
-        value.name = "another"
-
-    lens = Lens(options={"pre_ort_model_transforms": [renamed]})
-    assert calls_of(torch.compile(function, backend=lens)) == []
-    assert lens.fallbacks.empty
-
-
 def test_a_refusal_that_names_a_node_costs_only_its_kind() -> None:
     def in_double(x: torch.Tensor) -> torch.Tensor:
         return (x.double().erf() + x.erf().cos()).sin()  # ONNX Runtime has no erf for float64 on the CPU
@@ -274,8 +281,12 @@ def test_a_refusal_that_names_a_node_costs_only_its_kind() -> None:
     assert lens.nodes.query("target == 'aten.erf.default'").supported.tolist() == [False, True]
 
 
-def test_a_run_that_fails_three_times_in_a_row_goes_back_for_good() -> None:
-    lens = Lens(options={"pre_ort_model_transforms": [failing_run]})
+def test_a_run_that_fails_three_times_in_a_row_goes_back_for_good_and_at_once_raises_if_asked_to() -> None:
+    options: dict[str, Any] = {"pre_ort_model_transforms": [failing_run]}
+    with torch.no_grad(), pytest.raises(SessionError, match="failed while running"):
+        torch.compile(function, backend=Lens(options={**options, "on_error": "raise"}))(X)
+    torch.compiler.reset()
+    lens = Lens(options=options)
     first, last = calls_of(torch.compile(function, backend=lens), times=5)
     assert "the session stayed in use" in first
     assert "falls back to PyTorch, because 3 runs in a row failed" in last
@@ -340,45 +351,28 @@ def test_what_raises_after_a_draw_leaves_the_generator_as_eager_does() -> None:
         assert torch.equal(state_after(compiled, divisor), state_after(noisy, divisor))
 
 
-def planted_failures(monkeypatch: pytest.MonkeyPatch, should_fail: Callable[[tuple[int, ...]], bool]) -> None:
-    """Have native runs raise MemoryError for some shapes of the first output that PyTorch allocates."""
-    real = Binding
-    shapes: list[tuple[int, ...]] = []
+def test_one_size_that_always_fails_leaves_the_others_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Binding):
+        """A native run raises for one shape of the first input."""
 
-    class Failing(real):  # type: ignore[misc, valid-type]  # a class chosen at run time
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             bind, run = self.native.bind_input, self.run
+            shapes: list[tuple[int, ...]] = []
 
             def bind_input(name: str, device: Any, element: int, shape: Any, address: int) -> None:
                 shapes[:] = [tuple(shape)]
                 bind(name, device, element, shape, address)
 
             def run_or_fail(native: Any, options: Any) -> None:
-                if should_fail(shapes[0]):
+                if shapes[0] == (13,):
                     raise MemoryError("no memory left")
                 run(native, options)
 
-            vars_of = {"bind_input": bind_input, "run": run_or_fail}
-            for name, function in vars_of.items():
+            for name, function in {"bind_input": bind_input, "run": run_or_fail}.items():
                 setattr(self, name, function)
 
     monkeypatch.setattr(call, "Binding", Failing)
-
-
-def test_a_single_failure_or_now_and_then_one_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = iter(range(1000))
-    planted_failures(monkeypatch, lambda _: next(turns) % 3 < 2)  # two in a row, then a good one
-    lens = Lens()
-    (warned,) = calls_of(torch.compile(function, backend=lens), times=12)
-    assert "the session stayed in use: MemoryError" in warned
-    assert lens.sessions.calls.tolist() == [4]
-    assert lens.fallbacks.empty
-    assert lens.graphs.coverage.tolist() == [1.0]
-
-
-def test_one_size_that_always_fails_leaves_the_others_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted_failures(monkeypatch, lambda shape: shape == (13,))
     lens = Lens()
     compiled = torch.compile(function, backend=lens, dynamic=True)
     with torch.no_grad(), said("falls back to PyTorch for calls of these sizes"):
@@ -387,48 +381,6 @@ def test_one_size_that_always_fails_leaves_the_others_in_the_session(monkeypatch
             torch.testing.assert_close(compiled(x), function(x))
     assert lens.sessions.calls.tolist() == [3]
     assert lens.graphs.coverage.tolist() == [1.0]
-
-
-def test_sizes_that_all_fail_lose_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted_failures(monkeypatch, lambda _: True)
-    lens = Lens()
-    compiled = torch.compile(function, backend=lens, dynamic=True)
-    with torch.no_grad(), said("falls back to PyTorch, because"):
-        for size in range(2, 9):
-            x = torch.linspace(-1, 1, size)
-            torch.testing.assert_close(compiled(x), function(x))
-    assert lens.graphs.coverage.tolist() == [0.0]
-
-
-def test_a_transform_that_raises_leaves_the_graph_to_pytorch() -> None:
-    lens = Lens(options={"pre_ort_model_transforms": [raising_transform]})
-    (warned,) = calls_of(torch.compile(function, backend=lens))
-    assert "LookupError: no idea what to do with" in warned
-    (finding,) = lens.captured().findings
-    assert "LookupError" in finding.evidence
-    (graph,) = lens.captured().graphs
-    assert (graph.coverage, graph.partition_count, graph.fallback_count) == (0.0, 0, graph.node_count)
-    assert all("LookupError" in reason for reason in lens.fallbacks.reason)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"custom_translation_table": {torch.ops.aten.sin.default: raising_converter}}, ConversionError, "sin.*this converter is broken"),
-        ({"pre_ort_model_transforms": [refused_model]}, SessionError, "refused.*NoSuchOperator"),
-        ({"pre_ort_model_transforms": [failing_run]}, SessionError, "failed while running"),
-        ({"pre_ort_model_transforms": [raising_transform]}, ConversionError, "raising_transform.*no idea what to do"),
-        ({"preferred_execution_providers": ["NopeExecutionProvider"]}, UsageError, "NopeExecutionProvider.*CPUExecutionProvider"),
-    ],
-    ids=["converter", "refusal", "run", "transform", "provider"],
-)
-def test_raise_raises(options: dict[str, Any], error: type[Exception], said: str) -> None:
-    lens = Lens(options={**options, "on_error": "raise"})
-    compiled = torch.compile(function, backend=lens)
-    with torch.no_grad(), pytest.raises(Exception, match=said) as raised:
-        compiled(X)
-    # While compiling, Dynamo wraps what a backend raises; at the first call nothing is in between.
-    assert isinstance(getattr(raised.value, "inner_exception", raised.value), error)
 
 
 def test_failures_are_survived_without_any_lens() -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ortlens.backend.freeze.frozen import Frozen
+
 
 def same(actual: Any, expected: Any) -> None:  # noqa: ANN401 - results of any structure
     """Same structure, and tensors with the same dtype, shape and values."""
@@ -41,6 +43,13 @@ def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
 
 
+@pytest.fixture(scope="module")
+def rows() -> tuple[nn.Sequential, Frozen]:
+    """A model, frozen for any number of rows."""
+    model = mlp()
+    return model, ortlens.freeze(model, torch.randn(3, 16), dynamic=True)
+
+
 class Nested(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -57,22 +66,31 @@ def nested_inputs(*, negative: bool = False) -> tuple[tuple[Any, ...], dict[str,
     return (x, {"shift": torch.randn(()), "pair": (torch.randn(8), torch.randn(3))}), {"mask": x > 0.5}
 
 
-def test_nested_arguments_and_results() -> None:
+@pytest.fixture(scope="module")
+def nested() -> tuple[Nested, Frozen]:
     model = Nested().eval()
     args, kwargs = nested_inputs()
-    frozen = ortlens.freeze(model, *args, **kwargs)
-    for _ in range(3):
+    return model, ortlens.freeze(model, *args, **kwargs)
+
+
+def test_nested_arguments_and_results_also_of_a_loaded_callable(nested: tuple[Nested, Frozen], tmp_path: Path) -> None:
+    model, original = nested
+    for frozen in (original, ortlens.load_frozen(original.save(tmp_path / "nested"))):
         (x, parts), kwargs = nested_inputs()
         expected = model(x, parts, **kwargs)
         same(frozen(x, parts, **kwargs), expected)
-        same(frozen(parts=parts, x=x, scale=2.0, **kwargs), expected)
+        same(frozen(x, parts=parts, **kwargs), expected)
         same(frozen(x, dict(reversed(parts.items())), **kwargs), expected)
         same(frozen(nn.Parameter(x, requires_grad=False), parts, **kwargs), expected)
+        with pytest.raises(UsageError, match=r"x: expected f32\[4,8\], given f32\[3,8\]"):
+            frozen(x[:3], parts, **kwargs)
+    same(original(parts=parts, x=x, scale=2.0, **kwargs), expected)
+    with pytest.raises(UsageError, match="expected the arguments"):
+        frozen(x, parts)
 
 
 OTHER_CALLS: list[tuple[Callable[..., Any], str]] = [
     (lambda x, p, m: ((x.double(), p), {"mask": m}), r"x: expected f32\[4,8\], given f64\[4,8\]"),
-    (lambda x, p, m: ((x[:3], p), {"mask": m}), r"x: expected f32\[4,8\], given f32\[3,8\]"),
     (lambda x, p, m: ((x[None], p), {"mask": m}), r"x: expected f32\[4,8\], given f32\[1,4,8\]"),
     (lambda x, p, _m: ((x, p), {"mask": None}), r"mask: expected bool\[4,8\], given None"),
     (lambda x, p, _m: ((x, p), {}), r"mask: expected bool\[4,8\], given None"),
@@ -88,13 +106,12 @@ OTHER_CALLS: list[tuple[Callable[..., Any], str]] = [
 ]
 
 
-def test_what_differs_is_named() -> None:
+def test_what_differs_is_named(nested: tuple[Nested, Frozen]) -> None:
     (x, parts), kwargs = nested_inputs()
-    frozen = ortlens.freeze(Nested().eval(), x, parts, **kwargs)
     for change, said in OTHER_CALLS:
         args, other = change(x, parts, kwargs["mask"])
         with pytest.raises(UsageError, match=said):
-            frozen(*args, **other)
+            nested[1](*args, **other)
 
 
 class Doubling(torch.Tensor):
@@ -151,16 +168,6 @@ def test_calls_with_tensors_that_are_not_dense_say_what_they_are(*, dynamic: boo
             frozen(make())
 
 
-def test_a_class_of_tensors_without_operators_of_its_own_is_taken() -> None:
-    class Named(torch.Tensor):
-        pass
-
-    x = torch.randn(4, 8)
-    frozen = ortlens.freeze(nn.ReLU(), x.as_subclass(Named))
-    same(frozen(x), x.relu())
-    same(frozen(x.as_subclass(Named)), x.relu())
-
-
 class Held(nn.Module):
     def __init__(self, held: torch.Tensor) -> None:
         super().__init__()
@@ -183,7 +190,9 @@ def test_weights_that_a_trace_would_take_for_dense_are_refused_and_a_sparse_buff
     same(ortlens.freeze(Held(adj), x)(x), Held(adj)(x))
 
 
-def test_a_sparse_argument_of_an_exported_program_is_refused() -> None:
+def test_an_exported_program_is_taken_and_its_sparse_argument_refused() -> None:
+    same(ortlens.freeze(torch.export.export(MLP, (X,)))(X), MLP(X))
+
     class Product(nn.Module):
         def forward(self, adj: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             return torch.mm(adj, x).relu()
@@ -197,42 +206,32 @@ def test_a_sparse_argument_of_an_exported_program_is_refused() -> None:
 
 
 def test_the_fallback_gets_what_is_outside_the_signature() -> None:
-    model = mlp()
-    frozen = ortlens.freeze(model, torch.randn(3, 16), fallback=lambda x: ("fallback", model(x)))
-    x = torch.randn(5, 16)
-    name, result = frozen(x)
-    assert name == "fallback"
-    same(result.detach(), model(x))
-    same(frozen(x[:3]), model(x[:3]))
+    frozen, x = ortlens.freeze(nn.ReLU(), torch.randn(3, 16), fallback=lambda x: ("fallback", x)), torch.randn(5, 16)
+    same(frozen(x), ("fallback", x))
+    same(frozen(x[:3]), x[:3].relu())
+
+
+OTHER_CONSTANTS: list[tuple[tuple[Any, ...], str]] = [
+    ((3, "ab", True, (math.nan, 0.0, -0.0)), r"times: expected 2 \(constant since tracing\), given 3"),
+    ((2, "abc", True, (math.nan, 0.0, -0.0)), "name: expected 'ab'"),
+    ((2, "ab", 1, (math.nan, 0.0, -0.0)), r"flag: expected True \(constant since tracing\), given 1"),
+    ((2, "ab", True, (1.0, 0.0, -0.0)), r"scales\[0\]: expected"),
+    ((2, "ab", True, (math.nan, -0.0, -0.0)), r"scales\[1\]: expected"),
+    ((2, "ab", True, (math.nan, 0.0, 0.0)), r"scales\[2\]: expected"),
+]
 
 
 def test_constants_are_checked() -> None:
-    def function(x: torch.Tensor, times: int, name: str, flag: bool) -> torch.Tensor:  # noqa: FBT001 - a constant of each kind
-        return x * times + len(name) if flag else x
+    def function(x: torch.Tensor, times: int, name: str, flag: bool, scales: tuple[float, ...]) -> tuple[Any, ...]:  # noqa: FBT001 - a constant of each kind
+        return x * times + len(name) if flag else x, [x / (x * scale) for scale in scales]
 
-    x, flag = torch.randn(3), True
-    frozen = ortlens.freeze(function, x, 2, "ab", flag)
-    same(frozen(x, 2, "ab", flag), function(x, 2, "ab", flag))
-    with pytest.raises(UsageError, match=r"times: expected 2 \(constant since tracing\), given 3"):
-        frozen(x, 3, "ab", flag)
-    with pytest.raises(UsageError, match=r"flag: expected True \(constant since tracing\), given 1"):
-        frozen(x, 2, "ab", 1)
-    with pytest.raises(UsageError, match="name: expected 'ab'"):
-        frozen(x, 2, "abc", flag)
-
-
-@pytest.mark.parametrize("traced", [math.nan, 0.0, -0.0])
-def test_constants_are_the_same_number(traced: float) -> None:
-    def function(x: torch.Tensor, scale: float) -> torch.Tensor:
-        return x / (x * scale)
-
-    x = torch.ones(3)
-    call = ortlens.freeze(function, x, traced)
-    again = float(str(traced))
-    torch.testing.assert_close(call(x, again), function(x, again), equal_nan=True)
-    for other in {"nan": (1.0,), "0.0": (-0.0,), "-0.0": (0.0,)}[str(traced)]:
-        with pytest.raises(UsageError, match="scale: expected"):
-            call(x, other)
+    x, flag = torch.ones(3), True
+    frozen = ortlens.freeze(function, x, 2, "ab", flag, (math.nan, 0.0, -0.0))
+    result, wanted = (call(x, 2, "ab", flag, (float("nan"), 0.0, -0.0)) for call in (frozen, function))
+    torch.testing.assert_close(result, wanted, equal_nan=True)
+    for other, said in OTHER_CONSTANTS:
+        with pytest.raises(UsageError, match=said):
+            frozen(x, *other)
 
 
 def test_sizes_vary() -> None:
@@ -354,9 +353,8 @@ def test_buffers_that_calls_change_are_state_of_the_frozen_callable(kind: type[n
     same(frozen(x), plain(x))
 
 
-def test_calls_share_no_memory() -> None:
-    model, x = mlp(), torch.randn(3, 16)
-    frozen = ortlens.freeze(model, x)
+def test_calls_share_no_memory_and_tensors_may_lie_otherwise(rows: tuple[nn.Sequential, Frozen]) -> None:
+    (model, frozen), x = rows, torch.randn(3, 16)
     first, expected = frozen(x), model(x)
     x.zero_()
     second = frozen(x)
@@ -365,14 +363,6 @@ def test_calls_share_no_memory() -> None:
     same(second, model(x))
     same(frozen(x), model(x))
     assert frozen.changed_weights() == ()
-    with torch.no_grad():
-        model.get_parameter("0.weight").add_(1.0)
-    assert frozen.changed_weights() == ("0.weight",)
-
-
-def test_tensors_that_lie_otherwise() -> None:
-    model = mlp()
-    frozen = ortlens.freeze(model, torch.randn(3, 16))
     for x in (
         torch.randn(16, 3).t(),
         torch.randn(3, 32)[:, ::2],
@@ -382,21 +372,42 @@ def test_tensors_that_lie_otherwise() -> None:
         same(frozen(x), model(x))
 
 
-def test_empty_and_0d_tensors() -> None:
-    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.cat([x, x + y]), x.sum() + y, y * 2
-
-    for rows in (0, 3):
-        x, y = torch.randn(rows, 2), torch.randn(())
-        frozen = ortlens.freeze(function, x, y)
-        for _ in range(2):
-            same(frozen(x, y), function(x, y))
+class Named(torch.Tensor):
+    """A class of tensors without operators of its own."""
 
 
-def test_without_inputs_and_without_results() -> None:
-    same(ortlens.freeze(lambda: torch.arange(3) + 1)(), torch.arange(3) + 1)
-    for nothing in (None, ()):
-        assert ortlens.freeze(lambda x, nothing=nothing: nothing, torch.ones(2))(torch.ones(2)) == nothing  # noqa: ARG005 - the result is nothing
+def joined(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.cat([x, x + y]), x.sum() + y, y * 2
+
+
+def with_options(x: torch.Tensor, options: torch.Tensor) -> torch.Tensor:
+    return x + options
+
+
+X, MLP = torch.randn(3, 16), mlp()
+TARGETS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "empty and of no dimensions": (joined, (torch.randn(0, 2), torch.randn(()))),
+    "of no dimensions": (joined, (torch.randn(3, 2), torch.randn(()))),
+    "no inputs": (lambda: torch.arange(3) + 1, ()),
+    "None": (lambda _: None, (X,)),
+    "nothing": (lambda _: (), (X,)),
+    "a method": (MLP.forward, (X,)),
+    "a class of tensors": (nn.ReLU(), (X.as_subclass(Named),)),
+    "an argument named as an option": (with_options, (X, X)),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_frozen_callable_does_what_its_source_does(name: str) -> None:
+    target, args = TARGETS[name]
+    frozen = ortlens.freeze(target, *args)
+    for _ in range(2):
+        same(frozen(*args), target(*(arg.as_subclass(torch.Tensor) for arg in args)))
+
+
+def test_what_is_an_option_and_an_argument_is_refused() -> None:
+    with pytest.raises(UsageError, match="takes an argument 'options' too"):
+        ortlens.freeze(with_options, X, options=X)  # type: ignore[arg-type]  # what is refused
 
 
 def mixed(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -405,10 +416,13 @@ def mixed(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (y * values.sum()).sum(0), torch.linalg.det(y[:, :4] + values[:4]).exp()
 
 
-def test_pytorch_between_partitions() -> None:
+def test_pytorch_between_partitions(tmp_path: Path) -> None:
     x, weight = torch.randn(4, 8), torch.randn(8, 8)
     frozen = ortlens.freeze(mixed, x, weight)
     assert frozen.graph.left_in_torch()
+    with pytest.raises(UsageError, match="_linalg_svd"):
+        frozen.save(tmp_path / "mixed")
+    assert not list(tmp_path.iterdir())
     for _ in range(3):
         x = torch.randn(4, 8)
         same(frozen(x, weight), mixed(x, weight))
@@ -445,9 +459,8 @@ def in_threads(work: Callable[[int], object]) -> None:
         thread.join()
 
 
-def test_four_threads_at_once() -> None:
-    model = mlp()
-    frozen = ortlens.freeze(model, torch.randn(6, 16), dynamic=True)
+def test_four_threads_at_once(rows: tuple[nn.Sequential, Frozen]) -> None:
+    model, frozen = rows
     inputs = [torch.randn(rows, 16) for rows in (2, 6, 11, 30)]
     expected = [model(x).detach() for x in inputs]
     wrong: list[int] = []
@@ -530,39 +543,9 @@ def test_a_lens_freezes_what_it_explained() -> None:
         lens.freeze(torch.eye(5).to_sparse_coo())
 
 
-def test_an_exported_program_and_a_method() -> None:
-    model = mlp()
-    x = torch.randn(3, 16)
-    same(ortlens.freeze(torch.export.export(model, (x,)))(x), model(x))
-    same(ortlens.freeze(model.forward, x)(x), model(x))
-
-
-def test_options_that_are_arguments_of_the_target() -> None:
-    def function(x: torch.Tensor, options: torch.Tensor) -> torch.Tensor:
-        return x + options
-
-    x = torch.ones(2)
-    same(ortlens.freeze(function, x, x)(x, x), x + x)
-    with pytest.raises(UsageError, match="takes an argument 'options' too"):
-        ortlens.freeze(function, x, options=x)  # type: ignore[arg-type]  # what is refused
-
-
-def test_the_first_refusal_of_a_process_draws_no_random_numbers(run_python: Callable[..., str]) -> None:
-    program = """
-import torch, ortlens
-state = torch.get_rng_state()
-try:
-    ortlens.freeze(lambda x: torch.cond(x.sum() > 0, lambda y: y @ torch.ones(7, 7), lambda y: y, (x,)), torch.ones(3, 3))
-except ortlens.UsageError:
-    print(torch.equal(torch.get_rng_state(), state))
-"""
-    assert run_python(program).split() == ["True"]
-
-
-def test_a_lens_sees_the_calls_of_a_frozen_callable() -> None:
-    model, x = mlp(), torch.randn(5, 16)
+def test_a_lens_sees_the_calls_of_a_frozen_callable(rows: tuple[nn.Sequential, Frozen]) -> None:
+    (model, frozen), x = rows, torch.randn(5, 16)
     with torch.no_grad():
-        frozen = ortlens.freeze(model, torch.randn(3, 16), dynamic=True)
         lens = ortlens.explain(frozen, calls=3)(x)
         same(lens.result, model(x))
         assert len(lens.runs) == 3

@@ -10,7 +10,6 @@ import math
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +21,11 @@ from torch.utils import _pytree
 import ortlens
 from ortlens.backend.freeze.signature import admits
 from ortlens.errors import CaptureError, UsageError
-from tests.integration.test_freeze import Counting, Nested, mixed, mlp, nested_inputs, same
+from tests.integration.test_freeze import Counting, mlp, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -64,20 +64,6 @@ def test_a_fresh_process_needs_onnxruntime_and_numpy_only(saved: Path, tmp_path:
     for shape in ((1, 16), (3, 15), (3, 16, 1)):
         with pytest.raises(UsageError, match="input"):
             frozen(np.zeros(shape, np.float32))
-
-
-def test_structures_names_and_constants(tmp_path: Path) -> None:
-    model = Nested().eval()
-    args, kwargs = nested_inputs()
-    ortlens.freeze(model, *args, **kwargs).save(tmp_path / "nested")
-    loaded = ortlens.load_frozen(tmp_path / "nested")
-    args, kwargs = nested_inputs()
-    same(loaded(*args, **kwargs), model(*args, **kwargs))
-    same(loaded(args[0], parts=args[1], **kwargs), model(*args, **kwargs))
-    with pytest.raises(UsageError, match=r"x: expected f32\[4,8\], given f32\[3,8\]"):
-        loaded(args[0][:3], args[1], **kwargs)
-    with pytest.raises(UsageError, match="expected the arguments"):
-        loaded(*args)
 
 
 CONDITIONS: list[Callable[[int, int], bool]] = [
@@ -230,9 +216,6 @@ def test_a_call_with_arrays_does_what_pytorch_does_or_is_refused(name: str, tmp_
 
 
 def test_what_cannot_be_saved_is_listed_and_nothing_is_written(tmp_path: Path) -> None:
-    frozen = ortlens.freeze(mixed, torch.randn(4, 8), torch.randn(8, 8))
-    with pytest.raises(UsageError, match="_linalg_svd"):
-        frozen.save(tmp_path / "mixed")
     half = ortlens.freeze(lambda x: x * 2, torch.ones(2, dtype=torch.bfloat16))
     with pytest.raises(UsageError, match="bfloat16"):
         half.save(tmp_path / "half")
@@ -240,6 +223,7 @@ def test_what_cannot_be_saved_is_listed_and_nothing_is_written(tmp_path: Path) -
     changed = ortlens.freeze(model, torch.randn(3, 16))
     with torch.no_grad():
         model.get_parameter("0.weight").add_(1.0)
+    assert changed.changed_weights() == ("0.weight",)
     with pytest.raises(UsageError, match=r"written to since freeze \(0.weight\)"):
         changed.save(tmp_path / "changed")
     assert not list(tmp_path.iterdir())
@@ -346,11 +330,7 @@ def _linked(folder: Path) -> None:
     ],
 )
 def test_a_damaged_or_hostile_folder_is_refused(saved: Path, tmp_path: Path, damage: Callable[[Path], object], said: str) -> None:
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    for path in filter(Path.is_file, saved.iterdir()):
-        (folder / path.name).write_bytes(path.read_bytes())
-    assert ortlens.load_frozen(folder)
+    folder = shutil.copytree(saved, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__"))
     damage(folder)
     with pytest.raises(CaptureError, match=said):
         ortlens.load_frozen(folder)

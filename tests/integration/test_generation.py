@@ -96,24 +96,9 @@ def test_prefill_and_decode_are_told_apart(model: Tiny, prompt: torch.Tensor) ->
     assert (found["prefill"].graph_ids, found["decode"].graph_ids) == (("g0",), ("g1", "g2"))
     assert all(step.uncompiled_ns for step in found.values())
     assert sum(step.ns for step in found.values()) == pytest.approx(lens.ledger.ns.sum(), abs=20)  # each is rounded
-
-
-def test_measures_of_a_generation_call_generate(model: Tiny, prompt: torch.Tensor) -> None:
-    lens = ortlens.explain(model.generate, calls=1)(prompt)
-
-    assert lens.verify(prompt).ok.dropna().all()
-    assert set(steps(lens)) == set()
-    lens.measure(prompt)
-    assert set(steps(lens)) == {"prefill", "decode", "python"}
-
-
-def test_generate_itself_stays_python_and_the_model_is_left_as_it_was(model: Tiny, prompt: torch.Tensor) -> None:
-    lens = ortlens.explain(model.generate, calls=3)(prompt)
-
     assert lens.breaks.empty
     assert set(lens.graphs.name) == {"forward"}
-    assert "forward" not in model.__dict__
-    assert lens.captured().ledger
+    assert "forward" not in model.__dict__, "the model is left as it was"
     text = " ".join(lens.summary().split())
     assert "Python of generate around the model" in text
     assert "Python of the model" not in text, "all of the model is in its graphs"
@@ -154,6 +139,10 @@ def test_generate_of_a_compiled_module_is_said_to_bypass_it(model: Tiny, prompt:
 def test_a_recompile_per_token_is_one_finding(model: Tiny, prompt: torch.Tensor) -> None:
     lens = ortlens.explain(model.generate, dynamic=False, calls=1)(prompt)
 
+    assert lens.verify(prompt).ok.dropna().all()
+    assert set(steps(lens)) == set()
+    lens.measure(prompt)
+    assert set(steps(lens)) == {"prefill", "decode", "python"}
     (found,) = (finding for finding in findings_of(lens.captured()) if finding.rule in ("recompile_storm", "hot_break"))
     assert found.title.startswith(f"decode: forward was compiled again {NEW - 2} times")
     assert "dynamic=True" in found.mitigation

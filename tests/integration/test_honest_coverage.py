@@ -73,6 +73,14 @@ def from_a_generator(x: torch.Tensor) -> torch.Tensor:
     return _affine(sum(pieces(), torch.zeros(())))
 
 
+def hopeless(x: torch.Tensor) -> torch.Tensor:
+    try:
+        torch._dynamo.graph_break()
+    finally:
+        y = x.sin()
+    return y
+
+
 def asks_for_a_value(x: torch.Tensor) -> torch.Tensor:
     y = _affine(x)
     return y.sin() if y.sum() > 0 else y.cos()
@@ -83,6 +91,7 @@ OUTSIDE: dict[str, Callable[..., Any]] = {
     "a disabled part": Disabled().eval(),
     "a frame that is skipped": skipped_frame,
     "a generator": from_a_generator,
+    "nothing compiled": hopeless,
 }
 
 
@@ -142,7 +151,9 @@ def test_code_outside_the_graphs_leaves_no_whole(name: str) -> None:
     lens = ortlens.Lens()
     torch.compile(OUTSIDE[name], backend=lens)(torch.rand(2, 4))
     assert lens.graphs.coverage.eq(1.0).all(), "everything that was compiled runs in ONNX Runtime"
-    assert coverage_of(lens.captured()).verdict == "compiled"
+    coverage = coverage_of(lens.captured())
+    assert coverage.verdict == ("empty" if OUTSIDE[name] is hopeless else "compiled")
+    assert coverage.break_count
 
 
 @pytest.mark.parametrize("name", INSIDE)
@@ -178,21 +189,6 @@ def test_a_dry_run_that_ended_early_is_not_whole() -> None:
     coverage = coverage_of(lens.captured())
     assert (coverage.verdict, coverage.is_cut_short) == ("compiled", True)
     assert lens.findings.line[lens.findings.rule == "dry_run_ended"].item() > inspect.getsourcelines(asks_for_a_value)[1]
-
-
-@torch.no_grad()
-def test_a_function_that_could_not_be_compiled_at_all_has_its_break() -> None:
-    def hopeless(x: torch.Tensor) -> torch.Tensor:
-        try:
-            torch._dynamo.graph_break()
-        finally:
-            y = x.sin()
-        return y
-
-    lens = ortlens.Lens()
-    torch.compile(hopeless, backend=lens)(torch.rand(3))
-    coverage = coverage_of(lens.captured())
-    assert (coverage.verdict, coverage.break_count) == ("empty", 1)
 
 
 @pytest.mark.parametrize("mode", ["inference", "inference, verified with gradients", "training without a backward", "training"])

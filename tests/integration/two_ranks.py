@@ -117,10 +117,24 @@ def made(setting: Setting, backend: Any) -> tuple[nn.Module, Callable[..., torch
     return wrapped, torch.compile(wrapped, backend=backend) if compiled == "outside" else wrapped
 
 
-def train(rank: int, setting: Setting) -> None:
-    """What one rank does; rank 0 writes `result.json` and `weights.pt`."""
+def train(rank: int, *settings: Setting) -> None:
+    """What one rank does; rank 0 writes `result.json` and `weights.pt` for each setting."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{setting.folder}/meeting", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{settings[0].folder}/meeting", rank=rank, world_size=RANKS)
+    for setting in settings:
+        result, whole = _trained(rank, setting)
+        if rank == 0:
+            torch.save(whole, setting.folder / "weights.pt")
+            (setting.folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads abort the process now and then while Python takes itself down
+
+
+def _trained(rank: int, setting: Setting) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Train in one setting; what was seen, and the final weights."""
+    torch.compiler.reset()
     lens = ortlens.Lens()
     model, called = made(setting, lens)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -142,13 +156,7 @@ def train(rank: int, setting: Setting) -> None:
         "advice": [item.advice for item in capture.breaks],
         "ns": _times(rank, called, optimiser, setting) if setting.timed else [],
     }
-    if rank == 0:
-        torch.save(whole, setting.folder / "weights.pt")
-        (setting.folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads abort the process now and then while Python takes itself down
+    return result, whole
 
 
 def _times(rank: int, called: Callable[..., torch.Tensor], optimiser: torch.optim.Optimizer, setting: Setting) -> list[int]:
@@ -167,11 +175,19 @@ def _times(rank: int, called: Callable[..., torch.Tensor], optimiser: torch.opti
     return best
 
 
+def run_each(*settings: Setting) -> list[dict[str, Any]]:
+    """Train on two ranks, in one setting after the other; the folders are made."""
+    for setting in settings:
+        setting.folder.mkdir(parents=True, exist_ok=True)
+    spawn(train, args=settings, nprocs=RANKS)
+    results: list[dict[str, Any]] = [json.loads((setting.folder / "result.json").read_text(encoding="utf-8")) for setting in settings]
+    weights = [torch.load(setting.folder / "weights.pt") for setting in settings]
+    return [{**result, "weights": whole} for result, whole in zip(results, weights, strict=True)]
+
+
 def run(setting: Setting) -> dict[str, Any]:
     """Train on two ranks."""
-    spawn(train, args=(setting,), nprocs=RANKS)
-    result: dict[str, Any] = json.loads((setting.folder / "result.json").read_text(encoding="utf-8"))
-    return {**result, "weights": torch.load(setting.folder / "weights.pt")}
+    return run_each(setting)[0]
 
 
 def main() -> None:
