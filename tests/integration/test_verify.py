@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pytest
 import torch
 from onnxscript import opset18
 
 import ortlens
 from tests.integration.small_models import SMALL_MODELS
-from tests.sample import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,28 +19,9 @@ op: Any = opset18
 _aten = torch.ops.aten
 
 
-def constant(value: float, like: Value) -> Value:
-    return op.CastLike(op.Constant(value_float=value), like)
-
-
 def softmax_over_the_batch(x: Value, dim: int, half_to_float: int = 0) -> Value:
     del dim, half_to_float
     return op.Softmax(x, axis=0)
-
-
-def rsqrt_of_more(x: Value) -> Value:
-    return op.Reciprocal(op.Sqrt(op.Add(x, constant(1e-3, x))))
-
-
-def relu_with_a_leak(x: Value) -> Value:
-    return op.LeakyRelu(x, alpha=0.001)
-
-
-PLANTED: dict[str, tuple[Any, Callable[..., Any]]] = {
-    "bert": (_aten._softmax.default, softmax_over_the_batch),
-    "t5": (_aten.rsqrt.default, rsqrt_of_more),
-    "resnet": (_aten.relu.default, relu_with_a_leak),
-}
 
 
 def explained(name: str, **options: object) -> tuple[ortlens.Lens, dict[str, Any]]:
@@ -53,11 +32,10 @@ def explained(name: str, **options: object) -> tuple[ortlens.Lens, dict[str, Any
         return ortlens.explain(model, calls=1, options=options)(**inputs), inputs
 
 
-@pytest.mark.parametrize("name", sampled(PLANTED, ("bert",)))
 @torch.no_grad()
-def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own(name: str) -> None:
-    target, function = PLANTED[name]
-    lens, inputs = explained(name, custom_translation_table={target: function})
+def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own() -> None:
+    target = _aten._softmax.default
+    lens, inputs = explained("bert", custom_translation_table={target: softmax_over_the_batch})
     numerics = lens.verify(**inputs)
     nodes = lens.nodes
     planted = list(nodes[nodes.target == str(target)].node)
@@ -76,10 +54,9 @@ def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own(name: st
     assert list(alone[alone.first_divergence].node) == planted[:1]
 
 
-@pytest.mark.parametrize("name", sampled(["resnet", "llama", "t5"], ("resnet",)))
 @torch.no_grad()
-def test_a_clean_model_raises_no_alarm_and_every_value_is_compared(name: str) -> None:
-    lens, inputs = explained(name)
+def test_a_clean_model_raises_no_alarm_and_every_value_is_compared() -> None:
+    lens, inputs = explained("resnet")
     numerics = lens.verify(**inputs)
     assert list(numerics.ok.unique()) == [True]
     assert not numerics.first_divergence.any()
