@@ -94,7 +94,6 @@ NO_ZERO = torch.zeros(1, dtype=torch.int8)
 EIGHT, FOUR, POSITIVE = integers(-128, 128, 64, 512), integers(-8, 8, 64, 512), integers(0, 16, 64, 512)
 BYTES = integers(0, 256, 64, 512, dtype=torch.uint8)
 LAYERS = {
-    "8 bits, scaled afterwards": ScaledAfterwards(EIGHT, floats(64, 1), NO_ZERO),
     "8 bits, scaled afterwards, bias": ScaledAfterwards(EIGHT, floats(64, 1), NO_ZERO, bias=True),
     "4 bits per row": Affine(FOUR, floats(64, 1), torch.zeros(64, 1, dtype=torch.int8), bias=True),
     "4 bits in groups of 32": Affine(FOUR, floats(64, 16), torch.zeros(64, 16, dtype=torch.int8)),
@@ -104,7 +103,6 @@ LAYERS = {
     "8 bits in groups of 64 with zero points": Affine(EIGHT, floats(64, 8), integers(-128, 128, 64, 8), bias=True),
     "zero points beyond 4 bits": Affine(FOUR, floats(64, 1), integers(-128, 128, 64, 1)),
     "width of 48 x 16": Affine(EIGHT[:48, :].clone(), floats(48, 32), integers(-9, 9, 48, 32)),
-    "per channel": PerChannel(EIGHT, floats(64), torch.zeros(64, dtype=torch.int64), bias=True),
     "per channel with zero points": PerChannel(EIGHT, floats(64), integers(-9, 90, 64).to(torch.int64)),
     "uint8 per channel": PerChannel(BYTES, floats(64), integers(0, 255, 64, dtype=torch.uint8).to(torch.int64)),
     "per tensor": PerTensor(EIGHT, floats(1), NO_ZERO, bias=True),
@@ -133,7 +131,7 @@ def close(one: torch.Tensor, other: torch.Tensor) -> None:
 def test_a_product_keeps_its_integers_and_its_numbers(layer: Quantised, operators: list[str]) -> None:
     compiled = torch.compile(layer, backend=Lens(options={"on_error": "raise"}), dynamic=True)
     with torch.no_grad():
-        for rows in (5, 1, 33, 0):
+        for rows in (5, 1, 0):
             x = torch.randn(rows, layer.q.shape[1])
             close(compiled(x), layer(x))
     assert "MatMulNBits" in operators
@@ -258,17 +256,6 @@ def test_quantised_activations_are_multiplied_as_integers(operators: list[str]) 
         close(torch.compile(net, backend=Lens(options={"on_error": "raise"}))(x), net(x))
     assert "QuantizeLinear" in operators
     assert "MatMulNBits" not in operators
-
-
-@pytest.mark.slow
-def test_what_a_lens_says_of_packed_weights() -> None:
-    layer = LAYERS["4 bits in groups of 32 with zero points"]
-    lens, x = Lens(), torch.randn(4, 512)
-    with torch.no_grad():
-        torch.compile(layer, backend=lens)(x)
-        lens.profile(x)
-    kernels = lens.kernels
-    assert kernels[kernels.op_type == "MatMulNBits"].node.tolist() == ["addmm"]
 
 
 def test_weights_that_only_pytorch_can_read_stay_packed_in_pytorch() -> None:

@@ -152,13 +152,6 @@ def test_guards_of_one_graph_are_a_warning_where_they_are_half_of_a_call(several
     assert (made.rule, made.severity, made.gain_ns) == ("heavy_guards", severity, gain_ns)
 
 
-def test_an_exported_program_has_no_guards_to_measure() -> None:
-    x = torch.ones(2, 8)
-    program = torch.export.export(nn.Linear(8, 8), (x,))
-    lens = ortlens.explain(program, calls=3)(x)
-    assert "heavy_guards" not in probed(lens, x)
-
-
 def test_the_start_with_a_filled_cache_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_COLD_NS", 1)
     monkeypatch.setattr(compiling, "_COLD_SHARE", 0.0)

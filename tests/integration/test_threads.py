@@ -69,24 +69,6 @@ def test_the_first_call_may_come_from_all_threads_at_once() -> None:
     assert lens.sessions.calls.sum() == THREADS
 
 
-def test_symbolic_sizes_from_several_threads() -> None:
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        return torch.special.bessel_j0(x.sin()).cos() * x.shape[0], x.shape[0] + 1
-
-    lens = Lens()
-    compiled = torch.compile(function, backend=lens, dynamic=True)
-    with torch.no_grad():
-        compiled(torch.zeros(3))
-
-    def work(seed: int) -> None:
-        for size in range(2, 20):
-            x = torch.full((size + seed,), float(seed))
-            torch.testing.assert_close(compiled(x), function(x))
-
-    in_threads(work)
-    assert lens.sessions.calls.tolist() == [THREADS * 18 + 1] * 2
-
-
 def test_weights_that_change_between_rounds_reach_every_thread() -> None:
     net, lens = model(), Lens()
     compiled = torch.compile(net, backend=lens)

@@ -23,10 +23,6 @@ def diagonal_written(x: torch.Tensor) -> torch.Tensor:
 
 RANDOM: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exponential": lambda x: x.clone().exponential_() + 1,
-    "cauchy": lambda x: x.clone().cauchy_() + 1,
-    "geometric": lambda x: x.clone().geometric_(0.3) + 1,
-    "log_normal": lambda x: x.clone().log_normal_() + 1,
-    "uniform": lambda x: x.clone().uniform_() + 1,
     "uniform, twice": lambda x: x.clone().uniform_().uniform_(-1, 3) + 1,
     "all after another": lambda x: x.clone().normal_().uniform_().normal_().exponential_().uniform_().bernoulli_(0.3).uniform_() + 1,
     "gumbel_softmax": torch.nn.functional.gumbel_softmax,
