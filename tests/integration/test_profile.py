@@ -129,38 +129,27 @@ def test_a_target_in_several_graphs_and_partitions() -> None:
     assert kernels.groupby("session_id").share.sum().to_numpy() == pytest.approx(1.0)
 
 
-def test_new_sizes_compile_anew_and_are_profiled() -> None:
-    lens = ortlens.Lens()
-    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=False)
+@pytest.mark.parametrize(
+    ("dynamic", "options", "sizes", "profiled_size", "session"),
+    [
+        (False, {}, (4,), 5, "s1"),  # compiled anew
+        (True, {}, (4, 5, 6), 100, "s0"),  # one session for all sizes
+        (True, {"export_options": {"dynamic_shapes": False}}, (4, 5), 5, "s1"),  # a session per size
+    ],
+)
+def test_sizes_are_profiled_in_their_session(
+    *, dynamic: bool, options: dict[str, Any], sizes: tuple[int, ...], profiled_size: int, session: str
+) -> None:
+    lens = ortlens.Lens(options=options)
+    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=dynamic)
     with torch.no_grad():
-        fast(torch.randn(4, 8))
-        kernels = lens.profile(torch.randn(5, 8), repeat=2)
-    assert set(kernels.session_id) == {"s1"}
-    with torch.no_grad():
+        for size in sizes:
+            fast(torch.randn(size, 8))
+        kernels = lens.profile(torch.randn(profiled_size, 8), repeat=2)
+        assert set(kernels.session_id) == {session}
+        assert kernels.bytes.max() >= profiled_size**2 * 4
         lens.profile(torch.randn(4, 8), repeat=2)
-    assert list(dict.fromkeys(lens.kernels.session_id)) == ["s0", "s1"]
-
-
-def test_one_session_for_all_sizes() -> None:
-    lens = ortlens.Lens()
-    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=True)
-    with torch.no_grad():
-        for size in (4, 5, 6):
-            fast(torch.randn(size, 8))
-        kernels = lens.profile(torch.randn(100, 8), repeat=3)
-    assert set(kernels.session_id) == {"s0"}
-    assert kernels.bytes.max() >= 100 * 100 * 4
-
-
-def test_sessions_per_size() -> None:
-    lens = ortlens.Lens(options={"export_options": {"dynamic_shapes": False}})
-    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=True)
-    with torch.no_grad():
-        for size in (4, 5):
-            fast(torch.randn(size, 8))
-        kernels = lens.profile(torch.randn(5, 8), repeat=3)
-    assert set(kernels.session_id) == {"s1"}
-    assert lens.sessions.distortion.isna().iloc[0]
+    assert list(dict.fromkeys(lens.kernels.session_id)) == sorted({"s0", session})
 
 
 def test_a_training_step_is_profiled_forward_and_backward() -> None:
@@ -201,7 +190,7 @@ def test_the_optimised_model_is_kept_without_weights() -> None:
     x = torch.randn(2, 256)
     for options in ({}, {"ort_session_options": quiet()}):
         lens = explained(model, x, **options)
-        profiled(lens, x)
+        profiled(lens, x, repeat=1)
         data = lens.captured().attachments["models/m0.optimized.onnx"]
         assert len(data) < 20_000, f"{len(data)} bytes of a model with {4 * 256 * 256 * 4} bytes of weights"
         loaded = onnx.load_from_string(data)
@@ -278,15 +267,8 @@ def test_what_cannot_be_profiled_is_said() -> None:
     for repeat in (0, -1, 1.5, True):
         with pytest.raises(UsageError, match="repeat must be"):
             lens.profile(x, repeat=repeat)  # type: ignore[arg-type]  # on purpose
-
-
-def test_a_target_with_a_keyword_called_repeat() -> None:
-    def target(x: torch.Tensor, repeat: int) -> torch.Tensor:
-        return torch.relu(x) * repeat
-
-    x = torch.randn(4)
-    lens = explained(functools.partial(target, repeat=3), x)
-    assert not profiled(lens, x).empty
+    lens = explained(functools.partial(lambda x, repeat: torch.relu(x) * repeat, repeat=3), x)
+    assert not profiled(lens, x).empty, "an argument of the target's own that is called repeat"
 
 
 def test_an_exported_program_is_profiled() -> None:

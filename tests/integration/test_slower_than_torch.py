@@ -14,7 +14,6 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.runtime import left_to_torch
-from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,14 +142,6 @@ def test_a_healthy_model_gets_no_warning() -> None:
     (graph,), (partition,) = lens.captured().graphs, lens.captured().partitions
     assert None not in (graph.ort_ns, graph.torch_ns, partition.ort_ns, partition.torch_ns)
     assert [finding.title for finding in slow_findings(lens) if finding.severity == "warning"] == []
-
-
-def test_a_healthy_architecture_has_no_finding_of_level_warning() -> None:
-    torch.manual_seed(0)
-    small = SMALL_MODELS["bert"]
-    with torch.no_grad():
-        lens = ortlens.explain(small.build().eval())(**small.inputs(2))
-    assert [finding.title for finding in findings_of(lens.captured()) if finding.severity != "info"] == []
 
 
 def test_the_trial_writes_into_copies_and_counts_nowhere() -> None:
