@@ -70,19 +70,6 @@ def test_views_under_changing_sizes(name: str, *, training: bool) -> None:
     assert lens.fallbacks.empty
 
 
-def test_views_of_a_constant() -> None:
-    table = torch.arange(6.0)
-
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x + 1, table[1:], table[2:]
-
-    with torch.no_grad():
-        for dynamic in (None, True):
-            compiled = torch.compile(function, backend="ortlens", dynamic=dynamic)
-            for first, second in zip(compiled(torch.ones(3)), function(torch.ones(3)), strict=True):
-                torch.testing.assert_close(first, second)
-
-
 def test_pieces_of_a_value_made_here_share_its_memory() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (*torch.full((4,), 7).chunk(2, 0), *(x * 2).split([1, 2], 1), *torch.sin(x).unbind(1))

@@ -25,25 +25,6 @@ def layers(count: int, width: int) -> nn.ModuleList:
     return nn.ModuleList(nn.Linear(width, width) for _ in range(count))
 
 
-class Cache(nn.Module):
-    kept: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.into, self.out = nn.Linear(256, 256), nn.Linear(256, 256)
-        self.register_buffer("kept", torch.zeros(8, 16384, 256))
-
-    def forward(self, x: torch.Tensor, position: torch.Tensor) -> object:
-        x = self.into(x)
-        for layer in range(8):
-            self.kept[layer].index_copy_(0, position, x)  # a state copied in and out
-        return self.out(x)
-
-
-def cache() -> Program:
-    return Cache(), (torch.randn(1, 256), torch.tensor([5]))
-
-
 def float64_island() -> Program:
     into, out = nn.Linear(512, 512), nn.Linear(512, 512)
     weight = torch.randn(512, 512).double()
@@ -193,7 +174,6 @@ class Planted(NamedTuple):
 
 
 CAUSES = {
-    "a state copied in and out": Planted(cache, ("of it are copied", "index_put_", "select_scatter_")),
     "a float64 island": Planted(float64_island, ("float64",), profiles=True),
     "a transposed layout": Planted(transposed, ("Transpose",), profiles=True),
     "a break in a loop": Planted(broken, ("graph_break",)),

@@ -182,18 +182,6 @@ def test_what_is_no_time() -> None:
                 study(x, budget_s=value)
 
 
-def test_a_target_with_an_argument_of_that_name() -> None:
-    def target(x: torch.Tensor, budget_s: float) -> torch.Tensor:
-        return x * budget_s
-
-    x = torch.ones(3)
-    with torch.no_grad():
-        lens = ortlens.explain(target, calls=1)(x, budget_s=0.5)
-        assert lens.verify(x, 0.5).ok.all()
-        with pytest.raises(UsageError, match="takes an argument 'budget_s' too"):
-            lens.verify(x, budget_s=0.5)
-
-
 @pytest.mark.timed
 def test_the_expected_time_is_about_what_it_takes() -> None:
     layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)

@@ -55,7 +55,7 @@ def test_the_rewrite_of_onnx_runtime_that_changes_the_numbers_is_named_and_the_a
 
 
 LISTED = """
-import sys, torch, onnxruntime, onnx
+import sys, onnxruntime, onnx
 from onnx import helper as h, TensorProto as T
 x, y = (h.make_tensor_value_info(name, T.FLOAT, [2]) for name in "xy")
 one = h.make_tensor("one", T.FLOAT, [1], [1.0])
