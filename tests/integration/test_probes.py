@@ -185,12 +185,8 @@ def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.Monkey
     assert not found["unfrozen_weights"].measured
 
 
-def test_what_the_target_raises_reaches_the_caller() -> None:
-    lens = explained(torch.sin, torch.ones(2))
-    with pytest.raises(TypeError):
-        lens.probe("no tensor")
-
-
-def test_nothing_to_probe_is_said() -> None:
+def test_nothing_to_probe_is_said_and_what_the_target_raises_reaches_the_caller() -> None:
     with pytest.raises(ortlens.UsageError, match="nothing was compiled"):
         ortlens.Lens().probe(torch.ones(1))
+    with pytest.raises(TypeError):
+        explained(torch.sin, torch.ones(2)).probe("no tensor")

@@ -159,24 +159,14 @@ def test_partitions_without_a_profile_are_a_finding(monkeypatch: pytest.MonkeyPa
         assert set(lens.profile(x, repeat=3).calls) == {3}, "a number that was asked for has no limit"
 
 
-def test_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> None:
-    x = torch.randn(2, 4)
-    lens = ortlens.explain(torch.nn.Linear(4, 4).eval(), calls=1)
-    with torch.no_grad():
-        made = lens(x)
-        path = made.export_onnx(tmp_path / "model.onnx")
-    of_file = ortlens.explain(str(path), calls=1)()
-    assert set(of_file.profile(budget_s=OVER).calls) == {1}
-    assert of_file.captured().figures.profile_budget_s == 1e-09
-    with pytest.raises(UsageError, match="budget_s must be"):
-        of_file.profile(budget_s=0)
-
-
-def test_what_is_no_time() -> None:
+def test_what_is_no_time_and_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> None:
     x = torch.ones(3)
     lens = explained(torch.sin, x)
+    of_file = ortlens.explain(str(lens.export_onnx(tmp_path / "model.onnx")), calls=1)()
+    assert set(of_file.profile(budget_s=OVER).calls) == {1}
+    assert of_file.captured().figures.profile_budget_s == OVER
     wrong: tuple[Any, ...] = (0, -1, True, "60", math.nan)
-    for study in (lens.verify, lens.profile):
+    for study in (lens.verify, lens.profile, lambda _, budget_s: of_file.profile(budget_s=budget_s)):
         for value in wrong:
             with pytest.raises(UsageError, match="budget_s must be a number of seconds above 0"):
                 study(x, budget_s=value)
