@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from ortlens import Lens, OrtBackend, UsageError
 from ortlens.analysis.timing import call_times
 from ortlens.backend.api import ortlens_backend
 from ortlens.lens.dynamo import listener
+from ortlens.lens.process import ProcessBackends
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,3 +261,39 @@ def test_a_slow_target_is_called_few_times() -> None:
     figures = lens.captured().figures
     assert len(made) == (figures.explain_calls or 0) + (figures.explain_uncompiled_calls or 0)
     assert len(made) <= 40  # two seconds of calls, where a second is promised
+
+
+ROWS = torch.linspace(-1, 1, 8).reshape(2, 4)
+BACKENDS = {
+    "name": lambda: "ortlens",
+    "OrtBackend": lambda: OrtBackend({"min_partition_nodes": 2}),
+    "Lens": lambda: Lens(options={"min_partition_nodes": 2}, name="mine"),
+    "Lens over another": lambda: Lens("eager"),
+    "process": lambda: ProcessBackends().watched("ortlens"),
+}
+
+
+def pickled(held: Any) -> Any:
+    return pickle.loads(pickle.dumps(held))  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, pickled], ids=["deepcopy", "copy", "pickle"])
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+def test_a_compiled_module_is_copied_and_pickled(make: Callable[[], Any], again: Callable[[Any], Any]) -> None:
+    model = nn.Linear(4, 3)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=make())
+        uncalled = again(compiled)
+        torch.testing.assert_close(compiled(ROWS), model(ROWS))
+        for each in (uncalled, again(compiled), compiled):
+            torch.testing.assert_close(each(ROWS), model(ROWS))
+
+
+def test_a_pickled_lens_is_a_new_one_over_the_same_backend() -> None:
+    lens = Lens(options={"min_partition_nodes": 2}, name="mine")
+    with torch.no_grad():
+        compiled = pickled(torch.compile(nn.Linear(4, 3), backend=lens))
+        compiled(ROWS)
+    made = pickled(lens)
+    assert (made.name, made.captured().environment.get("option_min_partition_nodes", "2")) == ("mine", "2")
+    assert lens.graphs.empty

@@ -94,16 +94,6 @@ def test_a_model_made_again_for_a_changed_weight_is_not_dumped_again(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.onnx", "0.txt"]
 
 
-def test_a_dump_that_cannot_be_written_does_not_stop_the_model(tmp_path: Path) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("not a folder")
-    lens = Lens(options={"dump_path": f"{blocker}/m_"})
-    compiled = torch.compile(two_pieces, backend=lens)
-    with torch.no_grad(), pytest.warns(RuntimeWarning, match="ortlens"):
-        torch.testing.assert_close(compiled(X), two_pieces(X))
-    assert lens.fallbacks.target.tolist() == ["prims.bessel_j0.default"], "a file that cannot be written is no fault of ONNX Runtime"
-
-
 def test_a_model_that_a_transform_returned_is_the_one_that_runs_and_is_recorded() -> None:
     def changed(model: onnx.ModelProto) -> onnx.ModelProto:
         made = onnx.ModelProto()

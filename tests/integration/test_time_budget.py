@@ -1,4 +1,4 @@
-"""`verify` and `profile` say what they will take, keep to their time, and tick nothing that they left out."""
+"""`verify` and `profile` keep to their time, tick nothing that they left out, and say where PyTorch compiled nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from ortlens.analysis.numbers import LEFT_OUT, numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.verdict import verdict_of
 from ortlens.errors import UsageError
+from ortlens.job.request import Request
+from ortlens.job.work import explained as request_explained
+from ortlens.job.work import new_lens
 from ortlens.lens.time_budget import TimeBudget
 from tests.integration.planting import rewriting
 
@@ -185,3 +188,41 @@ def test_the_expected_time_is_about_what_it_takes() -> None:
     for study in ("profile", "verify"):
         expected, took = (getattr(figures, f"{study}_{name}_s") for name in ("expected", "took"))
         assert took / 3 <= expected <= took * 3, study  # a factor of 2 on a quiet machine
+
+
+class Tagger(torch.nn.Module):
+    """Dynamo leaves a module that calls an LSTM uncompiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.layer(x)[0]
+        return h
+
+
+def test_profile_and_verify_say_that_pytorch_ran_the_function() -> None:
+    x = torch.ones(1, 2, 4)
+    lens = ortlens.explain(Tagger(), calls=1)(x)
+    for asked in (lens.profile, lens.verify):
+        with pytest.raises(ortlens.UsageError, match="PyTorch could not trace the function and ran it as it is"):
+            asked(x)
+
+
+@pytest.mark.parametrize("target", [Tagger(), torch.special.bessel_j0], ids=["nothing is compiled", "nothing runs in ONNX Runtime"])
+def test_a_request_to_look_closer_goes_on(target: torch.nn.Module) -> None:
+    request = Request(profile=True, verify=True, calls=1)
+    lens = new_lens(request, "target")
+    request_explained(request, lens, target, (torch.ones(1, 2, 4),), {})
+    assert "Look first at" in lens.summary()
+    assert lens.kernels.empty
+
+
+def test_what_only_verify_called_has_no_time_per_call() -> None:
+    model, x = torch.nn.Conv2d(1, 2, 3), torch.rand(1, 1, 8, 8)
+    lens = ortlens.explain(model)(x)
+    lens.verify(x)
+    (row,) = lens.fallbacks[lens.fallbacks.target == "aten.convolution_backward.default"].to_dict("records")
+    assert (row["calls"], row["total_ns"]) == (0, 0)
+    assert "convolution_backward" not in lens.summary().partition("Look first at")[2]

@@ -170,21 +170,6 @@ def test_two_forwards_then_their_backwards_in_the_other_order() -> None:
     _assert_same_state(ours, theirs)
 
 
-def test_kept_activations_are_not_overwritten_by_later_calls() -> None:
-    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return (x.exp() * y.sigmoid()).tanh()
-
-    compiled = torch.compile(function, backend=Lens())
-    gradients = []
-    for forward in (compiled, function):
-        leaves = [(r(5).mul(n).requires_grad_(), r(5).add(n)) for n in range(3)]
-        results = [forward(x, y) for x, y in leaves]
-        for result in reversed(results):
-            result.sum().backward()
-        gradients.append([x.grad for x, _ in leaves])
-    torch.testing.assert_close(*gradients)
-
-
 def test_what_has_no_gradient_has_none_when_pytorch_runs_its_decomposition() -> None:
     x = torch.rand(4, requires_grad=True)
     expected = torch.special.bessel_j0(x)
