@@ -13,8 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import nn
 
 import ortlens
-from ortlens.backend.runtime.session import SessionConfig
-from tests.integration.against_eager import same_as_eager
+from tests.integration.against_eager import same_as_eager, sessions_tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,14 +95,7 @@ def test_same_as_eager_and_only_the_stated_operators_stay_in_pytorch(name: str) 
 
 @pytest.mark.parametrize("train", [False, True])
 def test_no_session_is_tried_for_bfloat16(monkeypatch: pytest.MonkeyPatch, *, train: bool) -> None:
-    tried: list[SessionConfig] = []
-    original = SessionConfig.session
-
-    def counted(config: SessionConfig, *given: Any) -> Any:
-        tried.append(config)
-        return original(config, *given)
-
-    monkeypatch.setattr(SessionConfig, "session", counted)
+    tried = sessions_tried(monkeypatch)
     model, lens = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)), ortlens.Lens()
     compiled = torch.compile(model, backend=lens)
     with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(train):

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from ortlens import Lens
-from ortlens.backend.runtime.session import SessionConfig
+from tests.integration.against_eager import sessions_tried
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ortlens.backend.runtime.session import SessionConfig
 
 with contextlib.suppress(ImportError):
     import torch.ao.quantization.fx._decomposed  # registers the operators of PT2E
@@ -110,17 +112,12 @@ LAYERS = {
 
 
 @pytest.fixture
-def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operators of every model that becomes a session."""
-    seen: list[str] = []
-    create = SessionConfig.session
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[SessionConfig]:
+    return sessions_tried(monkeypatch)
 
-    def noted(self: SessionConfig, serialized: bytes, *, without: Sequence[str] = ()) -> Any:
-        seen.extend(node.op_type for node in self.model.graph.node)
-        return create(self, serialized, without=without)
 
-    monkeypatch.setattr(SessionConfig, "session", noted)
-    return seen
+def operators_of(tried: Sequence[SessionConfig]) -> list[str]:
+    return [node.op_type for config in tried for node in config.model.graph.node]
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -128,24 +125,24 @@ def close(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
-def test_a_product_keeps_its_integers_and_its_numbers(layer: Quantised, operators: list[str]) -> None:
+def test_a_product_keeps_its_integers_and_its_numbers(layer: Quantised, tried: list[SessionConfig]) -> None:
     compiled = torch.compile(layer, backend=Lens(options={"on_error": "raise"}), dynamic=True)
     with torch.no_grad():
         for rows in (5, 1, 0):
             x = torch.randn(rows, layer.q.shape[1])
             close(compiled(x), layer(x))
-    assert "MatMulNBits" in operators
-    assert not {"MatMul", "Gemm"}.intersection(operators)
+    assert "MatMulNBits" in operators_of(tried)
+    assert not {"MatMul", "Gemm"}.intersection(operators_of(tried))
 
 
-def test_changed_weights_are_packed_again(operators: list[str]) -> None:
+def test_changed_weights_are_packed_again(tried: list[SessionConfig]) -> None:
     layer = Affine(FOUR.clone(), floats(64, 16), torch.zeros(64, 16, dtype=torch.int8))
     compiled, x = torch.compile(layer, backend=Lens(options={"on_error": "raise"})), torch.randn(3, 512)
     with torch.no_grad():
         compiled(x)
         layer.q.copy_(EIGHT)
         close(compiled(x), layer(x))
-    assert operators.count("MatMulNBits") == 2
+    assert operators_of(tried).count("MatMulNBits") == 2
 
 
 class Product(torch.nn.Module):
@@ -172,12 +169,12 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("layer", "options"), OTHERS.values(), ids=OTHERS)
-def test_other_products_stay_as_they_are(layer: Product, options: dict[str, Any], operators: list[str]) -> None:
+def test_other_products_stay_as_they_are(layer: Product, options: dict[str, Any], tried: list[SessionConfig]) -> None:
     x = torch.randn(4, layer.q.shape[0 if layer.turned else 1])
     with torch.no_grad():
         close(torch.compile(layer, backend=Lens(options={"on_error": "raise", **options}))(x), layer(x))
-    assert {"MatMul", "Gemm"}.intersection(operators)
-    assert "MatMulNBits" not in operators
+    assert {"MatMul", "Gemm"}.intersection(operators_of(tried))
+    assert "MatMulNBits" not in operators_of(tried)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +237,7 @@ def test_integers_that_became_floats_are_a_finding(width: int, rules: set[str]) 
     assert {"unpacked_weights"}.intersection(lens.findings.rule) == rules
 
 
-def test_quantised_activations_are_multiplied_as_integers(operators: list[str]) -> None:
+def test_quantised_activations_are_multiplied_as_integers(tried: list[SessionConfig]) -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -254,8 +251,8 @@ def test_quantised_activations_are_multiplied_as_integers(operators: list[str]) 
     net, x = Net(), torch.randn(4, 512)
     with torch.no_grad():
         close(torch.compile(net, backend=Lens(options={"on_error": "raise"}))(x), net(x))
-    assert "QuantizeLinear" in operators
-    assert "MatMulNBits" not in operators
+    assert "QuantizeLinear" in operators_of(tried)
+    assert "MatMulNBits" not in operators_of(tried)
 
 
 def test_weights_that_only_pytorch_can_read_stay_packed_in_pytorch() -> None:

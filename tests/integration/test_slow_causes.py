@@ -25,16 +25,6 @@ def layers(count: int, width: int) -> nn.ModuleList:
     return nn.ModuleList(nn.Linear(width, width) for _ in range(count))
 
 
-def float64_island() -> Program:
-    into, out = nn.Linear(512, 512), nn.Linear(512, 512)
-    weight = torch.randn(512, 512).double()
-
-    def model(x: torch.Tensor) -> object:
-        return out((into(x).double() @ weight).float())  # a float64 island
-
-    return model, (torch.randn(128, 512),)
-
-
 def transposed() -> Program:
     pool = nn.AvgPool1d(3, stride=1, padding=1)  # cheap, so that the copies stand out on any machine
     norms = nn.ModuleList(nn.LayerNorm(128) for _ in range(4))
@@ -74,13 +64,7 @@ def kept(x: torch.Tensor) -> torch.Tensor:
     return shifted
 
 
-@torch.library.custom_op("slow_causes::cheap", mutates_args=())
-def cheap(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
 kept.register_fake(torch.empty_like)
-cheap.register_fake(torch.empty_like)
 
 
 def fallbacks() -> Program:
@@ -92,15 +76,6 @@ def fallbacks() -> Program:
         return x
 
     return model, (torch.randn(64, 64),)
-
-
-def tiny_partitions() -> Program:
-    def model(x: torch.Tensor) -> object:
-        for _ in range(24):
-            x = cheap(x.sin() + 1)  # tiny partitions
-        return x
-
-    return model, (torch.randn(8, 8),)
 
 
 def reloaded() -> Program:
@@ -144,21 +119,6 @@ def huge_output() -> Program:
     return model, (torch.randn(512, 64),)
 
 
-class Dropped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stack, self.drop = layers(6, 256), nn.Dropout(0.1)
-
-    def forward(self, x: torch.Tensor) -> object:
-        for layer in self.stack:
-            x = self.drop(layer(x).relu())  # dropout left on
-        return x
-
-
-def dropout() -> Program:
-    return Dropped(), (torch.randn(256, 256),)
-
-
 class Planted(NamedTuple):
     """A program with one main cause, whose line ends in the name of the cause.
 
@@ -174,15 +134,12 @@ class Planted(NamedTuple):
 
 
 CAUSES = {
-    "a float64 island": Planted(float64_island, ("float64",), profiles=True),
     "a transposed layout": Planted(transposed, ("Transpose",), profiles=True),
     "a break in a loop": Planted(broken, ("graph_break",)),
     "a fallback per layer": Planted(fallbacks, ("slow_causes.kept",)),
     "reloaded weights": Planted(reloaded, ("weights of p", "disable")),
     "recompiles": Planted(recompiled, ("recompile limit", "seen")),
-    "tiny partitions": Planted(tiny_partitions, ("partitions", "slow_causes.cheap")),
     "a huge output": Planted(huge_output, ("returns 64.1 MiB", "writes 64.0 MiB")),
-    "dropout left on": Planted(dropout, ("native_dropout",)),
 }
 
 

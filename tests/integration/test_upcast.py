@@ -15,7 +15,7 @@ from torch import nn
 
 import ortlens
 from ortlens.backend.conversion import upcasting
-from ortlens.backend.runtime.session import SessionConfig
+from tests.integration.against_eager import sessions_tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,18 +46,6 @@ def ran(function: Any, *args: torch.Tensor, autocast: bool = False, **options: A
 
 def off(value: torch.Tensor, exact: torch.Tensor) -> float:
     return float((value.double() - exact).square().mean())
-
-
-def sessions_tried(monkeypatch: pytest.MonkeyPatch) -> list[SessionConfig]:
-    tried: list[SessionConfig] = []
-    original = SessionConfig.session
-
-    def counted(config: SessionConfig, *given: Any, **by_name: Any) -> Any:
-        tried.append(config)
-        return original(config, *given, **by_name)
-
-    monkeypatch.setattr(SessionConfig, "session", counted)
-    return tried
 
 
 @pytest.mark.parametrize("way", ["autocast", "bfloat16", "float16"])

@@ -44,10 +44,6 @@ _aten = torch.ops.aten
 # ---------------------------------------------------------------------------------------------------------- how to plant
 
 
-def views_left_inside(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry, "without_returned_views", lambda *_: None)
-
-
 def around(owner: type, name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[pytest.MonkeyPatch], None]:
     """Changes the results of the function that a method returns."""
 
@@ -81,10 +77,6 @@ def binding(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[pytest.
 
 def without_sign(value: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(value) if value.is_neg() else value
-
-
-def from_the_start(value: torch.Tensor) -> torch.Tensor:
-    return value.as_strided(value.shape, value.stride(), 0)
 
 
 def changes_unnoticed(patch: pytest.MonkeyPatch) -> None:
@@ -155,11 +147,6 @@ def looped(x: torch.Tensor) -> torch.Tensor:
         torch._dynamo.graph_break()
         x = step(x)
     return x
-
-
-def by_a_size_that_stays(x: torch.Tensor, dim: list[int], keepdim: bool = False, **_: object) -> torch.Tensor:  # noqa: FBT001, FBT002 - the schema's
-    size: int = torch.sym_min(x.shape[dim[0]], 4)
-    return x.sum(dim, keepdim) / size
 
 
 def plain_product(x: Value, y: Value) -> Value:
@@ -243,23 +230,6 @@ PLACES: dict[str, Planted] = {
         wrong={"result": "", "random state": "other random numbers were drawn"},
         says=LOWERING,
     ),
-    "lowering: later sizes": Planted(
-        function=lambda x: x.mean(0),
-        first=lambda: (torch.rand(3, 3),),
-        args=lambda: (torch.rand(7, 3),),
-        plant=decomposing({_aten.mean.dim: by_a_size_that_stays}),
-        says=LOWERING,
-        dynamic=True,
-    ),
-    "boundary: views of inputs": Planted(
-        function=lambda x: x.chunk(2, -1),
-        first=lambda: (torch.rand(3, 8),),
-        args=lambda: (torch.rand(3, 12),),
-        plant=views_left_inside,
-        dynamic=True,
-        wrong={"result[1]": ""},
-        says=BOUNDARY,
-    ),
     "boundary: dtype": Planted(
         function=wave,
         args=lambda: (torch.rand(3),),
@@ -287,13 +257,6 @@ PLACES: dict[str, Planted] = {
         plant=returning(lambda outputs: [outputs[0], outputs[1] * 0, *outputs[2:]]),
         wrong={"_NORM.running_mean after the call": ""},
         says=BOUNDARY,
-    ),
-    "memory: offset of an input": Planted(
-        function=lambda x: torch.relu(x) + 1,
-        args=lambda: (torch.randn(8)[4:],),
-        plant=binding(from_the_start),
-        inside=VALUE,
-        because=MEMORY,
     ),
     "memory: negative bit": Planted(
         function=lambda x: torch.relu(x.conj().imag),
