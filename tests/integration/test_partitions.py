@@ -14,18 +14,13 @@ from torch import nn
 
 from ortlens import Lens
 from tests.integration.against_eager import same_as_eager
+from tests.integration.marked_lines import line_of
 
 HERE = Path(__file__)
 
 
 def unsupported(x: torch.Tensor) -> Any:
     return torch.special.bessel_j0(x)  # the line that fallbacks must point to
-
-
-def line_of(text: str) -> int:
-    lines = HERE.read_text(encoding="utf-8").splitlines()
-    (number,) = (number for number, line in enumerate(lines, start=1) if line.strip().startswith(text))
-    return number
 
 
 def x(*shape: int) -> torch.Tensor:
@@ -54,7 +49,7 @@ def test_partitions_share_what_lies_between_operators_of_pytorch(name: str) -> N
 def test_every_node_knows_its_module_and_line() -> None:
     class Inner(nn.Module):
         def forward(self, a: torch.Tensor) -> Any:
-            return unsupported(a.tan())
+            return unsupported(a.tan())  # the inner line
 
     class Outer(nn.Module):
         def __init__(self) -> None:
@@ -65,21 +60,21 @@ def test_every_node_knows_its_module_and_line() -> None:
         def forward(self, a: torch.Tensor) -> Any:
             for block in self.blocks:
                 a = block(a)
-            return self.head(a)
+            return self.head(a)  # the line of the head
 
     capture = same_as_eager(Outer().eval(), (x(3, 4),))
     by_target = {target: [n for n in capture.nodes if n.target == target] for target in {n.target for n in capture.nodes}}
     assert [n.module for n in by_target["prims.bessel_j0.default"]] == ["blocks.0", "blocks.1"]
     assert {n.module_type for n in by_target["aten.tan.default"]} == {"Inner"}
     assert [(n.module, n.module_type) for n in by_target["aten.addmm.default"]] == [("head", "Linear")]
-    assert {n.line for n in by_target["aten.tan.default"]} == {line_of("return unsupported(a.tan())")}
+    assert {n.line for n in by_target["aten.tan.default"]} == {line_of("the inner line", __file__)}
     first_line = inspect.getsourcelines(Outer.forward)[1]
-    assert first_line < line_of("return self.head(a)") == by_target["aten.addmm.default"][0].line
+    assert first_line < line_of("the line of the head", __file__) == by_target["aten.addmm.default"][0].line
     assert all(n.file == str(HERE) for n in capture.nodes)
     fallback = capture.fallbacks[0]
     assert (fallback.target, fallback.reason_code) == ("prims.bessel_j0.default", "no_converter")
     assert "prims.bessel_j0.default" in fallback.reason
-    assert (fallback.file, fallback.line) == (str(HERE), line_of("return torch.special.bessel_j0(x)"))
+    assert (fallback.file, fallback.line) == (str(HERE), line_of("the line that fallbacks must point to", __file__))
     assert fallback.source == HERE.read_text(encoding="utf-8").splitlines()[fallback.line - 1].strip()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -17,9 +16,11 @@ from onnxscript import opset18 as op
 import ortlens
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import profiles, repeats
+from tests.integration.marked_lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import pandas as pd
 
@@ -46,16 +47,9 @@ def profiled(lens: ortlens.Lens, *args: Any, repeat: int = 3, **kwargs: Any) -> 
         return lens.profile(*args, repeat=repeat, **kwargs)
 
 
-def line_of(function: Callable[..., Any], text: str) -> int:
-    """Number of the line of a function that holds a text."""
-    first = function.__code__.co_firstlineno
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, 1) if number >= first and text in line)
-
-
 def uneven(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    heavy = x @ x @ x @ x @ x  # four products of 384
-    light = torch.tanh(y) * 2 + 1
+    heavy = x @ x @ x @ x @ x  # the heavy line
+    light = torch.tanh(y) * 2 + 1  # the light line
     return heavy, light
 
 
@@ -63,9 +57,9 @@ def test_a_costly_line_is_on_top() -> None:
     x, y = torch.randn(384, 384) / 20, torch.randn(16, 16)
     kernels = profiled(explained(uneven, x, y), x, y, repeat=5)
     shares = kernels.groupby("line").share.sum().sort_values(ascending=False)
-    assert shares.index[0] == line_of(uneven, "heavy =")
+    assert shares.index[0] == line_of("the heavy line", __file__)
     assert shares.iloc[0] > 0.95
-    assert set(shares.index) == {line_of(uneven, "heavy ="), line_of(uneven, "light =")}
+    assert set(shares.index) == {line_of("the heavy line", __file__), line_of("the light line", __file__)}
 
 
 def test_profiling_leaves_the_answer_and_the_log_of_calls_alone() -> None:
@@ -166,7 +160,7 @@ def test_a_training_step_is_profiled_forward_and_backward() -> None:
     phases = lens.links().set_index("kernel").phase
     backward = kernels[[phases.loc[[name]].eq("backward").any() for name in kernels.kernel]]
     assert not backward.empty
-    forward_line = line_of(test_a_training_step_is_profiled_forward_and_backward, "# the forward line")
+    forward_line = line_of("the forward line", __file__)
     assert forward_line in set(backward.line)
     assert set(backward.line.dropna()) <= {forward_line, forward_line + 1}
     assert backward.share.sum() == pytest.approx(1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
@@ -13,12 +12,12 @@ from torch import nn
 import ortlens
 from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from tests.integration.marked_lines import line_of
 
 # Each compiles, measures and perhaps profiles a program, which takes a second or more.
 pytestmark = [pytest.mark.slow, pytest.mark.serial, pytest.mark.timed]
 
 Program: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-HERE = Path(__file__)
 
 
 def layers(count: int, width: int) -> nn.ModuleList:
@@ -143,11 +142,6 @@ CAUSES = {
 }
 
 
-def line_of(cause: str) -> int:
-    (line,) = (at for at, text in enumerate(HERE.read_text(encoding="utf-8").splitlines(), 1) if text.endswith(f"# {cause}"))
-    return line
-
-
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_planted_cause_is_named_with_its_line(cause: str) -> None:
     planted = CAUSES[cause]
@@ -159,4 +153,4 @@ def test_a_planted_cause_is_named_with_its_line(cause: str) -> None:
             lens.profile(*args)
     looks = looks_of(overview_of(lens.captured()))
     lines = [look.line for look in looks if any(name in look.what for name in planted.names)]
-    assert line_of(cause) in lines, [(look.what, look.line) for look in looks]
+    assert line_of(cause, __file__) in lines, [(look.what, look.line) for look in looks]

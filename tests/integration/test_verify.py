@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from onnxscript import opset18
 
 import ortlens
+from tests.integration.marked_lines import line_of
 from tests.integration.small_models import SMALL_MODELS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Value: TypeAlias = Any  # of ONNX Script
 op: Any = opset18
@@ -79,11 +76,6 @@ class Overflowing(torch.nn.Module):
         return result
 
 
-def line_with(function: Callable[..., object], text: str) -> int:
-    lines, start = inspect.getsourcelines(function)
-    return start + next(place for place, line in enumerate(lines) if text in line)
-
-
 @torch.no_grad()
 def test_an_overflow_of_float16_is_traced_to_its_line_and_numbers_within_its_range_are_not() -> None:
     torch.manual_seed(0)
@@ -95,7 +87,7 @@ def test_an_overflow_of_float16_is_traced_to_its_line_and_numbers_within_its_ran
     assert set(lens.findings.rule) <= {"float16_nodes"}
     numerics = lens.verify(x * 1000)
     (origin,) = numerics[numerics.nonfinite == "origin"].to_dict("records")
-    line = line_with(Overflowing.forward, "planted overflow")
+    line = line_of("the planted overflow", __file__)
     assert (origin["node"], origin["file"], origin["line"]) == ("mul", __file__, line)
     assert "the float64 run stays finite" in origin["note"]
     (finding,) = lens.findings[lens.findings.rule == "nonfinite_origin"].to_dict("records")
@@ -118,7 +110,7 @@ def test_nan_is_traced_to_its_line_and_what_is_nan_on_both_sides_is_not_called_r
     assert list(numerics[numerics.nonfinite == "origin"].node.unique()) == ["log"]
     assert "1 of 4 elements are NaN on both sides and were not compared" in numerics[numerics.node == "log"].note.iloc[0]
     (finding,) = lens.findings[lens.findings.rule == "nonfinite_origin"].to_dict("records")
-    assert finding["line"] == line_with(of_a_logarithm, "planted NaN")
+    assert finding["line"] == line_of("the planted NaN", __file__)
     whole = torch.zeros(2, 2)
     again = lens.verify(whole, y)
     assert again[again.node == "log"].ok.isna().all()
