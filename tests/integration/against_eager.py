@@ -10,9 +10,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ortlens import Lens
+from ortlens.backend.runtime.session import SessionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import pytest
 
     from ortlens.trace.records import Capture
 
@@ -68,3 +71,16 @@ def same_as_eager(
             assert_same(compiled(*ours), expected, atol=atol)
             assert_same(ours, theirs, atol=atol)
     return lens.captured()
+
+
+def sessions_tried(patch: pytest.MonkeyPatch) -> list[SessionConfig]:
+    """Note what every session is made of, those that ONNX Runtime refuses included."""
+    tried: list[SessionConfig] = []
+    original = SessionConfig.session
+
+    def noted(config: SessionConfig, *given: Any, **by_name: Any) -> Any:
+        tried.append(config)
+        return original(config, *given, **by_name)
+
+    patch.setattr(SessionConfig, "session", noted)
+    return tried

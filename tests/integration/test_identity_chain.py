@@ -13,6 +13,7 @@ import torch
 import ortlens
 from ortlens.analysis.memory import memory
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, iter_nodes, provenance_of
+from tests.integration.marked_lines import line_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,10 +27,10 @@ class Block(torch.nn.Module):
         self.down = torch.nn.Linear(32, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.norm(x)  # line: norm
-        y = self.up(y)  # line: up
-        y = torch.nn.functional.gelu(y)  # line: gelu
-        made: torch.Tensor = x + self.down(y)  # line: down
+        y = self.norm(x)  # the line of norm
+        y = self.up(y)  # the line of up
+        y = torch.nn.functional.gelu(y)  # the line of gelu
+        made: torch.Tensor = x + self.down(y)  # the line of down
         return made
 
 
@@ -44,11 +45,6 @@ class Model(torch.nn.Module):
         return x
 
 
-def line_of(name: str) -> int:
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {name}"))
-
-
 @pytest.fixture(scope="module")
 def lens() -> ortlens.Lens:
     model, x = Model().eval(), torch.randn(4, 16)
@@ -59,13 +55,13 @@ def lens() -> ortlens.Lens:
 
 
 def test_from_a_line_to_its_kernels_and_back(lens: ortlens.Lens) -> None:
-    gelu = lens.links(line=f"{Path(__file__).name}:{line_of('gelu')}")
+    gelu = lens.links(line=f"{Path(__file__).name}:{line_of('the line of gelu', __file__)}")
     assert set(gelu.module) == {"blocks.0", "blocks.1"}
     assert set(gelu.op_type) == {"Gelu"}
     assert set(gelu.kernel_confidence) == {"fused"}, "Gelu is made of several ONNX nodes"
     for kernel in set(gelu.kernel):
-        assert set(lens.links(kernel=kernel).line) == {line_of("gelu")}
-    assert set(lens.links(line=f"{Path(__file__).name}:{line_of('norm')}").op_type) == {"LayerNormalization"}
+        assert set(lens.links(kernel=kernel).line) == {line_of("the line of gelu", __file__)}
+    assert set(lens.links(line=f"{Path(__file__).name}:{line_of('the line of norm', __file__)}").op_type) == {"LayerNormalization"}
     assert set(lens.links(module="blocks.1").module) == {f"blocks.1{rest}" for rest in ("", ".norm", ".up", ".down")}
 
 
@@ -147,24 +143,24 @@ def test_backward_nodes_lead_to_forward_lines() -> None:
     assert not backward.empty
     known = backward[backward.line.notna()]
     assert len(known) >= 0.9 * len(backward), backward[backward.line.isna()][["node", "target"]]
-    assert {line_of(name) for name in ("norm", "up", "gelu", "down")} <= set(known.line)
-    gelu = known[known.line == line_of("gelu")]
+    assert {line_of(f"the line of {name}", __file__) for name in ("norm", "up", "gelu", "down")} <= set(known.line)
+    gelu = known[known.line == line_of("the line of gelu", __file__)]
     assert {"blocks.0", "blocks.1"} <= set(gelu.module), "backward nodes have the module of their forward node"
 
 
 def test_rewrites_name_all_that_they_took() -> None:
     class Merged(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = x.reshape(2, 8)  # line: first
-            return y.reshape(4, 4) + 1  # line: second
+            y = x.reshape(2, 8)  # the line of first
+            return y.reshape(4, 4) + 1  # the line of second
 
     lens = ortlens.explain(Merged(), calls=1)(torch.randn(16))
     model = onnx.load_from_string(lens.captured().attachments["models/m0.onnx"])
     (reshape,) = [node for node in model.graph.node if node.op_type == "Reshape"]
     names = dict(zip(lens.nodes.node, lens.nodes.line, strict=True))
     label = provenance_of(reshape)
-    assert {names[name] for name in label.nodes} == {line_of("first"), line_of("second")}
-    assert names[label.node] == line_of("second"), "the one that makes its output"
+    assert {names[name] for name in label.nodes} == {line_of("the line of first", __file__), line_of("the line of second", __file__)}
+    assert names[label.node] == line_of("the line of second", __file__), "the one that makes its output"
     assert [entry.value for entry in reshape.metadata_props if entry.key == FX_NODE_KEY] == [label.node]
     links = lens.links(onnx_node=reshape.name)
     assert set(links.onnx_confidence) == {"fused"}

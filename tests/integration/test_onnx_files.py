@@ -38,11 +38,6 @@ def net() -> nn.Module:
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(params=["dynamo", "torchscript"])
-def exported(request: pytest.FixtureRequest) -> Path:
-    return DATA / f"pytorch_{request.param}.onnx"
-
-
 def same_as_onnx_runtime(lens: ortlens.OnnxLens, model: str | bytes, feed: Mapping[str, Any]) -> None:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     assert lens.result is not None
@@ -62,12 +57,14 @@ def assert_same(found: object, expected: object) -> None:
         assert found == expected
 
 
-def test_models_of_both_exporters_of_pytorch_name_its_modules(exported: Path, net: nn.Module) -> None:
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_models_of_both_exporters_of_pytorch_name_its_modules(exporter: str, net: nn.Module) -> None:
+    exported = DATA / f"pytorch_{exporter}.onnx"
     lens = ortlens.explain(exported, calls=2)(X)
     modules = dict(zip(lens.nodes.target, lens.nodes.module, strict=True))
     assert modules["Conv"] == "body.0"
     assert modules["Gemm"] == "head"
-    if exported.stem == "pytorch_dynamo":
+    if exporter == "dynamo":
         conv = lens.nodes[lens.nodes.target == "Conv"].iloc[0]
         assert conv.file == "make_pytorch.py"
         assert "self.body(x)" in conv.source
@@ -80,8 +77,8 @@ def test_models_of_both_exporters_of_pytorch_name_its_modules(exported: Path, ne
     assert "verified" in lens.summary()
 
 
-def test_a_wrong_weight_is_found_against_pytorch(exported: Path, net: nn.Module) -> None:
-    model = onnx.load(exported)
+def test_a_wrong_weight_is_found_against_pytorch_and_a_reference_that_does_not_fit_is_refused(net: nn.Module) -> None:
+    model = onnx.load(DATA / "pytorch_dynamo.onnx")
     bias = next(tensor for tensor in model.graph.initializer if tuple(tensor.dims) == (5,))
     values = numpy_helper.to_array(bias).copy()
     values[3] += 0.01
@@ -96,6 +93,10 @@ def test_a_wrong_weight_is_found_against_pytorch(exported: Path, net: nn.Module)
     assert "WRONG RESULTS" in lens.summary()
     lens.verify(net, atol=0.1)  # within what the user allows, and the finding goes
     assert "call_differs" not in lens.findings.rule.tolist()
+    with pytest.raises(UsageError, match="returns 2 tensors"):
+        lens.verify(lambda x: (net(x), x))
+    with pytest.raises(UsageError, match="calling Linear with the model's inputs failed"):
+        lens.verify(nn.Linear(3, 3))
 
 
 def in_training() -> nn.Module:
@@ -127,28 +128,25 @@ def cast_to(element: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-ELEMENTS = {
-    **{name: getattr(torch, name.lower()) for name in ("BOOL", "BFLOAT16", "FLOAT16", "INT8", "INT16", "INT32", "INT64")},
-    **{name: getattr(torch, name.lower()) for name in ("UINT8", "UINT16", "UINT32", "UINT64", "DOUBLE")},
-    **{name: getattr(torch, name.lower().replace("8e", "8_e")) for name in ("FLOAT8E4M3FN", "FLOAT8E5M2")},
-    **{name: getattr(torch, name.lower().replace("8e", "8_e")) for name in ("FLOAT8E4M3FNUZ", "FLOAT8E5M2FNUZ")},
-}
+ELEMENTS = (
+    *("BOOL", "BFLOAT16", "FLOAT16", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "DOUBLE"),
+    *("FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E4M3FNUZ", "FLOAT8E5M2FNUZ"),
+)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
-def test_every_element_type_of_pytorch_is_compared(element: str) -> None:
-    lens = ortlens.explain(cast_to(element), calls=1)(np.arange(8, dtype=np.float32).reshape(2, 4))
-    assert lens.verify(lambda x: x.to(ELEMENTS[element])).ok.tolist() == [True]
-    assert lens.verify(lambda x: (x + 1).to(ELEMENTS[element])).ok.tolist() == [False]
-    assert not lens.profile(repeat=1).empty
-
-
-@pytest.mark.parametrize("element", ["INT4", "UINT4", "STRING"])
-def test_an_element_type_that_pytorch_lacks_has_no_verdict(element: str) -> None:
-    lens = ortlens.explain(cast_to(element), calls=1)(np.ones((2, 4), np.float32))
-    rows = lens.verify(lambda _: ())
-    assert rows.ok.isna().tolist() == [True]
-    assert element.lower() in rows.note.iloc[0]
+def test_every_element_type_of_pytorch_is_compared_and_others_have_no_verdict() -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    verdicts = {}
+    for element in ELEMENTS:
+        dtype = getattr(torch, element.lower().replace("8e", "8_e"))
+        lens = ortlens.explain(cast_to(element), calls=1)(x)
+        verdicts[element] = [lens.verify(lambda x, by=by, dtype=dtype: (x + by).to(dtype)).ok.tolist() for by in (0, 1)]
+        assert not lens.profile(repeat=1).empty
+    assert verdicts == {element: [[True], [False]] for element in ELEMENTS}
+    for element in ("INT4", "UINT4", "STRING"):
+        rows = ortlens.explain(cast_to(element), calls=1)(np.ones((2, 4), np.float32)).verify(lambda _: ())
+        assert rows.ok.isna().tolist() == [True]
+        assert element.lower() in rows.note.iloc[0]
 
 
 def test_tensors_of_a_sequence_are_compared_one_by_one() -> None:
@@ -158,14 +156,6 @@ def test_tensors_of_a_sequence_are_compared_one_by_one() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     rows = ortlens.explain(model, calls=1)([np.ones(2, np.float32)] * 2).verify(lambda x: [x[0], x[1] + 1])
     assert dict(zip(rows.node, rows.ok, strict=True)) == {"y[0]": True, "y[1]": False}
-
-
-def test_a_reference_that_does_not_fit_is_refused(exported: Path, net: nn.Module) -> None:
-    lens = ortlens.explain(exported, calls=1)(X)
-    with pytest.raises(UsageError, match="returns 2 tensors"):
-        lens.verify(lambda x: (net(x), x))
-    with pytest.raises(UsageError, match="calling Linear with the model's inputs failed"):
-        lens.verify(nn.Linear(3, 3))
 
 
 def test_a_forest_of_scikit_learn_with_maps_among_its_outputs() -> None:
@@ -302,9 +292,9 @@ def test_what_runs_beside_the_preferred_provider_is_placed_with_a_reason() -> No
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx computes its cases when they are collected
 def test_every_model_of_onnx_is_explained_or_refused_as_onnx_runtime_does() -> None:
-    """The lens refuses what ONNX Runtime refuses and nothing else, and gives its results."""
+    """The lens refuses what ONNX Runtime refuses and nothing else, and gives its results; every third model."""
     explained, wrong = 0, []
-    for case in collect_testcases(None):
+    for case in collect_testcases(None)[::3]:
         name, model = case.name, case.model
         assert model is not None
         assert case.data_sets is not None
@@ -326,7 +316,7 @@ def test_every_model_of_onnx_is_explained_or_refused_as_onnx_runtime_does() -> N
             if "rand" not in name and "dropout" not in name and "bernoulli" not in name:
                 wrong.append(f"{name}: {str(error)[:200]}")
     assert not wrong
-    assert explained > 1_300
+    assert explained > 430
 
 
 def _runs(model: onnx.ModelProto, feed: Mapping[str, Any]) -> bool:

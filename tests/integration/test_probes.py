@@ -152,13 +152,6 @@ def test_guards_of_one_graph_are_a_warning_where_they_are_half_of_a_call(several
     assert (made.rule, made.severity, made.gain_ns) == ("heavy_guards", severity, gain_ns)
 
 
-def test_an_exported_program_has_no_guards_to_measure() -> None:
-    x = torch.ones(2, 8)
-    program = torch.export.export(nn.Linear(8, 8), (x,))
-    lens = ortlens.explain(program, calls=3)(x)
-    assert "heavy_guards" not in probed(lens, x)
-
-
 def test_the_start_with_a_filled_cache_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_COLD_NS", 1)
     monkeypatch.setattr(compiling, "_COLD_SHARE", 0.0)
@@ -192,12 +185,8 @@ def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.Monkey
     assert not found["unfrozen_weights"].measured
 
 
-def test_what_the_target_raises_reaches_the_caller() -> None:
-    lens = explained(torch.sin, torch.ones(2))
-    with pytest.raises(TypeError):
-        lens.probe("no tensor")
-
-
-def test_nothing_to_probe_is_said() -> None:
+def test_nothing_to_probe_is_said_and_what_the_target_raises_reaches_the_caller() -> None:
     with pytest.raises(ortlens.UsageError, match="nothing was compiled"):
         ortlens.Lens().probe(torch.ones(1))
+    with pytest.raises(TypeError):
+        explained(torch.sin, torch.ones(2)).probe("no tensor")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -18,9 +17,11 @@ import ortlens
 from ortlens.errors import UsageError
 from ortlens.lens import time_budget
 from ortlens.lens.profiling import profiles
+from tests.integration.marked_lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import pandas as pd
 
@@ -47,16 +48,9 @@ def profiled(lens: ortlens.Lens, *args: Any, repeat: int = 3, **kwargs: Any) -> 
         return lens.profile(*args, repeat=repeat, **kwargs)
 
 
-def line_of(function: Callable[..., Any], text: str) -> int:
-    """Number of the line of a function that holds a text."""
-    first = function.__code__.co_firstlineno
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, 1) if number >= first and text in line)
-
-
 def uneven(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    heavy = x @ x @ x @ x @ x  # four products of 384
-    light = torch.tanh(y) * 2 + 1
+    heavy = x @ x @ x @ x @ x  # the heavy line
+    light = torch.tanh(y) * 2 + 1  # the light line
     return heavy, light
 
 
@@ -64,22 +58,9 @@ def test_a_costly_line_is_on_top() -> None:
     x, y = torch.randn(384, 384) / 20, torch.randn(16, 16)
     kernels = profiled(explained(uneven, x, y), x, y, repeat=5)
     shares = kernels.groupby("line").share.sum().sort_values(ascending=False)
-    assert shares.index[0] == line_of(uneven, "heavy =")
+    assert shares.index[0] == line_of("the heavy line", __file__)
     assert shares.iloc[0] > 0.95
-    assert set(shares.index) == {line_of(uneven, "heavy ="), line_of(uneven, "light =")}
-
-
-def test_times_are_those_of_unprofiled_runs() -> None:
-    x = torch.randn(192, 192) / 14
-    lens = explained(lambda t: torch.relu(t @ t) @ t, x)
-    kernels = profiled(lens, x, repeat=20)
-    assert set(kernels.calls) == {20}
-    with torch.no_grad():
-        for _ in range(50):
-            lens.call_target((x,), {})
-    usual = lens.runs.run_ns.sort_values().iloc[5:30].mean()
-    assert kernels.total_ns.sum() / 20 == pytest.approx(usual, rel=0.6)
-    assert (kernels.total_ns - kernels.mean_ns * kernels.calls).abs().max() <= 10
+    assert set(shares.index) == {line_of("the heavy line", __file__), line_of("the light line", __file__)}
 
 
 def test_profiling_leaves_the_answer_and_the_log_of_calls_alone() -> None:
@@ -130,38 +111,27 @@ def test_a_target_in_several_graphs_and_partitions() -> None:
     assert kernels.groupby("session_id").share.sum().to_numpy() == pytest.approx(1.0)
 
 
-def test_new_sizes_compile_anew_and_are_profiled() -> None:
-    lens = ortlens.Lens()
-    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=False)
+@pytest.mark.parametrize(
+    ("dynamic", "options", "sizes", "profiled_size", "session"),
+    [
+        (False, {}, (4,), 5, "s1"),  # compiled anew
+        (True, {}, (4, 5, 6), 100, "s0"),  # one session for all sizes
+        (True, {"export_options": {"dynamic_shapes": False}}, (4, 5), 5, "s1"),  # a session per size
+    ],
+)
+def test_sizes_are_profiled_in_their_session(
+    *, dynamic: bool, options: dict[str, Any], sizes: tuple[int, ...], profiled_size: int, session: str
+) -> None:
+    lens = ortlens.Lens(options=options)
+    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=dynamic)
     with torch.no_grad():
-        fast(torch.randn(4, 8))
-        kernels = lens.profile(torch.randn(5, 8), repeat=2)
-    assert set(kernels.session_id) == {"s1"}
-    with torch.no_grad():
+        for size in sizes:
+            fast(torch.randn(size, 8))
+        kernels = lens.profile(torch.randn(profiled_size, 8), repeat=2)
+        assert set(kernels.session_id) == {session}
+        assert kernels.bytes.max() >= profiled_size**2 * 4
         lens.profile(torch.randn(4, 8), repeat=2)
-    assert list(dict.fromkeys(lens.kernels.session_id)) == ["s0", "s1"]
-
-
-def test_one_session_for_all_sizes() -> None:
-    lens = ortlens.Lens()
-    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=True)
-    with torch.no_grad():
-        for size in (4, 5, 6):
-            fast(torch.randn(size, 8))
-        kernels = lens.profile(torch.randn(100, 8), repeat=3)
-    assert set(kernels.session_id) == {"s0"}
-    assert kernels.bytes.max() >= 100 * 100 * 4
-
-
-def test_sessions_per_size() -> None:
-    lens = ortlens.Lens(options={"export_options": {"dynamic_shapes": False}})
-    fast = torch.compile(lambda t: torch.softmax(t @ t.T, -1), backend=lens, dynamic=True)
-    with torch.no_grad():
-        for size in (4, 5):
-            fast(torch.randn(size, 8))
-        kernels = lens.profile(torch.randn(5, 8), repeat=3)
-    assert set(kernels.session_id) == {"s1"}
-    assert lens.sessions.distortion.isna().iloc[0]
+    assert list(dict.fromkeys(lens.kernels.session_id)) == sorted({"s0", session})
 
 
 def test_a_training_step_is_profiled_forward_and_backward() -> None:
@@ -191,7 +161,7 @@ def test_a_training_step_is_profiled_forward_and_backward() -> None:
     phases = lens.links().set_index("kernel").phase
     backward = kernels[[phases.loc[[name]].eq("backward").any() for name in kernels.kernel]]
     assert not backward.empty
-    forward_line = line_of(test_a_training_step_is_profiled_forward_and_backward, "# the forward line")
+    forward_line = line_of("the forward line", __file__)
     assert forward_line in set(backward.line)
     assert set(backward.line.dropna()) <= {forward_line, forward_line + 1}
     assert backward.share.sum() == pytest.approx(1.0)
@@ -202,7 +172,7 @@ def test_the_optimised_model_is_kept_without_weights() -> None:
     x = torch.randn(2, 256)
     for options in ({}, {"ort_session_options": quiet()}):
         lens = explained(model, x, **options)
-        profiled(lens, x)
+        profiled(lens, x, repeat=1)
         data = lens.captured().attachments["models/m0.optimized.onnx"]
         assert len(data) < 20_000, f"{len(data)} bytes of a model with {4 * 256 * 256 * 4} bytes of weights"
         loaded = onnx.load_from_string(data)
@@ -279,15 +249,8 @@ def test_what_cannot_be_profiled_is_said() -> None:
     for repeat in (0, -1, 1.5, True):
         with pytest.raises(UsageError, match="repeat must be"):
             lens.profile(x, repeat=repeat)  # type: ignore[arg-type]  # on purpose
-
-
-def test_a_target_with_a_keyword_called_repeat() -> None:
-    def target(x: torch.Tensor, repeat: int) -> torch.Tensor:
-        return torch.relu(x) * repeat
-
-    x = torch.randn(4)
-    lens = explained(functools.partial(target, repeat=3), x)
-    assert not profiled(lens, x).empty
+    lens = explained(functools.partial(lambda x, repeat: torch.relu(x) * repeat, repeat=3), x)
+    assert not profiled(lens, x).empty, "an argument of the target's own that is called repeat"
 
 
 def test_an_exported_program_is_profiled() -> None:

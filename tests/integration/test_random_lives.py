@@ -85,18 +85,3 @@ def test_a_planted_fault_is_found_and_cut_down(fault: Callable[[nn.Module], Call
     assert failure_of(kind, steps, COUNTED, fault) is not None
     assert failure_of(kind, steps, COUNTED, eager) is None
     assert 1 <= len(steps) <= 3, "calls and the change between them"
-
-
-def test_one_element_written_past_the_counter_may_pass_unseen_until_torch_counts_a_write() -> None:
-    """Looking at every byte per call would cost what freezing saves: such a write is seen at the latest with one that torch counts."""
-    torch.manual_seed(0)
-    module, x = nn.Linear(512, 256).eval(), torch.randn(2, 512)
-    compiled = compile_module(module)
-    with torch.no_grad():
-        before = compiled(x)
-        module.weight.data[101, 333] += 50
-        result, now = compiled(x), module(x)
-        assert not torch.allclose(now, before, atol=1e-3)
-        assert torch.allclose(result, before, atol=1e-4) or torch.allclose(result, now, atol=1e-4), "old or new, never a mixture"
-        module.weight.add_(0)
-        torch.testing.assert_close(compiled(x), module(x), atol=1e-4, rtol=1e-4)

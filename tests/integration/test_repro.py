@@ -8,7 +8,7 @@ import json
 import runpy
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 import torch
@@ -19,50 +19,65 @@ import ortlens
 from ortlens import Lens, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    Run: TypeAlias = Callable[..., list[tuple[int, str]]]
+    Compare: TypeAlias = Callable[..., list[list[str]]]
+
 ONLY_TORCH_AND_ORT = """
-import os, runpy, sys
+import contextlib, io, json, os, runpy, sys
 sys.modules.update(dict.fromkeys(["ortlens", "onnx", "onnxscript", "onnx_ir", "pandas", "pytest"]))  # as if they were not there
-for script in sys.argv[1:]:
-    sys.argv, code = [script, "2"], 0
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as error:
-        code = error.code
-    except AssertionError as error:
-        print(error)
-        code = 1
-    print("ended with", code)
+for script in sys.stdin:
+    sys.argv, code, said = [script.strip(), "2"], 0, io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as error:
+            code = error.code
+        except AssertionError as error:
+            print(error)
+            code = 1
+    print(json.dumps([code, said.getvalue()]), flush=True)
     sys.modules.pop("repro", None)
 """
-"""Runs scripts one after the other where only torch and onnxruntime can be imported; a process each would take a minute."""
+"""Runs scripts where only torch and onnxruntime can be imported; a process each would take a minute."""
 
 
 def x(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def run(*scripts: Path) -> list[tuple[int, str]]:
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
     """How each script ends, and what it prints."""
-    command = [sys.executable, "-c", ONLY_TORCH_AND_ORT, *map(str, scripts)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
-    *parts, rest = done.stdout.split("ended with ")
-    assert len(parts) == len(scripts), done.stderr
-    codes = [*(part.partition("\n") for part in (*parts[1:], rest))]
-    texts = [parts[0], *(text for _, _, text in codes)]
-    return [(int(code), text) for (code, _, _), text in zip(codes, texts, strict=False)]
+    with subprocess.Popen(
+        [sys.executable, "-c", ONLY_TORCH_AND_ORT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ran(*scripts: Path) -> list[tuple[int, str]]:
+            process.stdin.write("".join(f"{script}\n" for script in scripts))
+            process.stdin.flush()
+            return [tuple(json.loads(process.stdout.readline())) for _ in scripts]
+
+        yield ran
+        process.stdin.close()
 
 
-def compares(*folders: Path) -> list[list[str]]:
+@pytest.fixture
+def compares(run: Run) -> Compare:
     """Names of the outputs that agree, by folder; none may differ."""
-    found = []
-    for code, text in run(*(folder / "repro.py" for folder in folders)):
-        assert code == 0, text
-        found.append([line.split()[1].rstrip(":") for line in text.splitlines() if line.startswith("  ok")])
-    return found
+
+    def compared(*folders: Path) -> list[list[str]]:
+        found = []
+        for code, text in run(*(folder / "repro.py" for folder in folders)):
+            assert code == 0, text
+            found.append([line.split()[1].rstrip(":") for line in text.splitlines() if line.startswith("  ok")])
+        return found
+
+    return compared
 
 
 def spec_of(folder: Path) -> dict[str, Any]:
@@ -81,7 +96,7 @@ def inference(target: Any, *args: Any, **options: Any) -> Lens:
         return ortlens.explain(function, calls=1, **options)(*args)
 
 
-def test_a_partition_runs_without_ortlens(tmp_path: Path) -> None:
+def test_a_partition_runs_without_ortlens(tmp_path: Path, run: Run) -> None:
     lens = inference(mlp(), x(6, 5))
     folder = lens.repro("p0", tmp_path / "made" / "repro", args=(x(6, 5) * 3 + 1,))
     files = {"repro.py", "test_repro.py", "bench_repro.py", "program.py", "model.onnx", "spec.json", "ISSUE.md"}
@@ -104,7 +119,7 @@ def test_a_partition_runs_without_ortlens(tmp_path: Path) -> None:
     assert "it does, within the tolerance" in issue
 
 
-def test_nothing_of_the_users_goes_in_unasked(tmp_path: Path) -> None:
+def test_nothing_of_the_users_goes_in_unasked(tmp_path: Path, compares: Compare) -> None:
     learned = torch.full((3,), 0.12345678)  # a tensor that is no parameter, yet may be learned
 
     class Secretive(nn.Module):
@@ -147,7 +162,7 @@ def kinds_given(rows: int) -> tuple[torch.Tensor, ...]:
     return x(rows, 5), torch.arange(4).remainder(rows), x(rows, 5) > 0, x(rows, 3).to(torch.float16)
 
 
-def test_every_kind_of_value(tmp_path: Path) -> None:
+def test_every_kind_of_value(tmp_path: Path, compares: Compare) -> None:
     lens = inference(kinds, *kinds_given(6), dynamic=True)
     assert len(lens.partitions) == 1
     args = kinds_given(9)
@@ -163,7 +178,7 @@ def test_every_kind_of_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_finite_is_drawn_in_its_share(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_drawn_in_its_share(tmp_path: Path, compares: Compare) -> None:
     given = x(40, 50)
     given[:10] = float("nan")
     given[10:20] = float("-inf")
@@ -177,7 +192,7 @@ def test_what_is_not_finite_is_drawn_in_its_share(tmp_path: Path) -> None:
     assert 0.15 < drawn.isnan().double().mean() < 0.35
 
 
-def test_a_backward_partition_leaves_gradients_alone(tmp_path: Path) -> None:
+def test_a_backward_partition_leaves_gradients_alone(tmp_path: Path, compares: Compare) -> None:
     model = mlp().train()
     lens = ortlens.explain(model, calls=1)(x(6, 5))
     lens.result.sum().backward()
@@ -196,7 +211,7 @@ def split_in_two(a: torch.Tensor) -> Any:
 
 
 @pytest.mark.slow
-def test_graphs_nodes_and_dry_runs(tmp_path: Path) -> None:
+def test_graphs_nodes_and_dry_runs(tmp_path: Path, compares: Compare) -> None:
     with torch.no_grad():
         lens = ortlens.explain(mlp(), dry_run=True)(x(6, 5))
     dry = lens.repro("p0", tmp_path / "dry")
@@ -212,7 +227,7 @@ def test_graphs_nodes_and_dry_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_operator_without_an_onnx_form_says_so(tmp_path: Path) -> None:
+def test_an_operator_without_an_onnx_form_says_so(tmp_path: Path, run: Run) -> None:
     folder = inference(split_in_two, x(3)).repro("bessel_j0", tmp_path / "stays", args=(x(3),))
     assert not (folder / "model.onnx").exists()
     issue = (folder / "ISSUE.md").read_text(encoding="utf-8")
@@ -223,7 +238,7 @@ def test_an_operator_without_an_onnx_form_says_so(tmp_path: Path) -> None:
     assert "PyTorch runs it; not converted" in text
 
 
-def test_a_wrong_conversion_is_caught_by_the_folder(tmp_path: Path) -> None:
+def test_a_wrong_conversion_is_caught_by_the_folder(tmp_path: Path, run: Run) -> None:
     def cosine_for_sine(a: Any) -> Any:
         return op.Cos(a)
 
@@ -262,7 +277,7 @@ def test_refusals_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_noise_is_no_difference_and_infinity_is(tmp_path: Path) -> None:
+def test_noise_is_no_difference_and_infinity_is(tmp_path: Path, compares: Compare, run: Run) -> None:
     def noise(a: torch.Tensor) -> Any:
         return (a - a.mean()).sum(), a.exp()  # the first is zero but for rounding
 

@@ -37,16 +37,66 @@ class Script(NamedTuple):
     """A program, and what it leaves."""
 
     text: str
-    arguments: tuple[str, ...] = ()
+    prints: str = "[3.0, 3.0]\n"
     status: int = 0  # negative for a signal
     captures: int = 1  # those of its children included
     flags: tuple[str, ...] = ()  # of `ortlens run`
-    typed: str = ""  # by its user
+    arguments: tuple[str, ...] = ()
 
 
-SCRIPTS = {
-    "its arguments, name, path and folder": Script(
+COMPILING = {
+    "an error": Script(_COMPILES + "def deep(): raise ValueError('no luck')\ndeep()", status=1),
+    "a request to end": Script(_COMPILES + "import sys; sys.stdout.flush()\n" + _ENDED.format("SIGTERM"), status=-signal.SIGTERM),
+    "an exit without exit functions": Script(_COMPILES + "import os, sys\nsys.stdout.flush()\nos._exit(5)", status=5),
+    "a thread that compiles at the end": Script(
+        _COMPILES
+        + """
+import atexit, threading, time
+atexit.register(print, "bye")
+def later():
+    time.sleep(0.3)
+    print(fast(torch.ones(3)).tolist())
+threading.Thread(target=later).start()
+""",
+        prints="[3.0, 3.0]\n[3.0, 3.0, 3.0]\nbye\n",
+    ),
+    "a process of its own": Script(
+        "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', sys.argv[1]], capture_output=True, text=True).stdout, end='')",
+        arguments=(_COMPILES,),
+    ),
+    "workers by fork": Script(_POOL.format("fork"), prints="[[2.0, 2.0], [3.0, 3.0]]\n"),
+    "workers by spawn": Script(_POOL.format("spawn"), prints="[[2.0, 2.0], [3.0, 3.0]]\n"),
+    "a model that it only calls": Script(
         """
+import torch
+class Small(torch.nn.Module):
+    def __init__(self): super().__init__(); self.inner = torch.nn.Linear(2, 2)
+    def forward(self, x): return self.inner(x).relu()
+torch.manual_seed(0)
+model = Small().eval()
+with torch.no_grad(): print(*model(torch.ones(3, 2)).shape)
+""",
+        prints="3 2\n",
+        flags=("--explain", "Small"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILING)
+def test_a_script_that_compiles_leaves_a_capture(name: str, tmp_path: Path) -> None:
+    script = COMPILING[name]
+    (tmp_path / "script.py").write_text(script.text, encoding="utf-8")
+    command = [sys.executable, "-m", "ortlens", "run", "-o", str(tmp_path / "run.ortlens"), *script.flags, "script.py", *script.arguments]
+    watched = _run(command, tmp_path)
+    assert (watched.returncode, watched.stdout) == (script.status, script.prints), watched.stderr
+    captures = [ortlens.load(path) for path in tmp_path.glob("*.ortlens")]
+    assert len(captures) == script.captures, watched.stderr
+    assert all(len(capture.graphs) for capture in captures)
+
+
+def test_a_script_has_its_arguments_name_path_and_folder_and_leaves_a_capture(tmp_path: Path) -> None:
+    text = """
 import argparse, os, sys
 parser = argparse.ArgumentParser()
 parser.add_argument("-o"), parser.add_argument("--html"), parser.add_argument("rest", nargs="*")
@@ -56,107 +106,13 @@ if __name__ == "__main__":
     class Local: pass
     print(type(pickle.loads(pickle.dumps(Local()))).__module__)
 """
-        + _COMPILES,
-        ("-o", "own", "--html=own", "--", "-m", "x"),
-    ),
-    "an exit code": Script(_COMPILES + "raise SystemExit(3)", status=3),
-    "an exit text": Script(_COMPILES + "import sys; sys.exit('no luck')", status=1),
-    "an error": Script(_COMPILES + "def deep(): raise ValueError('no luck')\ndeep()", status=1),
-    "a slip of syntax": Script("x = = 1", status=1, captures=0),
-    "an interrupt": Script(_COMPILES + _ENDED.format("SIGINT"), status=-signal.SIGINT),
-    "a request to end": Script(_COMPILES + _ENDED.format("SIGTERM"), status=-signal.SIGTERM),
-    "an exit without exit functions": Script(_COMPILES + "import os, sys\nsys.stdout.flush()\nos._exit(5)", status=5),
-    "a hook for errors that fails": Script(
-        _COMPILES + "import sys\ndef hook(*error): raise RuntimeError(sys.exc_info())\nsys.excepthook = hook\n1 / 0", status=1
-    ),
-    "a hook for errors that chooses the exit code": Script(
-        _COMPILES + "import sys\nsys.excepthook = lambda *error: sys.exit(7)\n1 / 0", status=7
-    ),
-    "exit functions and threads": Script(
-        _COMPILES
-        + """
-import atexit, threading, time
-atexit.register(print, "bye")
-def later():
-    time.sleep(0.3)
-    print(fast(torch.ones(3)))
-threading.Thread(target=later).start()
-"""
-    ),
-    "workers of a fork server": Script(_POOL.format("forkserver")),
-    "torch without compiling": Script(
-        "import sys; print('torch' in sys.modules, 'ortlens.lens' in sys.modules)\n"
-        "import torch; print(torch.ones(2), 'torch._dynamo' in sys.modules)",
-        captures=0,
-    ),
-    "a process of its own": Script(
-        """
-import subprocess, sys
-print(subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, check=True).stdout)
-""",
-        (_COMPILES,),
-    ),
-    "workers by fork": Script(_POOL.format("fork")),
-    "workers by spawn": Script(_POOL.format("spawn")),
-    "two ranks": Script(
-        """
-import os, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-fast = DistributedDataParallel(torch.compile(torch.nn.Linear(4, 2), backend="aot_eager"))
-fast(torch.full((3, 4), float(dist.get_rank()))).sum().backward()
-if dist.get_rank() == 0: print(next(fast.parameters()).grad)
-dist.barrier()
-dist.destroy_process_group()
-""",
-        captures=2,
-        flags=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-    ),
-    "a debugger": Script(_COMPILES + "here = 41\nbreakpoint()\nprint('after', here)", typed="p here + 1\nhere = 7\nc\n"),
-    "a debugger around it": Script(_COMPILES + "here = 41", flags=("-m", "pdb"), typed="b 5\nc\np 'there'\nc\nq\n"),
-    "a profiler": Script(
-        _COMPILES + "import cProfile\nwith cProfile.Profile() as found: fast(fast(torch.ones(2)))\nprint(any(found.getstats()))"
-    ),
-    "a profiler around it": Script(_COMPILES, flags=("-m", "cProfile", "-o", "profile.out")),
-    "a crash that its fault handler reports": Script(
-        _COMPILES + "import faulthandler, os, signal\nprint(faulthandler.is_enabled(), flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)",
-        status=-signal.SIGSEGV,
-        captures=0,
-    ),
-    "a model that it only calls": Script(
-        """
-import torch
-class Small(torch.nn.Module):
-    def __init__(self): super().__init__(); self.inner = torch.nn.Linear(2, 2)
-    def forward(self, x): return self.inner(x).relu()
-torch.manual_seed(0)
-model = Small().eval()
-with torch.no_grad(): print(model(torch.ones(3, 2)).shape)
-""",
-        flags=("--explain", "Small"),
-    ),
-}
-_QUICK = "its arguments, name, path and folder"
-
-
-@pytest.mark.parametrize("name", [name if name == _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS])
-def test_a_script_runs_as_without_ortlens_and_leaves_a_capture(name: str, tmp_path: Path) -> None:
-    script = SCRIPTS[name]
-    (tmp_path / "script.py").write_text(script.text, encoding="utf-8")
-    given = ["script.py", *script.arguments]
-    module = script.flags if script.flags[:1] == ("-m",) else ()
-    plain = _run([sys.executable, *module, *given], tmp_path, script.typed)
-    assert plain.returncode == script.status
-    assert not list(tmp_path.glob("*.ortlens"))
-    command = [sys.executable, "-m", "ortlens", "run", "-o", str(tmp_path / "run.ortlens"), *script.flags, *given]
-    watched = _run(command, tmp_path, script.typed)
-    assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout), watched.stderr
-    if not module:  # the launcher's own log has process numbers
-        assert watched.stderr.startswith(plain.stderr.partition("Current thread")[0])  # a crash names its address
-    captures = [ortlens.load(path) for path in tmp_path.glob("*.ortlens")]
-    assert len(captures) == script.captures, watched.stderr
-    assert all(len(capture.graphs) for capture in captures)
+    given = ["script.py", "-o", "own", "--html=own", "--", "-m", "x"]
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    plain = _run([sys.executable, *given], tmp_path)
+    (tmp_path / "script.py").write_text(text + _COMPILES, encoding="utf-8")
+    watched = _run([sys.executable, "-m", "ortlens", "run", "-o", str(tmp_path / "run.ortlens"), *given], tmp_path)
+    assert (watched.returncode, watched.stdout) == (0, plain.stdout + "[3.0, 3.0]\n"), watched.stderr
+    assert len(ortlens.load(tmp_path / "run.ortlens").graphs) == 1
 
 
 @pytest.mark.slow
@@ -165,10 +121,9 @@ def test_a_module_a_backend_for_all_and_a_report(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text("import sys; print(sys.argv[1:], __package__, __spec__.name)\n" + _COMPILES, encoding="utf-8")
-    plain = _run([sys.executable, "-m", "program", "--flag"], tmp_path)
     ours = ["--html", "run.html", "--backend", "ortlens", "--option", "min_partition_nodes=2"]
     watched = _run([sys.executable, "-m", "ortlens", "run", *ours, "-m", "program", "--flag"], tmp_path)
-    assert (watched.returncode, watched.stdout) == (0, plain.stdout), watched.stderr
+    assert (watched.returncode, watched.stdout) == (0, "['--flag'] program program.__main__\n[3.0, 3.0]\n"), watched.stderr
     capture = ortlens.load(tmp_path / "program.ortlens")
     assert capture.captured().backend == "ortlens"
     assert capture.graphs.coverage.tolist() == [1.0]
@@ -189,22 +144,34 @@ def test_an_interrupt_from_outside_keeps_what_was_recorded(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "typed", "flags"),
     [
-        "import sys\nsys.stdout = None",
-        "import sys\nsys.stdout.close(), sys.stderr.close()",
-        "import os\nos.close(1)",
-        "print(sorted(name for name in dir() if name.startswith('__')), __cached__, __annotations__)",
-        "print('x')\nraise BrokenPipeError('of the script')",
+        ("import sys\nsys.stdout = None", "", ()),
+        ("import sys\nsys.stdout.close(), sys.stderr.close()", "", ()),
+        ("import os\nos.close(1)", "", ()),
+        ("print(sorted(name for name in dir() if name.startswith('__')), __cached__, __annotations__)", "", ()),
+        ("print('x')\nraise BrokenPipeError('of the script')", "", ()),
+        ("raise SystemExit(3)", "", ()),
+        ("import sys; sys.exit('no luck')", "", ()),
+        ("x = = 1", "", ()),
+        (_ENDED.format("SIGINT"), "", ()),
+        ("import sys\ndef hook(*error): raise RuntimeError(sys.exc_info())\nsys.excepthook = hook\n1 / 0", "", ()),
+        ("import sys\nsys.excepthook = lambda *error: sys.exit(7)\n1 / 0", "", ()),
+        ("import faulthandler, os, signal\nprint(faulthandler.is_enabled(), flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)", "", ()),
+        ("here = 41\nbreakpoint()\nprint('after', here)", "p here + 1\nhere = 7\nc\n", ()),
+        ("here = 41\nhere += 1\nprint(here)", "b 2\nc\np 'there'\nc\nq\n", ("-m", "pdb")),
+        ("import cProfile\nwith cProfile.Profile() as found: print(sorted([2, 1]))\nprint(any(found.getstats()))", "", ()),
+        ("print(1)", "", ("-m", "cProfile", "-o", "profile.out")),
     ],
 )
-def test_odd_scripts_end_as_under_python(text: str, tmp_path: Path) -> None:
+def test_odd_scripts_end_as_under_python(text: str, typed: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(text, encoding="utf-8")
-    plain = _run([sys.executable, "script.py"], tmp_path)
-    watched = _run([sys.executable, "-m", "ortlens", "run", "script.py"], tmp_path)
+    plain = _run([sys.executable, *flags, "script.py"], tmp_path, typed)
+    watched = _run([sys.executable, "-m", "ortlens", "run", *flags, "script.py"], tmp_path, typed)
     assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout)
-    assert watched.stderr.startswith(plain.stderr)
+    assert watched.stderr.startswith(plain.stderr.partition("Current thread")[0])  # a crash names its address
     assert "unexpected" not in watched.stderr
+    assert not list(tmp_path.glob("*.ortlens")), "nothing was compiled"
 
 
 @pytest.mark.parametrize(

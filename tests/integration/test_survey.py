@@ -22,7 +22,6 @@ from tests.integration import survey_cases
 if TYPE_CHECKING:
     import pandas as pd
 
-pytestmark = pytest.mark.slow
 HERE = survey_cases.__name__
 CRASHES = {"target": survey_cases.crashes, "calls": 1}
 
@@ -40,48 +39,39 @@ def made(notes: Path) -> Counter[str]:
     return Counter(line.split(" ")[0] for line in notes.read_text(encoding="utf-8").splitlines())
 
 
-def by_case(frame: pd.DataFrame) -> dict[str, str]:
+def statuses(frame: pd.DataFrame) -> dict[str, str]:
     return dict(zip(frame.case, frame.status, strict=True))
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(27, marks=pytest.mark.soak)])
-def test_a_model_ends_its_process_and_the_others_have_results(count: int, tmp_path: Path, notes: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, pytest.param(27, marks=pytest.mark.soak)])
+def test_what_ends_a_case_leaves_the_others_alone_and_only_what_is_missing_runs_again(count: int, tmp_path: Path, notes: Path) -> None:
+    folder = tmp_path / "out"
     cases = {**survey_cases.quick(survey_cases.many(count)), "crashes": CRASHES}
-    frame = ortlens.survey(cases, folder=tmp_path / "out", reports=False, workers=2)
-    assert by_case(frame) == {name: "crashed" if name == "crashes" else "ok" for name in cases}
+    frame = ortlens.survey(cases, folder=folder, reports=False, workers=2)
+    assert statuses(frame) == {name: "crashed" if name == "crashes" else "ok" for name in cases}
     good = frame[frame.status == "ok"]
     assert (good.coverage == 1.0).all()
     assert (good.partitions == 1).all()
     assert "SIGSEGV" in frame.reason.iloc[-1]
     assert all(len(ortlens.load(path).sessions) == 1 for path in good.capture)
-
     first = made(notes)
     assert sum(first.values()) == count
-    more = ortlens.survey({**cases, "new": {"target": survey_cases.broken_graph, "calls": 1}}, folder=tmp_path / "out", reports=False)
-    assert made(notes) == first, "nothing was made again"
-    assert list(more.kept) == [True] * (count + 1) + [False]
-    assert by_case(more) == {**by_case(frame), "new": "ok"}
-    row = more.iloc[-1]
-    assert (row.breaks, row.fallbacks) == (1, ("aten._linalg_svd.default (1)",))
+
+    (Path(frame.capture.iloc[0]).parent / "row.json").write_text("{", encoding="utf-8")
+    slow = {"target": survey_cases.waits, "args": (1.0, 0), "calls": 1}
+    limited = {**cases, "slow": {**slow, "time_limit": 1.0}}
+    again = ortlens.survey(limited, folder=folder, reports=False)
+    assert list(again.kept) == [False, *[True] * count, False]
+    assert statuses(again) == {**statuses(frame), "slow": "timeout"}
+    assert made(notes) - Counter({"waits-0": 1}) == first + Counter({again.case.iloc[0].replace(" ", "-"): 1})
+    lower = ortlens.survey({**cases, "slow": {**slow, "time_limit": 0.5}}, folder=folder, reports=False)
+    assert lower.kept.all()
+    raised = ortlens.survey({"slow": slow}, folder=folder, reports=False)
+    assert (list(raised.kept), list(raised.status)) == ([False], ["ok"])
 
 
-def test_what_was_stopped_half_way_goes_on_and_a_raised_limit_runs_a_case_again(tmp_path: Path) -> None:
-    cases = survey_cases.quick(survey_cases.many(3))
-    frame = ortlens.survey(cases, folder=tmp_path / "out", reports=False)
-    damaged, gone = (Path(path).parent for path in frame.capture[:2])
-    (damaged / "row.json").write_text("{", encoding="utf-8")
-    (gone / "row.json").unlink()
-    hang = {"target": survey_cases.waits, "args": (3.0, 0), "calls": 1}
-    again = ortlens.survey({**cases, "slow": hang}, folder=tmp_path / "out", reports=False, time_limit=2.0, retry=True)
-    assert list(again.kept) == [False, False, True, False]
-    assert again.status.iloc[3] == "timeout"
-    kept = ortlens.survey({**cases, "slow": hang}, folder=tmp_path / "out", reports=False, time_limit=1.0)
-    assert kept.status.iloc[3] == "timeout"
-    assert kept.kept.iloc[3]
-    raised = ortlens.survey({**cases, "slow": hang}, folder=tmp_path / "out", reports=False)
-    assert raised.status.iloc[3] == "ok"
-
-
+@pytest.mark.slow
 def test_the_command_runs_models_under_options_and_writes_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     arguments = ["survey", f"{HERE}:CASES", "-o", str(out), "--only", "broken", "--options", "min_partition_nodes=1"]
@@ -94,16 +84,12 @@ def test_the_command_runs_models_under_options_and_writes_pages(tmp_path: Path, 
         ("broken", "min_partition_nodes=50", "ok"),
     ]
     assert [row["coverage"] > 0 for row in rows] == [True, False]
-    assert rows[0]["wrong"] == 0
-    assert rows[0]["call_ns"] > 0
-    assert rows[0]["eager_ns"] > 0
+    assert (rows[0]["breaks"], rows[0]["fallbacks"], rows[0]["wrong"]) == (1, ["aten._linalg_svd.default (1)"], 0)
+    assert min(rows[0]["call_ns"], rows[0]["eager_ns"]) > 0
     assert all(Path(row["report"]).is_file() for row in rows)
     page = (out / "index.html").read_text(encoding="utf-8")
     assert page.count('<tbody data-status="ok"') == 2
-    assert "Full report" in page
     assert "broken (min_partition_nodes=50): ok, " in streams.err
-    assert cli.main([*arguments[:-3], "--no-reports"]) == 0
-    assert "broken" in capsys.readouterr().out
 
 
 def test_a_case_that_surveys_while_it_is_imported_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +98,7 @@ def test_a_case_that_surveys_while_it_is_imported_says_what_to_do(monkeypatch: p
         ortlens.survey(["torch:relu"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_cases_and_keeps_what_was_done(tmp_path: Path, notes: Path) -> None:
     def interrupt() -> None:
         while "waits-1" not in notes.read_text(encoding="utf-8"):
@@ -128,10 +115,14 @@ def test_ctrl_c_ends_the_cases_and_keeps_what_was_done(tmp_path: Path, notes: Pa
     assert list(again.kept) == [True]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_a_cluster_loses_nothing(tmp_path: Path, notes: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    cases = {f"w{number}": {"target": survey_cases.waits, "args": (0.1, number), "calls": 1} for number in range(4)}
-    cases |= {"victim": {"target": survey_cases.waits_for_release, "calls": 1}, "crashes": CRASHES}
+    cases = {
+        "other": {"target": survey_cases.waits, "args": (0.1, 0), "calls": 1},
+        "victim": {"target": survey_cases.waits_for_release, "calls": 1},
+        "crashes": CRASHES,
+    }
     killed: list[int] = []
 
     def kill() -> None:
@@ -147,7 +138,7 @@ def test_a_killed_worker_of_a_cluster_loses_nothing(tmp_path: Path, notes: Path)
         distributed.Client(cluster) as client,
     ):
         frame = ortlens.survey(cases, client, folder=tmp_path / "out", reports=False)
-        assert by_case(frame) == {name: "crashed" if name == "crashes" else "ok" for name in cases}
+        assert statuses(frame) == {"other": "ok", "victim": "ok", "crashes": "crashed"}
         before = made(notes)
         assert before["victim"] == 2, "what the worker was at ran again"
         assert not Path(f"/proc/{killed[0]}").exists(), "the case ended with its worker"

@@ -69,44 +69,11 @@ def test_the_first_call_may_come_from_all_threads_at_once() -> None:
     assert lens.sessions.calls.sum() == THREADS
 
 
-def test_symbolic_sizes_from_several_threads() -> None:
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        return torch.special.bessel_j0(x.sin()).cos() * x.shape[0], x.shape[0] + 1
-
-    lens = Lens()
-    compiled = torch.compile(function, backend=lens, dynamic=True)
-    with torch.no_grad():
-        compiled(torch.zeros(3))
-
-    def work(seed: int) -> None:
-        for size in range(2, 20):
-            x = torch.full((size + seed,), float(seed))
-            torch.testing.assert_close(compiled(x), function(x))
-
-    in_threads(work)
-    assert lens.sessions.calls.tolist() == [THREADS * 18 + 1] * 2
-
-
-def test_weights_that_change_between_rounds_reach_every_thread() -> None:
-    net, lens = model(), Lens()
-    compiled = torch.compile(net, backend=lens)
-    x = torch.ones(3, 8)
-    with torch.no_grad():
-        compiled(x)
-    for step in range(4):
-        with torch.no_grad():
-            net[0].weight.add_(0.1 * (step + 1))
-        in_threads(lambda _: torch.testing.assert_close(compiled(x), net(x)))
-    assert lens.fallbacks.empty
-    assert not lens.captured().findings
-    assert len(lens.sessions) <= 4, "threads that notice the same change make one session, not one each"
-    assert lens.sessions.calls.sum() == 4 * THREADS + 1
-
-
-def test_threads_ask_for_new_sizes_at_once_and_weights_change() -> None:
+@pytest.mark.parametrize(("dynamic_shapes", "sizes"), [(True, (3,)), (False, (2, 3, 4, 5))])
+def test_threads_ask_for_new_sizes_at_once_and_weights_change(*, dynamic_shapes: bool, sizes: tuple[int, ...]) -> None:
     net = model()
-    lens = Lens(options={"export_options": {"dynamic_shapes": False}})
-    compiled = torch.compile(net, backend=lens, dynamic=True)
+    lens = Lens(options={"export_options": {"dynamic_shapes": dynamic_shapes}})
+    compiled = torch.compile(net, backend=lens, dynamic=not dynamic_shapes)
     with torch.no_grad():
         compiled(torch.ones(3, 8))
     for step in range(3):
@@ -114,12 +81,15 @@ def test_threads_ask_for_new_sizes_at_once_and_weights_change() -> None:
             net[0].weight.add_(0.1 * (step + 1))
 
         def work(_: int) -> None:
-            for rows in (2, 3, 4, 5):
+            for rows in sizes:
                 torch.testing.assert_close(compiled(torch.ones(rows, 8)), net(torch.ones(rows, 8)))
 
         in_threads(work)
     assert lens.fallbacks.empty
     assert not lens.captured().findings
+    if dynamic_shapes:
+        assert len(lens.sessions) <= 4, "threads that notice the same change make one session, not one each"
+        assert lens.sessions.calls.sum() == 3 * THREADS + 1
 
 
 def test_captures_can_be_taken_while_threads_call() -> None:

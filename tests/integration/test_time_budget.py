@@ -1,4 +1,4 @@
-"""`verify` and `profile` say what they will take, keep to their time, and tick nothing that they left out."""
+"""`verify` and `profile` keep to their time, tick nothing that they left out, and say where PyTorch compiled nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from ortlens.analysis.numbers import LEFT_OUT, numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.verdict import verdict_of
 from ortlens.errors import UsageError
+from ortlens.job.request import Request
+from ortlens.job.work import explained as request_explained
+from ortlens.job.work import new_lens
 from ortlens.lens.time_budget import TimeBudget
 from tests.integration.planting import rewriting
 
@@ -102,14 +105,20 @@ def test_calls_of_a_partition_that_were_left_out(monkeypatch: pytest.MonkeyPatch
     def layer(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).sin()
 
+    times = 12
+
     def loop(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(3):
+        for _ in range(times):
             x = layer(x)
         return x
 
     with torch.no_grad():
         layer(torch.rand(3))
         lens._targets.callables[0] = (loop, loop)
+        rows = lens.verify(torch.rand(3))
+        assert list(rows.node) == ["mul", "sin", "sin", "result"], "one set of rows"
+        assert "calls 9 to 12 of this partition were not compared" in rows.note.iloc[-2]
+        times = 3
         assert not any("calls" in note for note in lens.verify(torch.rand(3)).note)
         over_after(4, monkeypatch)
         rows = lens.verify(torch.rand(3))
@@ -159,39 +168,17 @@ def test_partitions_without_a_profile_are_a_finding(monkeypatch: pytest.MonkeyPa
         assert set(lens.profile(x, repeat=3).calls) == {3}, "a number that was asked for has no limit"
 
 
-def test_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> None:
-    x = torch.randn(2, 4)
-    lens = ortlens.explain(torch.nn.Linear(4, 4).eval(), calls=1)
-    with torch.no_grad():
-        made = lens(x)
-        path = made.export_onnx(tmp_path / "model.onnx")
-    of_file = ortlens.explain(str(path), calls=1)()
-    assert set(of_file.profile(budget_s=OVER).calls) == {1}
-    assert of_file.captured().figures.profile_budget_s == 1e-09
-    with pytest.raises(UsageError, match="budget_s must be"):
-        of_file.profile(budget_s=0)
-
-
-def test_what_is_no_time() -> None:
+def test_what_is_no_time_and_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> None:
     x = torch.ones(3)
     lens = explained(torch.sin, x)
+    of_file = ortlens.explain(str(lens.export_onnx(tmp_path / "model.onnx")), calls=1)()
+    assert set(of_file.profile(budget_s=OVER).calls) == {1}
+    assert of_file.captured().figures.profile_budget_s == OVER
     wrong: tuple[Any, ...] = (0, -1, True, "60", math.nan)
-    for study in (lens.verify, lens.profile):
+    for study in (lens.verify, lens.profile, lambda _, budget_s: of_file.profile(budget_s=budget_s)):
         for value in wrong:
             with pytest.raises(UsageError, match="budget_s must be a number of seconds above 0"):
                 study(x, budget_s=value)
-
-
-def test_a_target_with_an_argument_of_that_name() -> None:
-    def target(x: torch.Tensor, budget_s: float) -> torch.Tensor:
-        return x * budget_s
-
-    x = torch.ones(3)
-    with torch.no_grad():
-        lens = ortlens.explain(target, calls=1)(x, budget_s=0.5)
-        assert lens.verify(x, 0.5).ok.all()
-        with pytest.raises(UsageError, match="takes an argument 'budget_s' too"):
-            lens.verify(x, budget_s=0.5)
 
 
 @pytest.mark.timed
@@ -207,3 +194,41 @@ def test_the_expected_time_is_about_what_it_takes() -> None:
     for study in ("profile", "verify"):
         expected, took = (getattr(figures, f"{study}_{name}_s") for name in ("expected", "took"))
         assert took / 3 <= expected <= took * 3, study  # a factor of 2 on a quiet machine
+
+
+class Tagger(torch.nn.Module):
+    """Dynamo leaves a module that calls an LSTM uncompiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.layer(x)[0]
+        return h
+
+
+def test_profile_and_verify_say_that_pytorch_ran_the_function() -> None:
+    x = torch.ones(1, 2, 4)
+    lens = ortlens.explain(Tagger(), calls=1)(x)
+    for asked in (lens.profile, lens.verify):
+        with pytest.raises(ortlens.UsageError, match="PyTorch could not trace the function and ran it as it is"):
+            asked(x)
+
+
+@pytest.mark.parametrize("target", [Tagger(), torch.special.bessel_j0], ids=["nothing is compiled", "nothing runs in ONNX Runtime"])
+def test_a_request_to_look_closer_goes_on(target: torch.nn.Module) -> None:
+    request = Request(profile=True, verify=True, calls=1)
+    lens = new_lens(request, "target")
+    request_explained(request, lens, target, (torch.ones(1, 2, 4),), {})
+    assert "Look first at" in lens.summary()
+    assert lens.kernels.empty
+
+
+def test_what_only_verify_called_has_no_time_per_call() -> None:
+    model, x = torch.nn.Conv2d(1, 2, 3), torch.rand(1, 1, 8, 8)
+    lens = ortlens.explain(model)(x)
+    lens.verify(x)
+    (row,) = lens.fallbacks[lens.fallbacks.target == "aten.convolution_backward.default"].to_dict("records")
+    assert (row["calls"], row["total_ns"]) == (0, 0)
+    assert "convolution_backward" not in lens.summary().partition("Look first at")[2]

@@ -66,34 +66,30 @@ def test_what_does_not_hold_in_the_end_is_not_returned(monkeypatch: pytest.Monke
     assert "did not hold when measured again" in set(table.note)
 
 
-def test_wrong_results_are_never_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, lambda _tried: 0.5)
-    monkeypatch.setattr(tune_module._Tuning, "_matches", lambda self, _result: self.tried != "preallocate_output")
-    with torch.no_grad():
-        options, table = ortlens.tune(nn.Linear(8, 4).eval())(torch.randn(2, 8))
-    assert options.preallocate_output is False
-    assert table[table.option == "preallocate_output"].note.item() == "results differ from eager"
-
-
-def test_session_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_results_are_never_chosen_and_session_options_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     every = tune_module._candidates
     planted(monkeypatch, lambda _tried: 0.5)
+    monkeypatch.setattr(tune_module._Tuning, "_matches", lambda self, _result: self.tried != "preallocate_output")
     own = onnxruntime.SessionOptions()
     own.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with torch.no_grad():
         options, table = ortlens.tune(nn.Linear(8, 4).eval(), options={"ort_session_options": own})(torch.randn(2, 8))
+    assert options.preallocate_output is False
+    assert table[table.option == "preallocate_output"].note.item() == "results differ from eager"
     assert options.ort_session_options is own
     (row,) = table[table.option == "ort_session_options"].itertuples()
     assert row.note.startswith("not tried: ")
     assert not [item for item in every(options, [], 1) if item.option == "ort_session_options"]
 
 
-def test_the_budget_ends_it() -> None:
+def test_the_budget_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     with torch.no_grad():
         options, table = ortlens.tune(nn.Linear(8, 4).eval(), budget_s=1e-3)(torch.randn(2, 8))
     assert options == ortlens.OrtBackendOptions()
     assert table.ratio.isna().all()
     assert table.note.str.startswith("not tried").all()
+    assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
+    assert "keep the defaults" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -102,7 +98,7 @@ def test_a_real_difference_is_measured() -> None:
     """Weights as inputs are transposed in every call; as constants, once."""
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(2))).eval()
     with torch.no_grad():
-        _, table = ortlens.tune(model, options={"freeze_weights": False}, budget_s=30)(torch.randn(1, 1024))
+        _, table = ortlens.tune(model, options={"freeze_weights": False}, budget_s=10)(torch.randn(1, 1024))
     rows = table[table.option.isin(["freeze_weights", "call"])]
     assert rows.ratio.notna().all()
     assert rows.verified.all()
@@ -114,8 +110,3 @@ def test_wrong_arguments() -> None:
         ortlens.tune(torch.sin, budget_s=0)
     with pytest.raises(UsageError, match="function or a module"):
         ortlens.tune(3)  # type: ignore[arg-type]  # what is refused
-
-
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
-    assert "keep the defaults" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,8 +51,8 @@ def reused(runner: PartitionRunner, call: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(
     ("kind", "options", "state"),
-    [(torch.optim.SGD, {"momentum": 0.9}, 2), (torch.optim.AdamW, {"weight_decay": 0.1}, 4), (torch.optim.Adam, {"foreach": True}, 4)],
-    ids=["SGD", "AdamW", "Adam of lists"],
+    [(torch.optim.SGD, {"momentum": 0.9}, 2), (torch.optim.Adam, {"foreach": True}, 4)],
+    ids=["SGD", "Adam of lists"],
 )
 @pytest.mark.slow
 def test_an_optimiser_updates_weights_and_state_in_place(
@@ -126,16 +125,6 @@ def test_a_frozen_weight_that_a_session_updates_in_place_is_noticed() -> None:
         update(layer.weight)
 
 
-def test_checking_and_a_trial_of_speed_take_no_step() -> None:
-    lens, plain, module = Lens(options={"on_slow": "fallback"}), Counter(), Counter()
-    fast, x = torch.compile(module, backend=lens), torch.ones(4)
-    for _ in range(8):
-        torch.testing.assert_close(fast(x), plain(x))
-    lens.verify(x)
-    torch.testing.assert_close(module.total, plain.total)
-    assert lens.numerics.ok.all()
-
-
 class Rows(nn.Module):
     """Writes rows into a cache behind its first dimensions, and reads it, beside layers with weights."""
 
@@ -153,17 +142,18 @@ class Rows(nn.Module):
 
 
 class Assigning(Rows):
+    def written(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]  # of a module
+
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        self.rows[:, :, at] = self.layer(x).to(self.rows.dtype)
+        self.rows[:, :, at] = self.written(x).to(self.rows.dtype)
         made: torch.Tensor = self.rows.float() @ self.layer(x).transpose(2, 3)
         return made
 
 
-class OfOneValue(Rows):
-    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        self.rows[:, :, at] = self.layer(x)[0, 0, 0].to(self.rows.dtype)
-        made: torch.Tensor = self.rows.float() @ self.layer(x).transpose(2, 3)
-        return made
+class OfOneValue(Assigning):
+    def written(self, x: torch.Tensor) -> torch.Tensor:
+        return super().written(x)[0, 0, 0]
 
 
 class ReturningAPart(Rows):
@@ -209,13 +199,13 @@ def steps_of(module: Rows, plain: Rows, count: int = 1) -> Lens:
     return lens
 
 
-ROWS = list(itertools.product([Rows], [1, 3], [32, 1024], [torch.float32, torch.float64]))
-OTHER_ROWS = [
-    (kind, *case) for kind in (Assigning, OfOneValue, ReturningAPart) for case in ((1, 1024, torch.float64), (3, 32, torch.float32))
+ROWS = [
+    *((Rows, 1, 32, torch.float32), (Rows, 3, 1024, torch.float32), (Rows, 1, 1024, torch.float64), (Rows, 3, 32, torch.float64)),
+    *((Assigning, 1, 1024, torch.float64), (OfOneValue, 3, 32, torch.float32), (ReturningAPart, 1, 1024, torch.float64)),
 ]
 
 
-@pytest.mark.parametrize(("kind", "count", "length", "dtype"), [*ROWS, *OTHER_ROWS])
+@pytest.mark.parametrize(("kind", "count", "length", "dtype"), ROWS)
 def test_a_session_writes_rows_of_a_cache_where_they_lie(kind: type[Rows], count: int, length: int, dtype: torch.dtype) -> None:
     module, plain = kind(length, dtype), kind(length, dtype)
     lay, lens = module.rows.data_ptr(), steps_of(module, plain, count)
@@ -253,7 +243,15 @@ def test_a_row_out_of_range_raises_as_in_eager_and_writes_nothing() -> None:
         torch.testing.assert_close(module.rows, before)
 
 
-def test_profiling_checking_and_trials_write_no_row() -> None:
+def test_profiling_checking_and_trials_write_no_row_and_take_no_step() -> None:
+    lens, plain, counter = Lens(options={"on_slow": "fallback"}), Counter(), Counter()
+    fast, x = torch.compile(counter, backend=lens), torch.ones(4)
+    for _ in range(8):
+        torch.testing.assert_close(fast(x), plain(x))
+    lens.verify(x)
+    torch.testing.assert_close(counter.total, plain.total)
+    assert lens.numerics.ok.all()
+
     module = Rows(512)
     with torch.no_grad():
         lens = Lens(options={"on_slow": "fallback"})
@@ -270,12 +268,6 @@ def test_profiling_checking_and_trials_write_no_row() -> None:
     assert lens.numerics.ok.all()
 
 
-def _looked_up(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    made = torch.cummax(e[i] * 2, 0)[0]
-    c[:, at] = x
-    return made.sum() + c.mean()
-
-
 def _in_one_session(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
     made, row = (e[i] * 2).sum(), x @ e[:256]
     c[:, at] = row
@@ -287,12 +279,6 @@ def _in_two_caches(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.T
     e[i] = row
     c[:, i] = row * 2
     return e @ row.t(), c @ row.t()
-
-
-def _factored(c: torch.Tensor, _: torch.Tensor, i: torch.Tensor, x: torch.Tensor, __: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = torch.linalg.cholesky(torch.diag(9.0 - i))
-    c.mul_(0.9).add_(x[0])
-    return made.mul(3)
 
 
 def _divided(c: torch.Tensor, _: torch.Tensor, i: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
@@ -317,7 +303,7 @@ def _written_over(c: torch.Tensor, e: torch.Tensor, i: torch.Tensor, x: torch.Te
     return made + c.mean() + torch.zeros_like(other)
 
 
-RAISING = [_looked_up, _in_one_session, _in_two_caches, _factored, _divided, _drawn, _written_over]
+RAISING = [_in_one_session, _in_two_caches, _divided, _drawn, _written_over]
 """Functions that raise in eager before they have changed anything, where `i` is 399."""
 
 

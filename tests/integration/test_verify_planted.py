@@ -44,10 +44,6 @@ _aten = torch.ops.aten
 # ---------------------------------------------------------------------------------------------------------- how to plant
 
 
-def views_left_inside(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry, "without_returned_views", lambda *_: None)
-
-
 def around(owner: type, name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[pytest.MonkeyPatch], None]:
     """Changes the results of the function that a method returns."""
 
@@ -83,10 +79,6 @@ def without_sign(value: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(value) if value.is_neg() else value
 
 
-def from_the_start(value: torch.Tensor) -> torch.Tensor:
-    return value.as_strided(value.shape, value.stride(), 0)
-
-
 def changes_unnoticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(call_module._Writer, "_staleness", lambda *_: [])
 
@@ -120,132 +112,34 @@ def subtracting(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-# ---------------------------------------------------------------------------------------------------------- the programs
-
-
-def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    first, second = x.chunk(2, -1)  # the line
-    return first, second
-
-
-def written_input(x: torch.Tensor) -> torch.Tensor:
-    x[1:3] = 5.0  # the line
-    return x * 2
-
-
-def squashed(x: torch.Tensor) -> torch.Tensor:
-    return x.tanh() * 2  # the line
-
-
-def noisy(x: torch.Tensor) -> torch.Tensor:
-    return x + torch.rand_like(x)  # the line
-
-
-def quiet(x: torch.Tensor) -> torch.Tensor:  # the line
-    return x.sin()
-
-
-def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.sin(), x.cos()  # the line
-
-
-def named(x: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"first": x.sin(), "second": x.cos()}  # the line
-
-
-def wave(x: torch.Tensor) -> torch.Tensor:
-    return x.sin()  # the line
-
-
-def late_wave(x: torch.Tensor) -> torch.Tensor:
-    return x.cos()  # the line
-
-
-def with_view(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.sin(), x[1:]  # the line
-
-
-def product(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return x @ v  # the line
-
-
-def clamped(x: torch.Tensor) -> torch.Tensor:
-    return x.clamp(0, 1).clamp(2, 3)  # the line
-
-
-def imaginary(x: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x.conj().imag)  # the line
-
-
-def rotated(x: torch.Tensor) -> torch.Tensor:
-    return torch.complex(x.exp(), x.sin())  # the line
-
-
-def average(x: torch.Tensor) -> torch.Tensor:
-    return x.mean()  # the line
-
-
-def centre(x: torch.Tensor) -> torch.Tensor:
-    return x.mean(0)  # the line
-
-
-def overflowing(x: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x * x - 100) + 1  # the line
-
-
-def rectified(x: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x) + 1  # the line
-
-
-def side_by_side(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.cat([x.sin(), y.cos()])  # the line
-
-
-def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return x.sin() + y  # the line
-
-
-def huge(x: torch.Tensor) -> torch.Tensor:
-    return x.abs()  # the line
-
+# ---------------------------------------------------------------------------------------- programs and functions of the tables
 
 _LINEAR, _NORM = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(4)
 
 
+def written_input(x: torch.Tensor) -> torch.Tensor:
+    x[1:3] = 5.0
+    return x * 2
+
+
 def linear(x: torch.Tensor) -> torch.Tensor:
-    return _LINEAR(x)  # type: ignore[no-any-return]  # the line
+    return _LINEAR(x)  # type: ignore[no-any-return]  # of a module
 
 
 def normalised(x: torch.Tensor) -> torch.Tensor:
-    return _NORM(x)  # type: ignore[no-any-return]  # the line
+    return _NORM(x)  # type: ignore[no-any-return]  # of a module
 
 
-def joined(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.logaddexp(x, y)  # the line
+def wave(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
 
 
-def any_of(x: torch.Tensor) -> torch.Tensor:
-    return (x > 0.5).any(1)  # the line
-
-
-def first_largest(x: torch.Tensor) -> torch.Tensor:
-    return x.argmax(1)  # the line
-
-
-def descending(x: torch.Tensor) -> torch.Tensor:
-    return x.sort(1, descending=True).values  # the line
-
-
-def group_normalised(x: torch.Tensor) -> torch.Tensor:
-    return functional.group_norm(x, 2)  # the line
-
-
-def attending(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(q, k, v, scale=0.5)  # the line
+def late_wave(x: torch.Tensor) -> torch.Tensor:
+    return x.cos()
 
 
 def step(x: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x + 1)  # the line
+    return torch.relu(x + 1)
 
 
 def looped(x: torch.Tensor) -> torch.Tensor:
@@ -255,66 +149,16 @@ def looped(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-# --------------------------------------------------------------------------------------------------- the wrong functions
-
-
 def plain_product(x: Value, y: Value) -> Value:
     return op.MatMul(x, y)
-
-
-def naive_mean(x: Value, dtype: int | None = None) -> Value:
-    del dtype
-    return op.ReduceMean(x, keepdims=0)
-
-
-def by_a_size_that_stays(x: torch.Tensor, dim: list[int], keepdim: bool = False, **_: object) -> torch.Tensor:  # noqa: FBT001, FBT002 - the schema's
-    size: int = torch.sym_min(x.shape[dim[0]], 4)
-    return x.sum(dim, keepdim) / size
-
-
-def leaking_relu(x: Value) -> Value:
-    return op.LeakyRelu(x, alpha=0.1)
-
-
-def dropping_nan(x: Value) -> Value:
-    return op.Where(op.IsNaN(x), op.CastLike(op.Constant(value_float=0.0), x), op.Relu(x))
 
 
 def doubled_from_ten(x: Value) -> Value:
     return op.Where(op.Greater(x, op.Constant(value_float=10.0)), op.Mul(x, op.Constant(value_float=2.0)), op.Relu(x))
 
 
-def through_float(x: Value) -> Value:
-    return op.CastLike(op.Sin(op.Cast(x, to=1)), x)
-
-
 def sine_times(factor: float) -> Callable[[Value], Value]:
     return lambda x: op.Mul(op.Sin(x), op.CastLike(op.Constant(value_float=factor), x))
-
-
-def off_in_one_of_a_million(x: Value) -> Value:
-    return op.ScatterElements(op.Sin(x), op.Constant(value_ints=[777_777]), op.Constant(value_floats=[0.8421]), axis=0)
-
-
-def one_more(x: Value) -> Value:
-    return op.Add(op.Abs(x), op.Constant(value_ints=[1]))
-
-
-def overflowing_sum(x: Value, y: Value) -> Value:
-    return op.Log(op.Add(op.Exp(x), op.Exp(y)))
-
-
-def all_of(x: Value, dim: int, keepdim: bool = False) -> Value:  # noqa: FBT001, FBT002 - same
-    return op.Cast(op.ReduceMin(op.Cast(x, to=6), op.Constant(value_ints=[dim]), keepdims=int(keepdim)), to=9)
-
-
-def last_largest(x: Value, dim: int | None = None, keepdim: bool = False) -> Value:  # noqa: FBT001, FBT002 - same
-    return op.ArgMax(x, axis=dim, keepdims=int(keepdim), select_last_index=1)
-
-
-def ascending(x: Value, dim: int = -1, descending: bool = False, **_: object) -> Value:  # noqa: FBT001, FBT002 - same
-    del descending
-    return op.TopK(x, op.Shape(x, start=dim, end=dim + 1), axis=dim, largest=0)
 
 
 def by_channel(x: Value, weight: Value, bias: Value, *sizes: Any) -> Value:  # noqa: ANN401 - same
@@ -323,10 +167,6 @@ def by_channel(x: Value, weight: Value, bias: Value, *sizes: Any) -> Value:  # n
     normalised = op.InstanceNormalization(x, ones, op.Constant(value_floats=[0.0] * 4))
     mean = op.ReduceMean(op.Reshape(x, op.Constant(value_ints=[1, 2, -1])), op.Constant(value_ints=[2]), keepdims=0)
     return normalised, mean, mean
-
-
-def unscaled(x: Value, y: Value) -> Value:
-    return op.Mul(op.MatMul(x, y), op.Constant(value_float=1.5))
 
 
 # ------------------------------------------------------------------------------------------------------------- the table
@@ -370,7 +210,7 @@ PLACES: dict[str, Planted] = {
         says=LOWERING,
     ),
     "lowering: gradient": Planted(
-        function=squashed,
+        function=lambda x: x.tanh() * 2,
         args=lambda: (needing_grad(3, 4),),
         plant=decomposing({_aten.tanh_backward.default: lambda grad, y: grad * (1 - y)}),
         wrong={"gradient of x": ""},
@@ -384,35 +224,11 @@ PLACES: dict[str, Planted] = {
         says=LOWERING,
     ),
     "lowering: random numbers": Planted(
-        function=noisy,
+        function=lambda x: x + torch.rand_like(x),
         args=lambda: (torch.rand(3, 4),),
         plant=decomposing({_aten.rand_like.default: lambda x, **_: torch.rand((2, *x.shape))[1]}),
         wrong={"result": "", "random state": "other random numbers were drawn"},
         says=LOWERING,
-    ),
-    "lowering: later sizes": Planted(
-        function=centre,
-        first=lambda: (torch.rand(3, 3),),
-        args=lambda: (torch.rand(7, 3),),
-        plant=decomposing({_aten.mean.dim: by_a_size_that_stays}),
-        says=LOWERING,
-        dynamic=True,
-    ),
-    "boundary: views of inputs": Planted(
-        function=halves,
-        first=lambda: (torch.rand(3, 8),),
-        args=lambda: (torch.rand(3, 12),),
-        plant=views_left_inside,
-        dynamic=True,
-        wrong={"result[1]": ""},
-        says=BOUNDARY,
-    ),
-    "boundary: one result twice": Planted(
-        function=named,
-        args=lambda: (torch.rand(3),),
-        plant=returning(lambda outputs: [outputs[0], outputs[0].clone()]),
-        wrong={"result['second']": ""},
-        says=BOUNDARY,
     ),
     "boundary: dtype": Planted(
         function=wave,
@@ -421,22 +237,15 @@ PLACES: dict[str, Planted] = {
         wrong={"result": "float64 from the compiled function, float32 from PyTorch"},
         says=BOUNDARY,
     ),
-    "boundary: shape": Planted(
-        function=wave,
-        args=lambda: (torch.rand(3),),
-        plant=returning(lambda outputs: [outputs[0].unsqueeze(0)]),
-        wrong={"result": "shape"},
-        says=BOUNDARY,
-    ),
     "boundary: missing alias": Planted(
-        function=with_view,
+        function=lambda x: (x.sin(), x[1:]),
         args=lambda: (torch.rand(3),),
         plant=around(entry.DynamoGraph, "compile", lambda outputs: [output.clone() for output in outputs]),
         wrong={"result[1]": "shares no memory with x"},
         says="No value inside a partition differs",
     ),
     "boundary: unwanted alias": Planted(
-        function=two,
+        function=lambda x: (x.sin(), x.cos()),
         args=lambda: (torch.zeros(3),),
         plant=returning(lambda outputs: [outputs[0], outputs[0]]),
         wrong={"result[1]": "shares memory with result[0]"},
@@ -449,25 +258,12 @@ PLACES: dict[str, Planted] = {
         wrong={"_NORM.running_mean after the call": ""},
         says=BOUNDARY,
     ),
-    "boundary: gradient": Planted(
-        function=wave,
-        args=lambda: (needing_grad(4),),
-        plant=returning(lambda outputs: [outputs[0] * 0] if len(outputs) == 1 else outputs),
-        wrong={"gradient of x": ""},
-        says=BOUNDARY,
-    ),
-    "boundary: random numbers": Planted(
-        function=quiet,
-        args=lambda: (torch.rand(3),),
-        plant=returning(lambda outputs: [outputs[0] + 0 * torch.rand(1)]),
-        wrong={"random state": "other random numbers were drawn"},
-        says=BOUNDARY,
-    ),
-    "memory: offset of an input": Planted(
-        function=rectified, args=lambda: (torch.randn(8)[4:],), plant=binding(from_the_start), inside=VALUE, because=MEMORY
-    ),
     "memory: negative bit": Planted(
-        function=imaginary, args=lambda: (torch.randn(4, dtype=torch.complex64),), plant=binding(without_sign), inside=VALUE, because=MEMORY
+        function=lambda x: torch.relu(x.conj().imag),
+        args=lambda: (torch.randn(4, dtype=torch.complex64),),
+        plant=binding(without_sign),
+        inside=VALUE,
+        because=MEMORY,
     ),
     "weights: outdated": Planted(
         function=linear,
@@ -478,28 +274,28 @@ PLACES: dict[str, Planted] = {
         because="holds weights from before a change that was not noticed",
     ),
     "rewrite: ours": Planted(
-        function=clamped,
+        function=lambda x: x.clamp(0, 1).clamp(2, 3),
         args=lambda: (torch.rand(3),),
         plant=rewriting(clamps_merged),
         inside=REWRITE,
         because="a rewrite of the model before ONNX Runtime",
     ),
     "rewrite: the user's": Planted(
-        function=added,
+        function=lambda x, y: x.sin() + y,
         args=lambda: (torch.rand(3), torch.rand(3)),
         options={"pre_ort_model_transforms": [subtracting]},
         inside=REWRITE,
         because="pre_ort_model_transforms causes it",
     ),
     "rewrite: ONNX Runtime's": Planted(
-        function=side_by_side,
+        function=lambda x, y: torch.cat([x.sin(), y.cos()]),
         args=lambda: (torch.rand(3), torch.rand(3)),
         plant=parts_reversed_by_onnx_runtime,
         inside=("output", "fusion_changes_numbers"),
         because="right without ONNX Runtime's rewrites",
     ),
     "rewrite: ONNX Runtime's in a backward": Planted(
-        function=product,
+        function=lambda x, v: x @ v,
         args=lambda: (needing_grad(5, 4), needing_grad(4)),
         options=functions({_aten.mv.default: plain_product}),
         wrong={"gradient of v": ""},
@@ -507,45 +303,57 @@ PLACES: dict[str, Planted] = {
         because="MatmulTransposeFusion causes it",
     ),
     "accuracy": Planted(
-        function=average,
+        function=lambda x: x.mean(),
         args=lambda: (100 + torch.rand(4_000_000),),
-        options=functions({_aten.mean.default: naive_mean}),
+        options=functions({_aten.mean.default: lambda x, **_: op.ReduceMean(x, keepdims=0)}),
         inside=("value", "loses_accuracy"),
         because="in float64 its ONNX function is right, in float32 rounding adds up",
     ),
 }
 FUNCTIONS: dict[str, tuple[Callable[..., Any], object, Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
-    "function: beside an overflow": (overflowing, _aten.relu.default, leaking_relu, lambda: (one_large(),)),
-    "function: NaN dropped": (rectified, _aten.relu.default, dropping_nan, lambda: (torch.tensor([0.5, -1.0, math.nan, 2.0]),)),
-    "function: overflow": (joined, _aten.logaddexp.default, overflowing_sum, lambda: (torch.full((3,), 100.0), torch.ones(3))),
-    "function: integers that no float64 holds": (huge, _aten.abs.default, one_more, lambda: (torch.tensor([2**60, -(2**61)]),)),
-    "function: booleans": (any_of, _aten.any.dim, all_of, lambda: (torch.rand(3, 5),)),
-    "function: last of equals": (first_largest, _aten.argmax.default, last_largest, lambda: (torch.ones(2, 3),)),
-    "function: order": (descending, _aten.sort.default, ascending, lambda: (torch.randn(3, 5),)),
-    "function: of several outputs": (group_normalised, _aten.native_group_norm.default, by_channel, lambda: (torch.randn(1, 4, 3, 3),)),
-    "function: decomposed": (attending, _aten.bmm.default, unscaled, lambda: tuple(torch.rand(1, 2, 4, 8) for _ in range(3))),
-    "function: float64 through float32": (wave, _aten.sin.default, through_float, lambda: (torch.rand(8).double(),)),
-    "function: float16": (wave, _aten.sin.default, sine_times(1.02), lambda: (torch.rand(8).half(),)),
-    "function: imaginary part": (rotated, _aten.sin.default, sine_times(1.02), lambda: (torch.rand(8),)),
-    "function: one of a million": (wave, _aten.sin.default, off_in_one_of_a_million, lambda: (torch.rand(1_000_000),)),
+    "function: beside an overflow": (
+        lambda x: torch.relu(x * x - 100) + 1,
+        _aten.relu.default,
+        lambda x: op.LeakyRelu(x, alpha=0.1),
+        lambda: (one_large(),),
+    ),
+    "function: NaN dropped": (
+        lambda x: torch.relu(x) + 1,
+        _aten.relu.default,
+        lambda x: op.Where(op.IsNaN(x), op.CastLike(op.Constant(value_float=0.0), x), op.Relu(x)),
+        lambda: (torch.tensor([0.5, -1.0, math.nan, 2.0]),),
+    ),
+    "function: of several outputs": (
+        lambda x: functional.group_norm(x, 2),
+        _aten.native_group_norm.default,
+        by_channel,
+        lambda: (torch.randn(1, 4, 3, 3),),
+    ),
+    "function: decomposed": (
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, scale=0.5),
+        _aten.bmm.default,
+        lambda x, y: op.Mul(op.MatMul(x, y), op.Constant(value_float=1.5)),
+        lambda: tuple(torch.rand(1, 2, 4, 8) for _ in range(3)),
+    ),
+    "function: float64 through float32": (
+        wave,
+        _aten.sin.default,
+        lambda x: op.CastLike(op.Sin(op.Cast(x, to=1)), x),
+        lambda: (torch.rand(8).double(),),
+    ),
     "function: just above rounding": (wave, _aten.sin.default, sine_times(1.00003), lambda: (torch.randn(64),)),
 }
 PLANTED = PLACES | {name: with_wrong_function(*row) for name, row in FUNCTIONS.items()}
 
 SLOW = (
-    *("lowering: gradient cut off", "boundary: one result twice", "boundary: gradient", "boundary: random numbers"),
-    *("rewrite: the user's", "function: booleans"),
-    *("function: integers that no float64 holds", "function: last of equals", "function: order", "function: of several outputs"),
-    *("function: decomposed", "function: float64 through float32", "function: float16", "function: imaginary part"),
-    "function: one of a million",
+    *("lowering: gradient cut off", "rewrite: the user's", "function: of several outputs"),
+    *("function: decomposed", "function: float64 through float32"),
 )
 FAULTLESS = (
-    *("boundary: views of inputs", "boundary: missing alias", "boundary: buffer", "lowering: write into an input"),
-    *("lowering: random numbers", "memory: negative bit", "weights: outdated", "function: beside an overflow"),
-)
-FAULTLESS_SLOW = (
-    *("function: order", "function: last of equals", "function: of several outputs", "function: decomposed"),
-    *("function: imaginary part", "function: float16", "boundary: gradient", "lowering: later sizes", "rewrite: ours"),
+    "boundary: missing alias",
+    "boundary: buffer",
+    "lowering: write into an input",
+    "lowering: random numbers",
 )
 
 
@@ -554,7 +362,7 @@ def test_a_planted_wrong_answer_is_reported_with_its_cause_scope_and_line(name: 
     check_reported(PLANTED[name], monkeypatch)
 
 
-@pytest.mark.parametrize("name", sampled(FAULTLESS + FAULTLESS_SLOW, FAULTLESS))
+@pytest.mark.parametrize("name", FAULTLESS)
 def test_without_the_fault_nothing_differs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_clean(PLANTED[name], monkeypatch)
 

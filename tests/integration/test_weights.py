@@ -52,17 +52,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "freeze"),
-    [
-        *((change, "auto") for change in CHANGES),
-        *(
-            pytest.param(change, freeze, marks=pytest.mark.slow)
-            for change in ("in_place", "through_data", "other_buffer")
-            for freeze in (True, False)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "freeze"), [*((change, "auto") for change in CHANGES), ("through_data", True), ("through_data", False)])
 def test_a_change_is_seen_by_the_very_next_call(change: str, freeze: object) -> None:
     model, x = net(), inputs()
     lens = Lens(options={"freeze_weights": freeze})
@@ -94,19 +84,6 @@ def test_unchanged_weights_make_one_session_and_changing_ones_stop_being_frozen(
     assert signatures[:2] == ["f32[4,6]"] * 2
     assert len(signatures[-1].split()) > 5
     assert int(lens.sessions.calls.sum()) == 13
-
-
-def test_bytes_of_weights_and_of_constants() -> None:
-    model, x, lens = net(), inputs(), Lens()
-    compiled = torch.compile(model, backend=lens)
-    with torch.no_grad():
-        compiled(x)
-    used = sum(t.nbytes for t in model.state_dict().values() if t.is_floating_point())
-    (partition,), (record,) = lens.captured().partitions, lens.captured().models
-    assert partition.weight_bytes == used
-    assert (partition.input_bytes, partition.output_bytes) == (4 * 6 * 4, 4 * 3 * 4)
-    assert used <= record.initializer_bytes < used + 500
-    assert record.size_bytes < 10_000
 
 
 def test_frozen_weights_are_not_copied() -> None:
