@@ -205,6 +205,12 @@ class Program:
         return cls(**given)
 
 
+def program(*returns: str, **parts: Any) -> Program:
+    """Write a program by hand: what it returns, its arguments by their names, and the other parts."""
+    inputs = tuple((name, parts.pop(name)) for name in list(parts) if re.fullmatch(r"[a-z](_\d)?", name))
+    return Program(seed=0, returns=returns, inputs=inputs, **parts)
+
+
 def merged(programs: Sequence[Program]) -> Program:
     """Put independent programs into one function, so that they are compiled together."""
     if len(programs) == 1:
