@@ -2,7 +2,7 @@
 
 They run in a process of its own that is started again after a crash or when nothing comes for a while. Verdicts are kept in
 build/fuzz, one line each, so that a run that was stopped goes on with the next seed. Programs that differ are made smaller and
-printed as Python programs that anybody can run. With `--graphs`, programs are judged without Dynamo and AOTAutograd: some 600
+printed as Python programs that judge them again. With `--graphs`, programs are judged without Dynamo and AOTAutograd: some 600
 per minute of CPU instead of 60; see `graphs`.
 """
 
@@ -66,7 +66,7 @@ def _again(path: Path, *, graphs: bool) -> int:
     given = json.loads(path.read_text("utf-8"))
     program = Program.from_json(json.dumps(given.get("program", given)))
     verdict = judge_graph(program) if graphs else judge(program)
-    _say(f"{script(program)}\n{verdict.word}\n{verdict.text()}")
+    _say(f"{script(program, graph=graphs)}\n{verdict.word}\n{verdict.text()}")
     return int(verdict.word == "wrong")
 
 

@@ -8,10 +8,10 @@ FINDS = {
     # The graph that makes returned views held the size too, and took it for an output of its own: the results moved by one place.
     "a size and a view that reads it": program(
         "a.shape[0]",
-        "d",
+        "t0",
         "c",
         a="values(60, 3, 2)",
-        body=("a.view(-1)[-1] = 2", "b, c = a.split([1, 1], 1)", "d = torch.sin(a)"),
+        body=("a.view(-1)[-1] = 2", "b, c = a.split([1, 1], 1)", "t0 = torch.sin(a)"),
         dynamic=True,
     ),
     # torchlib's `copy` returns the source in its own shape: with symbolic sizes this was a silently wrong shape.
@@ -19,10 +19,10 @@ FINDS = {
     # The gradient of the copied slice was computed in the shape of the source.
     "a copy that broadcasts, in training": program(
         "a",
-        "d.float()",
+        "t0.float()",
         a="leaf(values(69, n)) * 1",
         b="values(99, 1)",
-        body=("c, d = a.tensor_split(2, 0)", "c.copy_(b)"),
+        body=("c, t0 = a.tensor_split(2, 0)", "c.copy_(b)"),
         steps=("call(4)", "backward()"),
         trains=True,
         dynamic=True,
@@ -46,7 +46,7 @@ FINDS = {
     ),
     # AOTAutograd makes the view anew from the input, with the storage offset that the new value of the input has: it was 0.
     "a view of an input with an offset that was written to": program(
-        "d", a="values(16, n, 4)[1:]", body=("b = a[:, 1 : a.shape[1] // 2 + 1]", "b.copy_(b)", "c, d = b.chunk(2, 1)"), dynamic=True
+        "t0", a="values(16, n, 4)[1:]", body=("b = a[:, 1 : a.shape[1] // 2 + 1]", "b.copy_(b)", "c, t0 = b.chunk(2, 1)"), dynamic=True
     ),
     # ONNX's NonZero gives one number a dimension: the result had the shape (0, 1).
     "the places of one number": program("b", a="values(1)", body=("b = (a * 0).nonzero()",)),
@@ -97,9 +97,9 @@ FINDS = {
         "b",
         "b.slice_scatter(b, 0, 0)",
         "b.slice_scatter(c, 0, 0)",
-        "b.slice_scatter(d, 0, 0)",
+        "b.slice_scatter(t0, 0, 0)",
         a="values(88, 4, n)",
-        body=("b = a * 2", "c = (a + 1).to(torch.int32)", "d = (a + 1).t().contiguous().t()"),
+        body=("b = a * 2", "c = (a + 1).to(torch.int32)", "t0 = (a + 1).t().contiguous().t()"),
     ),
     # Known of bfloat16 alone.
     "sums of float16 at indices": program("a.index_add(-1, torch.tensor([0, 1]), a)", a="values(40, 2 * n, 2, dtype=torch.float16)"),
@@ -161,7 +161,9 @@ FINDS = {
     ),
     # ScatterND of nothing is refused once ONNX Runtime has moved the transposition of its updates; that showed in each run only.
     "a write into nothing": program(
-        "a * 2", a="values(42, n, 1)", body=("b = torch.argmax(a, 1, keepdim=True)", "c, d = a.split([1, a.shape[1] - 1], 1)", "d.copy_(b)")
+        "a * 2",
+        a="values(42, n, 1)",
+        body=("b = torch.argmax(a, 1, keepdim=True)", "c, t0 = a.split([1, a.shape[1] - 1], 1)", "t0.copy_(b)"),
     ),
     # ONNX Runtime's InstanceNormalization reads the first of no elements; where another operator computed them, the process ended.
     "groups of nothing": program("F.group_norm(b.reshape(1, -1, 2, 2), 1)", a="values(7, 0, n)", body=("b = a.trunc()",)),
