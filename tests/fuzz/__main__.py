@@ -1,8 +1,8 @@
-"""Judge random programs: `python -m tests.fuzz [--graphs] [--functions N] [--seed S] [--again FILE] [--plants [NAME ...]] [--features]`.
+"""Judge random programs: `python -m tests.fuzz [--graphs] [--functions N] [--seed S] [--again FILE] [--plants [NAME ...]]`.
 
 They run in a process of its own that is started again after a crash or when nothing comes for a while. Verdicts are kept in
 build/fuzz, one line each, so that a run that was stopped goes on with the next seed. Programs that differ are made smaller and
-printed as Python programs that anybody can run. With `--graphs`, programs are judged without Dynamo and AOTAutograd: some 600
+printed as Python programs that judge them again. With `--graphs`, programs are judged without Dynamo and AOTAutograd: some 600
 per minute of CPU instead of 60; see `graphs`.
 """
 
@@ -40,15 +40,9 @@ def main() -> int:
         metavar="NAME",
         help="plant defects instead, all or those whose names begin so, and say how soon each is found",
     )
-    parser.add_argument("--features", action="store_true", help="count what occurs in 2,000 programs instead, without judging them")
     given = parser.parse_args()
     if given.again is not None:
         return _again(given.again, graphs=given.graphs)
-    if given.features:
-        from tests.fuzz.features import table
-
-        _say(table(2000, given.seed or 0))
-        return 0
     if given.plants is not None:
         from tests.fuzz.hunt import hunt_all
 
@@ -72,7 +66,7 @@ def _again(path: Path, *, graphs: bool) -> int:
     given = json.loads(path.read_text("utf-8"))
     program = Program.from_json(json.dumps(given.get("program", given)))
     verdict = judge_graph(program) if graphs else judge(program)
-    _say(f"{script(program)}\n{verdict.word}\n{verdict.text()}")
+    _say(f"{script(program, graph=graphs)}\n{verdict.word}\n{verdict.text()}")
     return int(verdict.word == "wrong")
 
 
@@ -111,7 +105,7 @@ def _keep(kept: Path, row: dict[str, Any]) -> None:
 
 def _report(row: dict[str, Any]) -> None:
     if row["verdict"] in ("wrong", "road"):
-        _say(f"\n{row['script']}\n# {row['verdict']}: " + "\n# ".join(str(item) for item in row["differences"]))
+        _say(f"\n# {row['verdict']}: " + "\n# ".join(str(item) for item in row["differences"]) + f"\n{row['script']}")
 
 
 def _say(text: str) -> None:

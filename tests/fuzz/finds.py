@@ -2,379 +2,307 @@
 
 from __future__ import annotations
 
-from tests.fuzz.program import Program
+from tests.fuzz.program import program
 
-FINDS: dict[str, Program] = {
+FINDS = {
     # The graph that makes returned views held the size too, and took it for an output of its own: the results moved by one place.
-    "a size and a view that reads it": Program(
-        seed=5,
-        inputs=(("a", "values(60, 3, 2)"),),
-        body=("a.view(-1)[-1] = 2", "b, c = a.split([1, 1], 1)", "d = torch.sin(a)"),
-        returns=("a.shape[0]", "d", "c"),
+    "a size and a view that reads it": program(
+        "a.shape[0]",
+        "t0",
+        "c",
+        a="values(60, 3, 2)",
+        body=("a.view(-1)[-1] = 2", "b, c = a.split([1, 1], 1)", "t0 = torch.sin(a)"),
         dynamic=True,
     ),
     # torchlib's `copy` returns the source in its own shape: with symbolic sizes this was a silently wrong shape.
-    "a copy that broadcasts": Program(
-        seed=1088,
-        inputs=(("a", "values(1, n, 4)"), ("b", "values(2, 1, 4)")),
-        body=("c = a * 2", "c.copy_(b)"),
-        returns=("c",),
-        dynamic=True,
-    ),
+    "a copy that broadcasts": program("c", a="values(1, n, 4)", b="values(2, 1, 4)", body=("c = a * 2", "c.copy_(b)"), dynamic=True),
     # The gradient of the copied slice was computed in the shape of the source.
-    "a copy that broadcasts, in training": Program(
-        seed=10021,
-        inputs=(("a", "leaf(values(69, n)) * 1"), ("b", "values(99, 1)")),
-        body=("c, d = a.tensor_split(2, 0)", "c.copy_(b)"),
-        returns=("a", "d.float()"),
+    "a copy that broadcasts, in training": program(
+        "a",
+        "t0.float()",
+        a="leaf(values(69, n)) * 1",
+        b="values(99, 1)",
+        body=("c, t0 = a.tensor_split(2, 0)", "c.copy_(b)"),
         steps=("call(4)", "backward()"),
         trains=True,
         dynamic=True,
     ),
     # To ask a tensor of data-dependent size whether it is contiguous is to guard on that size.
-    "the layout of a size known at run time only": Program(
-        seed=20006,
-        inputs=(("a", "values(99, n, 3)"),),
-        body=("b = a.nonzero()",),
-        returns=("b.ravel()", "b.t()", "b * 2", "b[:, :1]"),
-        captures=True,
-        dynamic=True,
+    "the layout of a size known at run time only": program(
+        "b.ravel()", "b.t()", "b * 2", "b[:, :1]", a="values(99, n, 3)", body=("b = a.nonzero()",), captures=True, dynamic=True
     ),
     # AOTAutograd asks Dynamo by an exception to trace once more; it was taken for a failure of our decompositions.
-    "a number that changes between calls": Program(
-        seed=10013,
-        inputs=(("a", "values(72, n)"),),
-        body=("b = a.clamp(max=a.sum().item())",),
-        returns=("b",),
-        steps=("call(4)", "call(5)", "call(6)"),
+    "a number that changes between calls": program(
+        "b", a="values(72, n)", body=("b = a.clamp(max=a.sum().item())",), steps=("call(4)", "call(5)", "call(6)")
     ),
     # The session writes a 0-d output, and the empty tuple of its sizes was taken for none: every run failed, and PyTorch computed it.
-    "one number in two dimensions": Program(seed=50004, inputs=(("a", "values(1)"),), returns=("(a * 2).view(1, 1)",)),
+    "one number in two dimensions": program("(a * 2).view(1, 1)", a="values(1)"),
     # Outputs in another memory order were permuted views; PyTorch refuses writes to views that a training graph returns.
-    "a write into a permuted output, in training": Program(
-        seed=60043,
-        inputs=(("a", "leaf(values(65, 2, 3, n, 2).contiguous(memory_format=torch.channels_last)) * 1"),),
-        returns=("a * 2",),
+    "a write into a permuted output, in training": program(
+        "a * 2",
+        a="leaf(values(65, 2, 3, n, 2).contiguous(memory_format=torch.channels_last)) * 1",
         steps=("call(8)", "outs[0].zero_()"),
         trains=True,
     ),
     # AOTAutograd makes the view anew from the input, with the storage offset that the new value of the input has: it was 0.
-    "a view of an input with an offset that was written to": Program(
-        seed=60073,
-        inputs=(("a", "values(16, n, 4)[1:]"),),
-        body=("b = a[:, 1 : a.shape[1] // 2 + 1]", "b.copy_(b)", "c, d = b.chunk(2, 1)"),
-        returns=("d",),
-        dynamic=True,
+    "a view of an input with an offset that was written to": program(
+        "t0", a="values(16, n, 4)[1:]", body=("b = a[:, 1 : a.shape[1] // 2 + 1]", "b.copy_(b)", "c, t0 = b.chunk(2, 1)"), dynamic=True
     ),
     # ONNX's NonZero gives one number a dimension: the result had the shape (0, 1).
-    "the places of one number": Program(seed=60098, inputs=(("a", "values(1)"),), body=("b = (a * 0).nonzero()",), returns=("b",)),
+    "the places of one number": program("b", a="values(1)", body=("b = (a * 0).nonzero()",)),
     # ONNX Runtime's ScatterND adds no floats of 16 bits; that showed in each run only.
-    "sums of bfloat16 at indices": Program(
-        seed=60095, inputs=(("a", "values(59, 2 * n, 2, dtype=torch.bfloat16)"),), returns=("a.index_add(-1, torch.tensor([0, 1]), a)",)
-    ),
+    "sums of bfloat16 at indices": program("a.index_add(-1, torch.tensor([0, 1]), a)", a="values(59, 2 * n, 2, dtype=torch.bfloat16)"),
     # torch's shape function keeps the input's memory order, the kernel does not.
-    "batch normalisation of a permuted input": Program(
-        seed=60106,
-        inputs=(("a", "values(30, 3, n).t()"),),
-        body=("b = F.batch_norm(a, None, None, training=True)",),
-        returns=("b", "b // a[:1]"),
-        steps=("call(8)",),
+    "batch normalisation of a permuted input": program(
+        "b", "b // a[:1]", a="values(30, 3, n).t()", body=("b = F.batch_norm(a, None, None, training=True)",), steps=("call(8)",)
     ),
     # Only pieces of inputs were made as views: those of other values had memory of their own each.
-    "pieces of a constant": Program(
-        seed=60108,
-        inputs=(("a", "values(89, n)"),),
-        body=("b, c = torch.full((4,), 7).chunk(2, 0)",),
-        returns=("c", "b"),
-    ),
+    "pieces of a constant": program("c", "b", a="values(89, n)", body=("b, c = torch.full((4,), 7).chunk(2, 0)",)),
     # A partition whose input has n // 2 + 1 columns did not know n // 2, which the strides of its result depend on.
-    "strides of a part of complex numbers": Program(
-        seed=60077,
-        inputs=(("a", "values(33, n, 4)"),),
-        body=("b = torch.fft.rfft(a)",),
-        returns=("b.conj().imag", "b.real"),
-        dynamic=True,
+    "strides of a part of complex numbers": program(
+        "b.conj().imag", "b.real", a="values(33, n, 4)", body=("b = torch.fft.rfft(a)",), dynamic=True
     ),
     # A number below one was made whole on its way to a truth value: it became False.
-    "a fraction as a truth value": Program(
-        seed=227,
-        inputs=(("a", "values(28, 4, dtype=torch.bool)"),),
-        body=("a.scatter_(0, torch.tensor([0]), 0.25)",),
-        returns=("a", "a.masked_fill(a, -0.5)"),
+    "a fraction as a truth value": program(
+        "a", "a.masked_fill(a, -0.5)", a="values(28, 4, dtype=torch.bool)", body=("a.scatter_(0, torch.tensor([0]), 0.25)",)
     ),
     # torch's decomposition takes the offset of a tensor that begins later in its storage for 0.
-    "a window of a tensor with an offset": Program(
-        seed=365,
-        inputs=(("a", "values(1, 5)[1:]"),),
-        returns=("torch.as_strided_scatter(a, a[:2], (2,), (1,))",),
-    ),
+    "a window of a tensor with an offset": program("torch.as_strided_scatter(a, a[:2], (2,), (1,))", a="values(1, 5)[1:]"),
     # torch's decomposition reads the number, which no trace knows.
-    "the bucket of one number": Program(
-        seed=217, inputs=(("a", "values(68)"),), returns=("torch.bucketize(a, torch.tensor([-1.0, 0.0, 0.5]), right=True)",)
-    ),
+    "the bucket of one number": program("torch.bucketize(a, torch.tensor([-1.0, 0.0, 0.5]), right=True)", a="values(68)"),
     # Its dtype was that of the numbers.
-    "the buckets of no boundaries": Program(
-        seed=217, inputs=(("a", "values(68, n)"),), returns=("torch.bucketize(a, torch.tensor([]), out_int32=True)",)
-    ),
+    "the buckets of no boundaries": program("torch.bucketize(a, torch.tensor([]), out_int32=True)", a="values(68, n)"),
     # ONNX's ScatterND takes no tensor without dimensions; that showed in each run only.
-    "a masked write into one number": Program(seed=225, inputs=(("a", "values(9)"),), returns=("a.masked_scatter(a > -9, a + 1)",)),
+    "a masked write into one number": program("a.masked_scatter(a > -9, a + 1)", a="values(9)"),
     # The decomposition checks the indices of a tensor that has no elements.
-    "nothing to fill at an index": Program(
-        seed=522, inputs=(("a", "values(83, n, n)"),), body=("a.index_fill_(1, torch.tensor([0]), 2)",), returns=("a",), steps=("call(0)",)
-    ),
+    "nothing to fill at an index": program("a", a="values(83, n, n)", body=("a.index_fill_(1, torch.tensor([0]), 2)",), steps=("call(0)",)),
     # The result shared the memory of the argument.
-    "channels that stay where they are": Program(seed=374, inputs=(("a", "values(12, 1, 4, n, 1)"),), returns=("F.channel_shuffle(a, 1)",)),
+    "channels that stay where they are": program("F.channel_shuffle(a, 1)", a="values(12, 1, 4, n, 1)"),
     # Windows were gathered, with the strides of the gathered values.
-    "a window of a value": Program(
-        seed=39, inputs=(("a", "values(54, 3, 4)"),), returns=("(a + 1).as_strided((3,), (2,))", "(a * 2).as_strided((2, 2), (1, 1))")
-    ),
+    "a window of a value": program("(a + 1).as_strided((3,), (2,))", "(a * 2).as_strided((2, 2), (1, 1))", a="values(54, 3, 4)"),
     # The kernels make contiguous memory, torch's shape functions keep the order.
-    "contiguous results of permuted arguments": Program(
-        seed=8, inputs=(("a", "values(44, n, 4).mT"),), returns=("F.logsigmoid(a)", "2**a", "torch.isin(a, 1)")
-    ),
+    "contiguous results of permuted arguments": program("F.logsigmoid(a)", "2**a", "torch.isin(a, 1)", a="values(44, n, 4).mT"),
     # ONNX's Split cannot halve what has no elements; that showed in each run only.
-    "a gate of nothing": Program(seed=2007, inputs=(("a", "values(90, 0, 4)"),), returns=("F.glu(a * 0, 0)",)),
+    "a gate of nothing": program("F.glu(a * 0, 0)", a="values(90, 0, 4)"),
     # The kernel concatenates two pieces, which keeps channels-last memory unless one is empty.
-    "channels-last memory that is rolled": Program(
-        seed=2049,
-        inputs=(("a", "values(27, 2, 3, n, 2).contiguous(memory_format=torch.channels_last)"),),
-        returns=("a.roll(-1, -2)", "a.roll((1, 0), (1, 2))", "a.roll(2, 0)", "a.roll((1, 1), (0, 1))"),
+    "channels-last memory that is rolled": program(
+        "a.roll(-1, -2)",
+        "a.roll((1, 0), (1, 2))",
+        "a.roll(2, 0)",
+        "a.roll((1, 1), (0, 1))",
+        a="values(27, 2, 3, n, 2).contiguous(memory_format=torch.channels_last)",
     ),
     # What was written over all of a tensor took the place of the result, with its memory, dtype and strides.
-    "a write over all of a tensor": Program(
-        seed=2145,
-        inputs=(("a", "values(88, 4, n)"),),
-        body=("b = a * 2", "c = (a + 1).to(torch.int32)", "d = (a + 1).t().contiguous().t()"),
-        returns=("b", "b.slice_scatter(b, 0, 0)", "b.slice_scatter(c, 0, 0)", "b.slice_scatter(d, 0, 0)"),
+    "a write over all of a tensor": program(
+        "b",
+        "b.slice_scatter(b, 0, 0)",
+        "b.slice_scatter(c, 0, 0)",
+        "b.slice_scatter(t0, 0, 0)",
+        a="values(88, 4, n)",
+        body=("b = a * 2", "c = (a + 1).to(torch.int32)", "t0 = (a + 1).t().contiguous().t()"),
     ),
     # Known of bfloat16 alone.
-    "sums of float16 at indices": Program(
-        seed=2214, inputs=(("a", "values(40, 2 * n, 2, dtype=torch.float16)"),), returns=("a.index_add(-1, torch.tensor([0, 1]), a)",)
-    ),
+    "sums of float16 at indices": program("a.index_add(-1, torch.tensor([0, 1]), a)", a="values(40, 2 * n, 2, dtype=torch.float16)"),
     # torch's decomposition promotes as if a tensor without dimensions were a row.
-    "a number among the blocks of a matrix": Program(
-        seed=7017,
-        inputs=(("a", "values(10, dtype=torch.float64)"), ("b", "values(49, n)"), ("c", "values(3, 2, dtype=torch.int64)")),
-        returns=(
-            "torch.block_diag(b, a)",
-            "torch.block_diag(a)",
-            "torch.block_diag(c, a, b)",
-            "torch.block_diag(c, a)",
-            "torch.block_diag(c)",
-        ),
+    "a number among the blocks of a matrix": program(
+        "torch.block_diag(b, a)",
+        "torch.block_diag(a)",
+        "torch.block_diag(c, a, b)",
+        "torch.block_diag(c, a)",
+        "torch.block_diag(c)",
+        a="values(10, dtype=torch.float64)",
+        b="values(49, n)",
+        c="values(3, 2, dtype=torch.int64)",
     ),
     # ONNX Runtime's DivMulFusion makes z / y of (1 / y) * z, also of integers; it showed where the dividend is a frozen 1.
-    "the remainder of one": Program(
-        seed=3371,
+    "the remainder of one": program(
+        "torch.fmod(self.b, self.b.abs() + 1)",
+        "torch.div(1, a.abs() + 2, rounding_mode='trunc') * a",
+        a="values(4, n, dtype=torch.int64)",
         state=("self.register_buffer('b', torch.tensor(1))",),
-        inputs=(("a", "values(4, n, dtype=torch.int64)"),),
-        returns=("torch.fmod(self.b, self.b.abs() + 1)", "torch.div(1, a.abs() + 2, rounding_mode='trunc') * a"),
     ),
     # Powers convert their operands, which torch's table of promotions lacks: sessions were refused, or failed in each run.
-    "powers of other dtypes": Program(
-        seed=2618,
-        inputs=(("a", "values(0, n, dtype=torch.bool)"), ("b", "values(27, n, dtype=torch.int32).abs() + 1"), ("c", "values(9, n).half()")),
-        returns=("a ** 0", "a ** 3", "a ** 0.5", "a ** b", "2.5 ** a", "b ** 0.5", "b ** a.float()", "2.5 ** b", "c.abs() ** b.float()"),
+    "powers of other dtypes": program(
+        "a ** 0",
+        "a ** 3",
+        "a ** 0.5",
+        "a ** b",
+        "2.5 ** a",
+        "b ** 0.5",
+        "b ** a.float()",
+        "2.5 ** b",
+        "c.abs() ** b.float()",
+        a="values(0, n, dtype=torch.bool)",
+        b="values(27, n, dtype=torch.int32).abs() + 1",
+        c="values(9, n).half()",
         options={"on_error": "raise"},
     ),
     # ONNX Runtime compares no booleans.
-    "steps and signs of booleans": Program(
-        seed=2996,
-        inputs=(("a", "values(97, 4, dtype=torch.bool)"), ("b", "values(3, 4, dtype=torch.bool)")),
-        returns=("torch.heaviside(a, b)", "torch.signbit(a)"),
+    "steps and signs of booleans": program(
+        "torch.heaviside(a, b)",
+        "torch.signbit(a)",
+        a="values(97, 4, dtype=torch.bool)",
+        b="values(3, 4, dtype=torch.bool)",
         options={"on_error": "raise"},
     ),
     # torch's decomposition makes a pool that refuses a tensor without channels.
-    "an adaptive pool of no channels": Program(
-        seed=3290, inputs=(("a", "values(66, 1, 0, 2, 2, dtype=torch.float64)"),), returns=("F.adaptive_avg_pool2d(a, 2)",)
-    ),
+    "an adaptive pool of no channels": program("F.adaptive_avg_pool2d(a, 2)", a="values(66, 1, 0, 2, 2, dtype=torch.float64)"),
     # The shape function is torch's decomposition, which returns a permuted view; the kernel makes contiguous memory.
-    "windows of a column": Program(
-        seed=3549,
-        inputs=(("a", "values(35, 4)"),),
-        returns=("F.unfold(a.reshape(1, 1, 4, -1), (1, 2), padding=1, stride=2)", "F.unfold(a.reshape(1, 1, 4, 1), 2, padding=1)"),
+    "windows of a column": program(
+        "F.unfold(a.reshape(1, 1, 4, -1), (1, 2), padding=1, stride=2)", "F.unfold(a.reshape(1, 1, 4, 1), 2, padding=1)", a="values(35, 4)"
     ),
     # A write through a view makes `_unsafe_view` of the value for each result, whose schema says nothing of shared memory.
-    "parts of complex numbers that were written to": Program(
-        seed=3377,
-        inputs=(("a", "values(60, n, 4).mT"),),
+    "parts of complex numbers that were written to": program(
+        "b",
+        "c",
+        a="values(60, n, 4).mT",
         body=("b = torch.view_as_complex(a.reshape(-1, 2).contiguous()).imag", "c = b[0:]", "c.add_(1)"),
-        returns=("b", "c"),
         steps=("call(3)", "outs[0].zero_()"),
     ),
     # ScatterND of nothing is refused once ONNX Runtime has moved the transposition of its updates; that showed in each run only.
-    "a write into nothing": Program(
-        seed=3678,
-        inputs=(("a", "values(42, n, 1)"),),
-        body=("b = torch.argmax(a, 1, keepdim=True)", "c, d = a.split([1, a.shape[1] - 1], 1)", "d.copy_(b)"),
-        returns=("a * 2",),
+    "a write into nothing": program(
+        "a * 2",
+        a="values(42, n, 1)",
+        body=("b = torch.argmax(a, 1, keepdim=True)", "c, t0 = a.split([1, a.shape[1] - 1], 1)", "t0.copy_(b)"),
     ),
     # ONNX Runtime's InstanceNormalization reads the first of no elements; where another operator computed them, the process ended.
-    "groups of nothing": Program(
-        seed=2633, inputs=(("a", "values(7, 0, n)"),), body=("b = a.trunc()",), returns=("F.group_norm(b.reshape(1, -1, 2, 2), 1)",)
-    ),
+    "groups of nothing": program("F.group_norm(b.reshape(1, -1, 2, 2), 1)", a="values(7, 0, n)", body=("b = a.trunc()",)),
     # PyTorch does not look at indices where there is nothing to write; that showed in each run only.
-    "nothing to write at an index": Program(
-        seed=4642, inputs=(("a", "values(72, 1, n, 0, 2)"),), returns=("(a * 2).index_put((torch.tensor([1, 0]),), a)",)
-    ),
+    "nothing to write at an index": program("(a * 2).index_put((torch.tensor([1, 0]),), a)", a="values(72, 1, n, 0, 2)"),
     # The kernel returns what it is given, in another shape than the shape function says; that showed in each run only.
-    "pixels of nothing": Program(
-        seed=4507, inputs=(("a", "values(44, 1, 0, 2, 2)"),), body=("b = a + 1",), returns=("F.pixel_unshuffle(b, 2)",)
-    ),
+    "pixels of nothing": program("F.pixel_unshuffle(b, 2)", a="values(44, 1, 0, 2, 2)", body=("b = a + 1",)),
     # ONNX Runtime has no kernel for it, which is no error.
-    "means of float64 windows": Program(
-        seed=4036,
-        inputs=(("a", "values(13, 1, 2, n, 4, dtype=torch.float64)"),),
-        returns=("F.avg_pool2d(a, 2)", "torch.cosh(a)"),
-        options={"on_error": "raise"},
+    "means of float64 windows": program(
+        "F.avg_pool2d(a, 2)", "torch.cosh(a)", a="values(13, 1, 2, n, 4, dtype=torch.float64)", options={"on_error": "raise"}
     ),
     # The shape function looks at the tensor alone, the kernel's iterator at the indices as well.
-    "values at permuted indices": Program(
-        seed=4307,
-        inputs=(("a", "values(18, 2, n, 3).unfold(0, 2, 1)"), ("b", "values(3, n, 4).t().abs().long()"), ("c", "values(4, 3, n).mT")),
-        returns=("a[:, torch.tensor([0, 1, 0]), torch.tensor([0])]", "c[b, torch.tensor([0])]", "c[:, b]", "torch.take(c, b)"),
+    "values at permuted indices": program(
+        "a[:, torch.tensor([0, 1, 0]), torch.tensor([0])]",
+        "c[b, torch.tensor([0])]",
+        "c[:, b]",
+        "torch.take(c, b)",
+        a="values(18, 2, n, 3).unfold(0, 2, 1)",
+        b="values(3, n, 4).t().abs().long()",
+        c="values(4, 3, n).mT",
         steps=("call(4)",),
     ),
     # The end of a slice was taken for a number that float16 does not hold: it was computed in float32, in other strides.
-    "a slice of float16": Program(
-        seed=5559, inputs=(("a", "values(37, 2, 3, n, 2).half()"),), body=("b = a.clone()",), returns=("b[:, :, :, -2::3]",)
-    ),
+    "a slice of float16": program("b[:, :, :, -2::3]", a="values(37, 2, 3, n, 2).half()", body=("b = a.clone()",)),
     # It wraps; the number in a tensor of that dtype raised.
-    "a number beyond a byte": Program(
-        seed=5338, inputs=(("a", "values(96, n, dtype=torch.uint8)"),), returns=("torch.rsub(a, 2**20)", "300 - a", "a + 300")
-    ),
+    "a number beyond a byte": program("torch.rsub(a, 2**20)", "300 - a", "a + 300", a="values(96, n, dtype=torch.uint8)"),
     # Sums convert the number to float16 first; products do not.
-    "numbers beyond float16": Program(
-        seed=5338,
-        inputs=(("a", "values(96, n).half() * 2e4"),),
-        returns=("1e5 - a", "a - 1e5", "a + 1e5", "a * 1e5", "a < 1e5", "a.clamp(max=torch.inf)"),
+    "numbers beyond float16": program(
+        "1e5 - a", "a - 1e5", "a + 1e5", "a * 1e5", "a < 1e5", "a.clamp(max=torch.inf)", a="values(96, n).half() * 2e4"
     ),
     # Chunks of no elements: the process ended when ONNX Runtime read the model.
-    "a split of nothing": Program(
-        seed=6505, inputs=(("a", "values(5, 0, 4)"),), body=("b = a * 2",), returns=("b.split(0, 0)[-1] + 1", "b.chunk(3)[0].sum()")
-    ),
+    "a split of nothing": program("b.split(0, 0)[-1] + 1", "b.chunk(3)[0].sum()", a="values(5, 0, 4)", body=("b = a * 2",)),
     # The first window had become a gather, whose result has a storage of its own.
-    "a window of a window": Program(
-        seed=6247,
+    "a window of a window": program(
+        "self.b.as_strided((), ()).as_strided((2, 1), (1, 2)) + a",
+        a="values(5, n)",
         state=("self.register_buffer('b', values(16, 9)[5:])",),
-        inputs=(("a", "values(5, n)"),),
-        returns=("self.b.as_strided((), ()).as_strided((2, 1), (1, 2)) + a",),
     ),
     # The ONNX function's mean of nothing is 0.
-    "squared differences of nothing": Program(seed=6671, inputs=(("a", "values(34, 0, n)"),), returns=("F.mse_loss(a, a + 1)",)),
+    "squared differences of nothing": program("F.mse_loss(a, a + 1)", a="values(34, 0, n)"),
     # Its result lies as a copy of the query does, not as the query.
-    "attention of an expanded query": Program(
-        seed=6331,
-        inputs=(("a", "values(24, n)[None].expand(3, -1, -1)[..., None]"),),
-        returns=("F.scaled_dot_product_attention(a, a, a)",),
+    "attention of an expanded query": program(
+        "F.scaled_dot_product_attention(a, a, a)", a="values(24, n)[None].expand(3, -1, -1)[..., None]"
     ),
     # torch's decomposition keeps the strides of dense memory only.
-    "filled rows of a part": Program(
-        seed=6940,
-        inputs=(("a", "values(40, 4, n).t()"),),
-        returns=("a.split([1, a.shape[0] - 1], 0)[1].index_fill(0, torch.tensor([0, -1]), 1)",),
+    "filled rows of a part": program(
+        "a.split([1, a.shape[0] - 1], 0)[1].index_fill(0, torch.tensor([0, -1]), 1)", a="values(40, 4, n).t()"
     ),
     # A write through a view copies the whole storage of an input; the window was read from ONNX Runtime's copy, which begins at 0.
-    "a window of an input with an offset that was written to": Program(
-        seed=8439,
-        inputs=(("a", "values(45, n)[1:]"),),
+    "a window of an input with an offset that was written to": program(
+        "torch.view_as_real(torch.complex(b, b))",
+        a="values(45, n)[1:]",
         body=("b = a.as_strided((2, 2), (2, 1), 1)", "a.select(0, 2).mul_(2)"),
-        returns=("torch.view_as_real(torch.complex(b, b))",),
         steps=("call(8)", "moved(8)"),
     ),
     # ONNX Runtime's MaxPool begins with the lowest finite number.
-    "the largest of minus infinities": Program(
-        seed=9154,
-        inputs=(("a", "values(5, 1, 2, 4, n)"),),
+    "the largest of minus infinities": program(
+        "F.max_pool1d(b[0], 2)",
+        "F.max_pool2d(b, 2)",
+        "F.max_pool3d(b, (1, 2, 2), return_indices=True)[1]",
+        a="values(5, 1, 2, 4, n)",
         body=("b = torch.where(a > 2, a, -torch.inf)",),
-        returns=("F.max_pool1d(b[0], 2)", "F.max_pool2d(b, 2)", "F.max_pool3d(b, (1, 2, 2), return_indices=True)[1]"),
     ),
     # The parts kept their dtypes; that showed in each run only.
-    "parts of several dtypes in a stack": Program(
-        seed=9494,
-        inputs=(("a", "values(7, n)"), ("b", "values(8, n, dtype=torch.int64)")),
-        returns=("torch.stack([a, b])", "torch.stack([b.bool(), b, a.half()], 1)"),
+    "parts of several dtypes in a stack": program(
+        "torch.stack([a, b])",
+        "torch.stack([b.bool(), b, a.half()], 1)",
+        a="values(7, n)",
+        b="values(8, n, dtype=torch.int64)",
         options={"on_error": "raise"},
     ),
     # ONNX Runtime moves the neighbours of a place to the border, and weighs an infinite one with 0.
-    "infinity at the border of an image": Program(
-        seed=4307,
-        inputs=(("a", "values(58, 4)"),),
+    "infinity at the border of an image": program(
+        "F.grid_sample(b, c, align_corners=True, padding_mode='border')",
+        "F.grid_sample(b, c * 2, padding_mode='reflection')",
+        a="values(58, 4)",
         body=("b = torch.where(a > -1, a, torch.inf).reshape(1, 2, -1, 2)", "c = torch.linspace(-1, 1, 12).reshape(1, 2, 3, 2)"),
-        returns=("F.grid_sample(b, c, align_corners=True, padding_mode='border')", "F.grid_sample(b, c * 2, padding_mode='reflection')"),
     ),
     # ONNX Runtime refuses to convolve no channels in each run.
-    "a convolution of no channels": Program(
-        seed=10082,
-        inputs=(("a", "values(87, 0, n)"), ("b", "values(3, 0, 2, 4, 4)")),
-        returns=("F.conv1d(a, a.t()[..., None])", "F.grid_sample(b, b.movedim(1, -1))"),
+    "a convolution of no channels": program(
+        "F.conv1d(a, a.t()[..., None])",
+        "F.grid_sample(b, b.movedim(1, -1))",
+        a="values(87, 0, n)",
+        b="values(3, 0, 2, 4, 4)",
         steps=("call(3)",),
     ),
     # PyTorch's decomposition of programs puts the source in the place of a copy: the result was of int32, contiguous, or the source.
-    "a parameter that another tensor is copied into": Program(
-        seed=50053,
+    "a parameter that another tensor is copied into": program(
+        "self.w",
+        "self.b",
+        "self.w.t()",
+        "self.w // 2",
+        a="values(35, n)",
         state=("self.register_buffer('b', values(11, 4, 4, dtype=torch.int32))", "self.w = nn.Parameter(values(76, 4, 4).t())"),
-        inputs=(("a", "values(35, n)"),),
         body=("self.w.copy_(self.b)",),
-        returns=("self.w", "self.b", "self.w.t()", "self.w // 2"),
         steps=("call(8)", "outs[1].add_(1)"),
         road="exported",
     ),
     # NumPy says 0 for an integer divided by 0, with no more than a warning.
-    "a constant divided by zero": Program(
-        seed=50001,
-        inputs=(("a", "values(7, n)"),),
-        returns=("torch.full((3,), 5) // torch.tensor([1, 0, 2])", "a"),
-        steps=("given(4, a='spoilt(a, 3)')",),
+    "a constant divided by zero": program(
+        "torch.full((3,), 5) // torch.tensor([1, 0, 2])", "a", a="values(7, n)", steps=("given(4, a='spoilt(a, 3)')",)
     ),
 }
 
-GRAPH_FINDS: dict[str, Program] = {
+GRAPH_FINDS = {
     # The strides are twice a product of terms; neither the product nor its factors were found in the sizes.
-    "every second number, of a size that is a product": Program(
-        seed=12602,
+    "every second number, of a size that is a product": program(
+        "torch.complex(b, b).conj().imag",
+        a="values(36, n)",
         state=("self.w = nn.Parameter(values(52, 4), requires_grad=False)",),
-        inputs=(("a", "values(36, n)"),),
         body=("b = F.pixel_unshuffle(self.w.reshape(1, -1, 2, 2), 2)",),
-        returns=("torch.complex(b, b).conj().imag",),
         dynamic=True,
     ),
     # The offset of a part that ONNX Runtime computes is 0, in fresh memory.
-    "a window at the offset of a part": Program(
-        seed=14796,
-        inputs=(("a", "values(56, 4)"),),
-        body=("b = a.chunk(2, 0)[1]",),
-        returns=("b.as_strided(b.shape, b.stride(), b.storage_offset())", "b * 2"),
-        dynamic=True,
+    "a window at the offset of a part": program(
+        "b.as_strided(b.shape, b.stride(), b.storage_offset())", "b * 2", a="values(56, 4)", body=("b = a.chunk(2, 0)[1]",), dynamic=True
     ),
     # Of sizes not known as numbers one was 0, so that the whole counted as unknown, and the least of no elements was gathered.
-    "the median of nothing": Program(
-        seed=12647,
-        state=("self.register_buffer('b', values(80, 0, 4, dtype=torch.float64))",),
-        inputs=(("a", "values(38, n)"),),
-        returns=("self.b.nanmedian()",),
-        dynamic=True,
+    "the median of nothing": program(
+        "self.b.nanmedian()", a="values(38, n)", state=("self.register_buffer('b', values(80, 0, 4, dtype=torch.float64))",), dynamic=True
     ),
     # ONNX takes an index into a tensor without dimensions for one into all its numbers, and finds the last where PyTorch raises.
-    "an index into a number": Program(
-        seed=2000436,
+    "an index into a number": program(
+        "torch.gather(self.b, 0, i)",
+        i="places(91, n)",
         state=("self.register_buffer('b', torch.tensor(0))",),
-        inputs=(("i", "places(91, n)"),),
-        returns=("torch.gather(self.b, 0, i)",),
         steps=('given(3, i="spoilt(i, 2)")',),
     ),
     # Numbers of sizes may be 0: PyTorch then copies, and keeps the order of the strides.
-    "a padding of nothing": Program(
-        seed=2000269,
-        inputs=(("b", "values(73, n, 4).unfold(0, 2, 1)"), ("c", "values(1, n, 4)"), ("i", "places(41, 3)")),
-        returns=("F.pad(b, (i.shape[-1] % 3, -(c.shape[1] % 2)))",),
+    "a padding of nothing": program(
+        "F.pad(b, (i.shape[-1] % 3, -(c.shape[1] % 2)))",
+        b="values(73, n, 4).unfold(0, 2, 1)",
+        c="values(1, n, 4)",
+        i="places(41, 3)",
         dynamic=True,
     ),
     # PyTorch takes no complex numbers, of which it compares none; the decomposition compared them.
-    "buckets of no complex numbers": Program(
-        seed=2100017,
-        inputs=(("a", "values(82, 0, n, dtype=torch.complex64)"),),
-        returns=("torch.bucketize(a, torch.tensor([-1.0, 0.0, 0.5]), right=True)",),
+    "buckets of no complex numbers": program(
+        "torch.bucketize(a, torch.tensor([-1.0, 0.0, 0.5]), right=True)", a="values(82, 0, n, dtype=torch.complex64)"
     ),
 }
 """Those that show only where the graph is compiled alone: Dynamo or AOTAutograd hides them."""

@@ -189,7 +189,7 @@ def _without_shared_memory(program: Program) -> Program:
 def _marks(draft: Draft) -> tuple[tuple[str, int], ...]:
     """A dimension that follows from `n`; Dynamo refuses a mark on one that turns out to be fixed."""
     found = []
-    for name in draft.tensors().keys() & set(draft.names):
+    for name in sorted(draft.tensors().keys() & set(draft.names)):  # the order of a set changes with each process
         shapes = [scope[name].shape for scope in draft.scopes]
         found += [(name, dim) for dim in range(len(shapes[0])) if len({shape[dim] for shape in shapes}) == len(shapes) > 1]
     return (draft.draw.choice(found),) if found else ()

@@ -25,10 +25,67 @@ if TYPE_CHECKING:
     from ortlens.backend.lowering.entry import LoweredGraph
 
 
+PLANTS: dict[str, Callable[[], Any]] = {}
+BEYOND_GRAPHS: set[str] = set()
+"""Those that no graph shows which is judged without AOTAutograd."""
+
+
+def plant(name: str, *, beyond_graphs: bool = False) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Register what plants a defect."""
+
+    def register(make: Callable[[], Any]) -> Callable[[], Any]:
+        PLANTS[name] = make
+        BEYOND_GRAPHS.update([name] if beyond_graphs else ())
+        return make
+
+    return register
+
+
+def graph_plant(name: str, *, beyond_graphs: bool = False) -> Callable[[Callable[[Any, LoweredGraph], None]], Callable[[], Any]]:
+    """Register a change of the module of each graph that is compiled."""
+
+    def register(change: Callable[[Any, LoweredGraph], None]) -> Callable[[], Any]:
+        def changed(lowered: LoweredGraph) -> LoweredGraph:
+            change(lowered.partitioned, lowered)
+            return lowered
+
+        return plant(name, beyond_graphs=beyond_graphs)(lambda: _with_lowered(changed))
+
+    return register
+
+
+def _with_lowered(changed: Callable[[LoweredGraph], LoweredGraph]) -> Any:
+    """Replace each graph that is compiled."""
+    original = GraphCompiler.compile
+
+    def planted(self: Any, lowered: LoweredGraph, **context: Any) -> Any:
+        return original(self, changed(lowered), **context)
+
+    return mock.patch.object(GraphCompiler, "compile", planted)
+
+
+def _truncated(number: Any, divisor: Any) -> Any:
+    """The quotient, cut off at the point as in C."""
+    quotient = abs(number) // abs(divisor)
+    return quotient if (number < 0) == (divisor < 0) else -quotient
+
+
+def _replaced_in(owner: Any, name: str, old: str, new: str) -> Any:
+    """Replace a text in every line that a method writes; `{index}` is the method's first argument."""
+    original = getattr(owner, name)
+
+    def planted(self: Any, index: int, *args: Any) -> list[str]:
+        return [line.replace(old.format(index=index), new.format(index=index)) for line in original(self, index, *args)]
+
+    return mock.patch.object(owner, name, planted)
+
+
+@plant("returned views made by the session")
 def _no_returned_views() -> Any:
     return _with_lowered(lambda lowered: dataclasses.replace(lowered, views=None))
 
 
+@plant("outputs permuted the wrong way")
 def _permuted_the_wrong_way() -> Any:
     original = generated.function_from_source
 
@@ -41,10 +98,12 @@ def _permuted_the_wrong_way() -> Any:
     return mock.patch.object(call, "function_from_source", planted)
 
 
+@plant("changed weights not noticed")
 def _stale_weights() -> Any:
     return mock.patch.object(call._Writer, "_staleness", return_value=[])
 
 
+@plant("a weight bound without its offset")
 def _weight_without_its_offset() -> Any:
     original = weights.freeze
 
@@ -57,10 +116,12 @@ def _weight_without_its_offset() -> Any:
     return mock.patch.object(weights, "freeze", planted)
 
 
+@plant("an input bound without its offset")
 def _input_without_its_offset() -> Any:
     return _replaced_in(call._Writer, "_bind_input", "i{index}.data_ptr()", "i{index}.untyped_storage().data_ptr()")
 
 
+@plant("outputs share memory between calls")
 def _outputs_share_their_memory() -> Any:
     """Every call writes its outputs where the last one did."""
     original = generated.function_from_source
@@ -76,6 +137,7 @@ def _outputs_share_their_memory() -> Any:
     return mock.patch.object(call, "function_from_source", planted)
 
 
+@plant("int32 returned as int64")
 def _int32_returned_as_int64() -> Any:
     original = call._Writer._collect
 
@@ -88,6 +150,7 @@ def _int32_returned_as_int64() -> Any:
     return mock.patch.object(call._Writer, "_collect", planted)
 
 
+@plant("two outputs swapped")
 def _outputs_swapped() -> Any:
     """The last two outputs of a partition, where they look alike."""
     original = program._Writer._statement
@@ -104,6 +167,7 @@ def _outputs_swapped() -> Any:
     return mock.patch.object(program._Writer, "_statement", planted)
 
 
+@plant("a size baked in")
 def _baked_sizes() -> Any:
     """A size that PyTorch computes is the one of the first call."""
     original = program._Writer._call
@@ -115,139 +179,101 @@ def _baked_sizes() -> Any:
     return mock.patch.object(program._Writer, "_call", planted)
 
 
-def _with_lowered(changed: Callable[[LoweredGraph], LoweredGraph]) -> Any:
-    """Replace each graph that is compiled."""
-    original = GraphCompiler.compile
-
-    def planted(self: Any, lowered: LoweredGraph, **context: Any) -> Any:
-        return original(self, changed(lowered), **context)
-
-    return mock.patch.object(GraphCompiler, "compile", planted)
-
-
-def _with_graph(change: Callable[[Any, LoweredGraph], None]) -> Any:
-    """Change the module of each graph that is compiled."""
-
-    def changed(lowered: LoweredGraph) -> LoweredGraph:
-        change(lowered.partitioned, lowered)
-        return lowered
-
-    return _with_lowered(changed)
-
-
-def _write_lost() -> Any:
+@graph_plant("a write into an input lost")
+def _write_lost(module: Any, lowered: LoweredGraph) -> None:
     """The last input that a program writes to gets its old values back."""
-
-    def change(module: Any, lowered: LoweredGraph) -> None:
-        if lowered.mutated:
-            output = next(iter(module.graph.find_nodes(op="output")))
-            results = list(output.args[0])
-            results[len(lowered.mutated) - 1] = module.graph.find_nodes(op="placeholder")[lowered.mutated[-1]]
-            output.args = (tuple(results),)
-
-    return _with_graph(change)
+    if lowered.mutated:
+        output = next(iter(module.graph.find_nodes(op="output")))
+        results = list(output.args[0])
+        results[len(lowered.mutated) - 1] = module.graph.find_nodes(op="placeholder")[lowered.mutated[-1]]
+        output.args = (tuple(results),)
 
 
-def _gradient_off() -> Any:
+@graph_plant("the sign of a gradient lost", beyond_graphs=True)
+def _gradient_off(module: Any, lowered: LoweredGraph) -> None:
     """What is negated in a backward graph keeps its sign."""
-
-    def change(module: Any, lowered: LoweredGraph) -> None:
-        if lowered.phase == "backward":
-            for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default):
-                node.replace_all_uses_with(node.args[0])
-
-    return _with_graph(change)
+    if lowered.phase == "backward":
+        for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default):
+            node.replace_all_uses_with(node.args[0])
 
 
-def _unsound_rewrite() -> Any:
+@graph_plant("an unsound rewrite")
+def _unsound_rewrite(module: Any, _: LoweredGraph) -> None:
     """Two clamps in a row are taken for one."""
-
-    def change(module: Any, _: LoweredGraph) -> None:
-        clamps = (torch.ops.aten.clamp.default, torch.ops.aten.relu.default, torch.ops.aten.clamp_min.default)
-        for node in module.graph.nodes:
-            source = node.args[0] if node.args else None
-            if node.target in clamps and getattr(source, "target", None) in clamps:
-                node.replace_all_uses_with(source)
-
-    return _with_graph(change)
+    clamps = (torch.ops.aten.clamp.default, torch.ops.aten.relu.default, torch.ops.aten.clamp_min.default)
+    for node in module.graph.nodes:
+        source = node.args[0] if node.args else None
+        if node.target in clamps and getattr(source, "target", None) in clamps:
+            node.replace_all_uses_with(source)
 
 
-def _scalars_of_the_tensors_dtype() -> Any:
+@graph_plant("scalars made whole")
+def _scalars_of_the_tensors_dtype(module: Any, _: LoweredGraph) -> None:
     """A fraction beside a tensor of whole numbers is made whole, instead of the tensor a float."""
-
-    def change(module: Any, _: LoweredGraph) -> None:
-        for node in [item for item in module.graph.nodes if item.op == "call_function"]:
-            values = [getattr(source, "meta", {}).get("val") for source in node.args[:1]]
-            if values and isinstance(values[0], torch.Tensor) and not values[0].is_floating_point():
-                node.args = tuple(int(item) if isinstance(item, float) else item for item in node.args)
-
-    return _with_graph(change)
+    for node in [item for item in module.graph.nodes if item.op == "call_function"]:
+        values = [getattr(source, "meta", {}).get("val") for source in node.args[:1]]
+        if values and isinstance(values[0], torch.Tensor) and not values[0].is_floating_point():
+            node.args = tuple(int(item) if isinstance(item, float) else item for item in node.args)
 
 
-def _offset_of_a_slice_lost() -> Any:
+@graph_plant("the offset of a slice lost")
+def _offset_of_a_slice_lost(module: Any, _: LoweredGraph) -> None:
     """`x[1:]` becomes `x[:-1]`."""
-
-    def change(module: Any, _: LoweredGraph) -> None:
-        for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
-            if node.args[2:] == (1, 9223372036854775807):
-                node.args = (*node.args[:2], 0, -1)
-
-    return _with_graph(change)
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
+        if node.args[2:] == (1, 9223372036854775807):
+            node.args = (*node.args[:2], 0, -1)
 
 
-def _targets_replaced(targets: dict[Any, Any]) -> Any:
-    """Call other functions instead of some."""
-
-    def change(module: Any, _: LoweredGraph) -> None:
-        for node in module.graph.nodes:
-            if node.op == "call_function":
-                node.target = targets.get(node.target, node.target)
-
-    return _with_graph(change)
+@graph_plant("floor division truncates", beyond_graphs=True)
+def _floor_division_truncates(module: Any, _: LoweredGraph) -> None:
+    for node in module.graph.find_nodes(op="call_function", target=operator.floordiv):
+        node.target = _truncated
 
 
-def _truncated(number: Any, divisor: Any) -> Any:
-    """The quotient, cut off at the point as in C."""
-    quotient = abs(number) // abs(divisor)
-    return quotient if (number < 0) == (divisor < 0) else -quotient
+plant("frozen calls do not look for shared memory", beyond_graphs=True)(
+    lambda: mock.patch.object(MemoryAssumptions, "_overlaps", return_value=[])
+)
+plant("frozen calls do not look at strides", beyond_graphs=True)(
+    lambda: mock.patch.object(MemoryAssumptions, "_other_layouts", return_value=[])
+)
 
 
-def _negative_positions_taken() -> Any:
+@plant("writes do not wait for checks", beyond_graphs=True)
+@contextlib.contextmanager
+def _writes_before_checks() -> Iterator[None]:
+    """Writes and draws of random numbers do not wait for what may raise."""
+    with mock.patch.object(checks, "may_raise", return_value=False), mock.patch.object(program, "may_raise", return_value=False):
+        yield
+
+
+@graph_plant("negative positions taken")
+def _negative_positions_taken(module: Any, _: LoweredGraph) -> None:
     """A look-up in a table takes positions from the end."""
-
-    def change(module: Any, _: LoweredGraph) -> None:
-        for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default):
-            table, places = node.args[:2]
-            node.target, node.args, node.kwargs = torch.ops.aten.index.Tensor, (table, [places]), {}
-
-    return _with_graph(change)
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default):
+        table, places = node.args[:2]
+        node.target, node.args, node.kwargs = torch.ops.aten.index.Tensor, (table, [places]), {}
 
 
-def _constants_of_16_bits() -> Any:
+@graph_plant("constants of 16 bits")
+def _constants_of_16_bits(module: Any, _: LoweredGraph) -> None:
     """A fraction beside a tensor of 16 bits is rounded to 16 bits."""
-
-    def change(module: Any, _: LoweredGraph) -> None:
-        for node in [item for item in module.graph.nodes if item.op == "call_function"]:
-            dtypes = [getattr(source.meta.get("val"), "dtype", None) for source in node.all_input_nodes]
-            narrow = next((dtype for dtype in dtypes if dtype in (torch.float16, torch.bfloat16)), None)
-            if narrow is not None:
-                node.args = tuple(float(torch.tensor(item, dtype=narrow)) if isinstance(item, float) else item for item in node.args)
-
-    return _with_graph(change)
+    for node in [item for item in module.graph.nodes if item.op == "call_function"]:
+        dtypes = [getattr(source.meta.get("val"), "dtype", None) for source in node.all_input_nodes]
+        narrow = next((dtype for dtype in dtypes if dtype in (torch.float16, torch.bfloat16)), None)
+        if narrow is not None:
+            node.args = tuple(float(torch.tensor(item, dtype=narrow)) if isinstance(item, float) else item for item in node.args)
 
 
-def _default_dtype_ignored() -> Any:
+@graph_plant("the default dtype ignored", beyond_graphs=True)
+def _default_dtype_ignored(module: Any, _: LoweredGraph) -> None:
     """What is created without a dtype is of float32."""
     aten = torch.ops.aten
     targets = {aten.ones.default, aten.zeros.default, aten.full.default, aten.scalar_tensor.default, aten.eye.default, aten.rand.default}
-
-    def change(module: Any, _: LoweredGraph) -> None:
-        for node in [item for item in module.graph.nodes if item.target in targets and item.meta["val"].dtype.is_floating_point]:
-            node.kwargs = {"dtype": torch.float32, **node.kwargs}
-
-    return _with_graph(change)
+    for node in [item for item in module.graph.nodes if item.target in targets and item.meta["val"].dtype.is_floating_point]:
+        node.kwargs = {"dtype": torch.float32, **node.kwargs}
 
 
+@plant("the generator not advanced", beyond_graphs=True)
 def _generator_not_advanced() -> Any:
     """A graph draws random numbers, and the next one draws the same."""
     original = GraphCompiler.compile
@@ -266,15 +292,14 @@ def _generator_not_advanced() -> Any:
     return mock.patch.object(GraphCompiler, "compile", planted)
 
 
-def _branches_swapped() -> Any:
-    def change(module: Any, _: LoweredGraph) -> None:
-        for node in module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
-            chosen, first, second, *operands = node.args
-            node.args = (chosen, second, first, *operands)
-
-    return _with_graph(change)
+@graph_plant("branches of cond swapped", beyond_graphs=True)
+def _branches_swapped(module: Any, _: LoweredGraph) -> None:
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
+        chosen, first, second, *operands = node.args
+        node.args = (chosen, second, first, *operands)
 
 
+@plant("parts returned without the whole", beyond_graphs=True)
 def _parts_without_the_whole() -> Any:
     """A returned view has the strides of what it is a view of, and nothing between its elements."""
     original = returned_views._must_be_view
@@ -283,64 +308,6 @@ def _parts_without_the_whole() -> Any:
         return original(chain, **{**how, "part": False})
 
     return mock.patch.object(returned_views, "_must_be_view", planted)
-
-
-@contextlib.contextmanager
-def _writes_before_checks() -> Iterator[None]:
-    """Writes and draws of random numbers do not wait for what may raise."""
-    with mock.patch.object(checks, "may_raise", return_value=False), mock.patch.object(program, "may_raise", return_value=False):
-        yield
-
-
-def _replaced_in(owner: Any, name: str, old: str, new: str) -> Any:
-    """Replace a text in every line that a method writes; `{index}` is the method's first argument."""
-    original = getattr(owner, name)
-
-    def planted(self: Any, index: int, *args: Any) -> list[str]:
-        return [line.replace(old.format(index=index), new.format(index=index)) for line in original(self, index, *args)]
-
-    return mock.patch.object(owner, name, planted)
-
-
-PLANTS: dict[str, Callable[[], Any]] = {
-    "returned views made by the session": _no_returned_views,
-    "outputs permuted the wrong way": _permuted_the_wrong_way,
-    "changed weights not noticed": _stale_weights,
-    "a weight bound without its offset": _weight_without_its_offset,
-    "an input bound without its offset": _input_without_its_offset,
-    "outputs share memory between calls": _outputs_share_their_memory,
-    "int32 returned as int64": _int32_returned_as_int64,
-    "two outputs swapped": _outputs_swapped,
-    "a size baked in": _baked_sizes,
-    "a write into an input lost": _write_lost,
-    "the sign of a gradient lost": _gradient_off,
-    "an unsound rewrite": _unsound_rewrite,
-    "scalars made whole": _scalars_of_the_tensors_dtype,
-    "the offset of a slice lost": _offset_of_a_slice_lost,
-    "floor division truncates": lambda: _targets_replaced({operator.floordiv: _truncated}),
-    "frozen calls do not look for shared memory": lambda: mock.patch.object(MemoryAssumptions, "_overlaps", return_value=[]),
-    "frozen calls do not look at strides": lambda: mock.patch.object(MemoryAssumptions, "_other_layouts", return_value=[]),
-    "writes do not wait for checks": _writes_before_checks,
-    "negative positions taken": _negative_positions_taken,
-    "constants of 16 bits": _constants_of_16_bits,
-    "the default dtype ignored": _default_dtype_ignored,
-    "the generator not advanced": _generator_not_advanced,
-    "branches of cond swapped": _branches_swapped,
-    "parts returned without the whole": _parts_without_the_whole,
-}
-
-BEYOND_GRAPHS = frozenset({
-    "the sign of a gradient lost",
-    "floor division truncates",
-    "frozen calls do not look for shared memory",
-    "frozen calls do not look at strides",
-    "writes do not wait for checks",
-    "the default dtype ignored",
-    "the generator not advanced",
-    "branches of cond swapped",
-    "parts returned without the whole",
-})  # fmt: skip
-"""Those that no graph shows which is judged without AOTAutograd."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A random program: plain text in a few parts, so that it can be kept, made smaller, and run by anybody without this package."""
+"""A random program: plain text in a few parts, so that it can be kept, made smaller, and printed."""
 
 # ruff: noqa: ANN401 - parts of a program are replaced by name
 
@@ -205,6 +205,12 @@ class Program:
         return cls(**given)
 
 
+def program(*returns: str, **parts: Any) -> Program:
+    """Write a program by hand: what it returns, its arguments by their names, and the other parts."""
+    inputs = tuple((name, parts.pop(name)) for name in list(parts) if re.fullmatch(r"[a-z](_\d)?", name))
+    return Program(seed=0, returns=returns, inputs=inputs, **parts)
+
+
 def merged(programs: Sequence[Program]) -> Program:
     """Put independent programs into one function, so that they are compiled together."""
     if len(programs) == 1:
@@ -260,142 +266,16 @@ ROADS = {
     "unlifted": "exported(self, ins, {dynamic}).run_decompositions().module()",
 }
 """What the first call of a program makes of its module, where that is not `torch.compile`; the last one is the control of the others."""
-_EXPRESSION = re.compile(r"'expr:([^']*)'")
 _SCRIPT = """\
-import tempfile
-import threading
-
-import ortlens
-
-leaves = []
-
-
-def leaf(tensor):
-    leaves.append(tensor.detach().requires_grad_())
-    return leaves[-1]
-
-
-self, made = Model(), []
-torch._dynamo.config.patch(**{config}).__enter__()
-torch.set_default_dtype(torch.{default_dtype})
-
-
-def compiles():
-    roads = []
-
-    def on_road(self, *ins):
-        roads[:] = roads or [{road}]
-        return roads[0](*ins)
-
-    Model.forward = function
-    return on_road if {takes_road} and BACKEND != "eager" else torch.compile(function, backend=BACKEND, {keywords})
-
-
-def state(name):
-    return self.get_buffer(name)  # of a frozen callable, what its `state` has under that name
-
-
-compiled = compiles()
-
-
-def backward(*places):
-    chosen = [out for place, out in enumerate(outs) if not places or place in places]
-    total = sum((out.double() * torch.arange(out.numel()).reshape(out.shape).cos()).sum() for out in chosen
-                if isinstance(out, torch.Tensor) and out.requires_grad)
-    total.backward()
-    print("gradients", [item.grad for item in (*leaves, *self.parameters())])
-
-
-def call(n, change=lambda item: item, changes={}):
-    global ins, outs
-    leaves.clear()
-    ins = [change(item) for item in arguments(self, n, leaf)]
-    names = {names}
-    for name, text in changes.items():
-        ins[names.index(name)] = eval(text, globals(), dict(zip(names, ins)))
-    {marking}again()
-
-
-def moved(n):
-    call(n, moved_copy)
-
-
-def other(n):
-    SHIFT[0] = 1000
-    call(n)
-    SHIFT[0] = 0
-
-
-def again(times=1):
-    global outs
-    torch.manual_seed(0)
-    with torch.set_grad_enabled({trains}):
-        outs = [out for _ in range(times) for out in compiled(self, *ins)]
-    print("outputs", outs, "inputs", ins)
-
-
-def given(n, **changes):
-    try:
-        call(n, lambda item: item, changes)
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}", "inputs", ins)
-
-
-def twice(n):
-    global again
-    once = again
-    again = lambda: once(2)
-    call(n)
-    again = once
-
-
-def threads(n):
-    workers = [threading.Thread(target=lambda: compiled(self, *arguments(self, n, leaf))) for _ in range(3)]
-    [worker.start() for worker in workers], [worker.join() for worker in workers]
-
-
-def warm():
-    global compiled
-    torch.compiler.reset()
-    compiled = compiles()
-
-
-"""
-
-
-def script(program: Program, backend: str = "ortlens") -> str:
-    """A whole Python program that prints what the calls give; with `BACKEND = "eager"` it prints what they have to give."""
-    names = [name for name, _ in program.inputs]
-    marking = "".join(f"torch._dynamo.mark_dynamic(ins[{names.index(name)}], {dim})\n    " for name, dim in program.marks if name in names)
-    given = _EXPRESSION.sub(r"\1", repr(program.options))
-    options = f", options={given}" if program.options else ""
-    filled = _SCRIPT
-    for key, text in {
-        "{config}": repr({"capture_scalar_outputs": program.captures, "capture_dynamic_output_shape_ops": program.captures}),
-        "{keywords}": f"dynamic={program.dynamic}{options}",
-        "{marking}": marking,
-        "{trains}": repr(program.trains),
-        "{default_dtype}": program.default_dtype,
-        "{names}": repr(names),
-        "{takes_road}": repr(program.road in ROADS),
-        "{road}": ROADS.get(program.road, "None").format(dynamic=bool(program.dynamic), options=given),
-    }.items():
-        filled = filled.replace(key, text)
-    steps = [step if step.startswith(CALLS) else f"with torch.no_grad(): {step}" for step in program.steps]
-    head = f"# program {program.seed}\nBACKEND = {backend!r}\n{PRELUDE}\n\n{program.definitions()}\n\n{program.arguments()}\n\n"
-    return head + filled + "\n".join(steps) + "\nprint('state', self.state_dict())\n"
-
-
-_GRAPH_SCRIPT = """\
-# program {seed}; run it in a checkout of ortlens: torch.compile does not show the difference, so the graph is compiled alone
-from tests.fuzz.oracle import judge_graph
+# program {seed}; run it in a checkout of ortlens
+from tests.fuzz.oracle import {judge}
 from tests.fuzz.program import Program
 
-print(judge_graph(Program.from_json({text!r})).text())
+print({judge}(Program.from_json({text!r})).text())
 """
 
 
-def graph_script(program: Program) -> str:
-    """A Python program that prints how a graph differs, for what does not show through `torch.compile`."""
+def script(program: Program, *, graph: bool = False) -> str:
+    """A Python program that prints what differs, with the text of the function and of its arguments; a graph is compiled alone."""
     function = "".join(f"# {line}\n" for line in f"{program.definitions()}\n{program.arguments()}".splitlines())
-    return _GRAPH_SCRIPT.format(seed=program.seed, text=program.to_json()) + function
+    return _SCRIPT.format(seed=program.seed, judge="judge_graph" if graph else "judge", text=program.to_json()) + function

@@ -20,7 +20,7 @@ import torch
 from tests.fuzz.generator import parts_of, random_program
 from tests.fuzz.minimise import smallest
 from tests.fuzz.oracle import Verdict, judge, judge_graph
-from tests.fuzz.program import Program, graph_script, part_of, script
+from tests.fuzz.program import Program, part_of, script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def _row(program: Program, verdict: Verdict, seconds: float, *, graphs: bool) ->
     if verdict.differences:
         row |= {"differences": [[item.step, item.label, item.kind, item.text[:300]] for item in verdict.differences[:4]]}
     if verdict.word in ("wrong", "road"):
-        row |= {"program": json.loads(program.to_json()), "script": script(program) if verdict.word == "wrong" else graph_script(program)}
+        row |= {"program": json.loads(program.to_json()), "script": script(program, graph=verdict.word == "road")}
     return row
 
 

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import collections
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.fuzz.finds import FINDS, GRAPH_FINDS
 from tests.fuzz.oracle import judge, judge_graph
+from tests.fuzz.program import merged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.fuzz.oracle import Verdict
+    from tests.fuzz.program import Program
+
+_TOGETHER = 9
 
 
-@pytest.mark.parametrize("name", FINDS)
-def test_a_program_that_was_wrong(name: str) -> None:
-    verdict = judge(FINDS[name])
-    assert verdict.word == "right", verdict.text()
+def batches(finds: Mapping[str, Program]) -> list[list[str]]:
+    """The names of programs that one function can hold: they are called alike."""
+    alike: dict[str, list[str]] = collections.defaultdict(list)
+    for name, program in finds.items():
+        alike[program.replace(inputs=(), state=(), body=(), returns=()).to_json()].append(name)
+    return [names[place : place + _TOGETHER] for names in alike.values() for place in range(0, len(names), _TOGETHER)]
 
 
-@pytest.mark.parametrize("name", GRAPH_FINDS)
-def test_a_graph_that_was_wrong(name: str) -> None:
-    verdict = judge_graph(GRAPH_FINDS[name])
-    assert verdict.word == "right", verdict.text()
+def assert_right(programs: Mapping[str, Program], judged: Callable[[Program], Verdict]) -> None:
+    verdict = judged(merged(list(programs.values())))
+    if verdict.word != "right":
+        alone = {name: found.text() for name, program in programs.items() if (found := judged(program)).word != "right"}
+        pytest.fail(f"{alone or 'together only'}\n{verdict.word}\n{verdict.text()}")
+
+
+@pytest.mark.parametrize("names", batches(FINDS), ids=lambda names: names[0])
+def test_programs_that_were_wrong(names: list[str]) -> None:
+    assert_right({name: FINDS[name] for name in names}, judge)
+
+
+@pytest.mark.parametrize("names", batches(GRAPH_FINDS), ids=lambda names: names[0])
+def test_graphs_that_were_wrong(names: list[str]) -> None:
+    assert_right({name: GRAPH_FINDS[name] for name in names}, judge_graph)

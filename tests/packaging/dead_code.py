@@ -40,7 +40,10 @@ def dead_code(*paths: Path) -> list[str]:
     trees = [ast.parse(file.read_text(encoding="utf-8")) for path in paths for file in _python_files(path)]
     seen_elsewhere = {name for tree in trees for name in (*_dataclass_fields(tree), *_attributes_set_on_others(tree))}
     names = [*PROTOCOL_NAMES, *_entry_point_names(), *sorted(seen_elsewhere)]
-    finder = Vulture(ignore_names=names, ignore_decorators=["@pytest.fixture*", "@traitlets.*", "@kind", "@changed", "@torch_op"])
+    finder = Vulture(
+        ignore_names=names,
+        ignore_decorators=["@pytest.fixture*", "@traitlets.*", "@kind", "@changed", "@torch_op", "@plant", "@graph_plant"],
+    )
     finder.scavenge([str(path) for path in paths])
     return [item.get_report() for item in finder.get_unused_code(min_confidence=MIN_CONFIDENCE)]
 

@@ -76,22 +76,46 @@ def test_the_readme_has_an_example_that_runs() -> None:
     assert [block for block in python_blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.reason is None]
 
 
-FIRST_READ = ("README.md",)
-"""What a newcomer types off; the other pages are left to the slow tests. Each takes a process of its own."""
+# Each page in a process of its own, forked from one that has imported what takes seconds.
+EACH_APART = """
+import importlib, json, os, sys, tempfile, traceback
+for name in ("torch._dynamo", "onnxruntime", "pandas", "ortlens.lens.lens"):
+    importlib.import_module(name)
+failed, session = [], sys.argv[2]
+for page in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        try:
+            os.chdir(tempfile.mkdtemp(dir="."))
+            sys.argv[1:] = [json.dumps(page)]
+            exec(compile(session, "<session>", "exec"), {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(page[0])
+sys.exit(f"failed: {failed}" if failed else 0)
+"""
+_TOGETHER = 4
+"""Pages of one test, so that its process ends in time on a busy machine."""
 
 
 def pages_with_examples() -> Iterator[ParameterSet]:
+    """The README, which a newcomer types off, alone; the other pages are left to the slow tests."""
+    found = []
     for page in PAGES:
-        if any(block.reason is None for block in python_blocks(page.read_text(encoding="utf-8"))):
-            name = page.relative_to(ROOT).as_posix()
-            yield pytest.param(page, id=name, marks=() if name in FIRST_READ else pytest.mark.slow)
+        blocks = [(block.line, block.body) for block in python_blocks(page.read_text(encoding="utf-8")) if block.reason is None]
+        found += [(page.relative_to(ROOT).as_posix(), blocks)] if blocks else []
+    yield pytest.param(found[:1], id=found[0][0])
+    for place in range(1, len(found), _TOGETHER):
+        yield pytest.param(found[place : place + _TOGETHER], id=found[place][0], marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("page", list(pages_with_examples()))
-def test_the_examples_of_a_page_run(page: Path, run_python: Callable[..., str]) -> None:
-    blocks = python_blocks(page.read_text(encoding="utf-8"))
-    runnable = [(block.line, block.body) for block in blocks if block.reason is None]
-    run_python(SESSION, json.dumps([page.name, runnable]))
+@pytest.mark.parametrize("pages", list(pages_with_examples()))
+def test_the_examples_of_pages_run(pages: list[tuple[str, list[tuple[int, str]]]], run_python: Callable[..., str]) -> None:
+    run_python(EACH_APART, json.dumps(pages), SESSION)
 
 
 def test_a_block_that_is_not_run_says_why() -> None:

@@ -1,4 +1,4 @@
-"""Exceptions in the source are explained, and what is declared, pinned and installed is one and the same."""
+"""Exceptions in the source are explained; what is declared, pinned, installed and documented is one and the same."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
+import ortlens
 from ortlens import _versions, doctor
 
 if sys.version_info >= (3, 11):
@@ -83,3 +84,26 @@ def test_the_declared_ranges_are_the_ones_checked_at_run_time() -> None:
     for name, supported in _versions.SUPPORTED.items():
         specifiers = str(supported).split(",")
         assert {f"{name}{','.join(order)}" for order in (specifiers, specifiers[::-1])} & declared, name
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_reference_describes_every_public_name_in_the_order_of_the_facade() -> None:
+    described = re.findall(r"^::: ortlens\.(\w+)$", page("reference/api.md"), flags=re.MULTILINE)
+    assert [*described, "__version__"] == list(ortlens.__all__)
+
+
+def test_the_install_page_states_the_supported_versions() -> None:
+    text = " ".join(page("index.md").split())
+    torch = _versions.SUPPORTED["torch"]
+    low, last = ".".join(map(str, torch.low)), f"{torch.high[0]}.{torch.high[1] - 1}"
+    assert f"torch from {low} to {last}" in text
+    for name, word in (("onnxruntime", "ONNX Runtime"), ("onnx", "onnx"), ("onnxscript", "onnxscript")):
+        assert f"{word} from {'.'.join(map(str, _versions.SUPPORTED[name].low))}" in text
+
+
+def test_the_install_page_names_every_extra_that_is_left_as_an_alias() -> None:
+    (line,) = re.findall(r"^The extras (.+) of earlier versions", page("index.md"), flags=re.MULTILINE)
+    assert re.findall(r"`(\w+)`", line) == [name for name, items in SETTINGS["project"]["optional-dependencies"].items() if not items]

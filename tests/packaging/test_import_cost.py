@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,21 @@ def test_readers_import_without_torch_and_onnxruntime(root: Path, run_python: Ca
     assert set(failed) == {"onnxruntime"}, failed  # the block on it works
 
 
-def test_showing_a_capture_as_text_loads_no_templates(root: Path, run_python: Callable[..., str]) -> None:
+COMMANDS = """
+import sys
+from ortlens import cli
+def loaded():
+    return sorted({"torch", "onnx", "onnxruntime", "numpy", "pandas", "jinja2"} & set(sys.modules))
+cli.main(["show", sys.argv[1]])
+print(loaded())
+cli.main(["export", sys.argv[1], "x"])
+cli.main(["report", sys.argv[1], "-o", "x.html"])
+print(loaded())
+"""
+
+
+def test_commands_that_read_a_capture_load_little(root: Path, run_python: Callable[..., str]) -> None:
     capture = root / "tests" / "browser" / "captures" / "models.ortlens"
-    program = "import sys\nfrom ortlens import cli\ncli.main(['show', sys.argv[1]])\nprint('jinja2' in sys.modules)"
-    assert run_python(program, str(capture)).splitlines()[-1] == "False"
+    lines = run_python(COMMANDS, str(capture)).splitlines()
+    assert "[]" in lines, "showing it as text"
+    assert not {"'torch'", "'onnx'", "'onnxruntime'"} & set(re.findall(r"'\w+'", lines[-1]))

@@ -148,18 +148,19 @@ print(ortlens.__file__, {str(ROOT)!r} in sys.path, [name for name in ortlens.__a
     assert ortlens.__version__ in done.stdout
 
 
-@pytest.mark.parametrize("name", ["onnxrt", "ortlens"])
-def test_torch_finds_the_backend_by_name(name: str, run_clean: Callable[..., str]) -> None:
-    program = f"""
+def test_torch_finds_the_backend_by_its_names(run_clean: Callable[..., str]) -> None:
+    program = """
 import sys, torch
 assert "ortlens" not in sys.modules
 x = torch.randn(3, 4)
-fast = torch.compile(lambda x: x.sin(), backend={name!r})
-torch.testing.assert_close(fast(x), x.sin())
+for name in ("onnxrt", "ortlens"):
+    fast = torch.compile(lambda x: x.sin(), backend=name)
+    torch.testing.assert_close(fast(x), x.sin())
+    torch.compiler.reset()
 import ortlens
 print(sum(backend.execution_count for backend in ortlens.OrtBackend.get_cached_instances()))
 """
-    assert int(run_clean(program).split()[-1]) >= 1
+    assert int(run_clean(program).split()[-1]) >= 2
 
 
 def test_a_capture_is_read_where_nothing_but_pandas_and_jinja2_are_installed(reader: Path, run_python: Callable[..., str]) -> None:

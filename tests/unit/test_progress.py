@@ -9,7 +9,6 @@ import pty
 import subprocess
 import sys
 import threading
-import time
 import types
 
 import pytest
@@ -37,12 +36,24 @@ class Terminal(io.StringIO):
         return True
 
 
+NOW = [0.0]
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only the work moves on, and no word from outside."""
+    monkeypatch.setattr(shown, "time", types.SimpleNamespace(monotonic=lambda: NOW[0]))
+    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
+
+
+def takes(seconds: float) -> None:
+    NOW[0] += seconds
+
+
 def a_terminal(monkeypatch: pytest.MonkeyPatch, kind: type[Terminal] = Terminal) -> Terminal:
-    """A terminal as standard error, and work that counts as long from 10 ms on. No fixture: pytest's capture would put its own there."""
+    """A terminal as standard error. No fixture: pytest's capture would put its own there."""
     made = kind()
     monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setattr(shown, "_SHORT_S", 0.01)
-    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
     return made
 
 
@@ -51,7 +62,7 @@ def work(steps: int = 5) -> list[int]:
     done = []
     with progress("working", steps, "step") as step:
         for number in range(steps):
-            time.sleep(0.02)
+            takes(0.6)
             step(1)
             done.append(number)
     return done
@@ -101,10 +112,8 @@ def test_short_work_shows_nothing_and_loads_nothing() -> None:
     [("file", None, False), ("file", "0", False), ("file", "1", True), ("file", "yes", False), ("terminal", "0", False)],
 )
 def test_a_file_gets_nothing_unless_it_is_asked_for(kind: str, said: str | None, seen: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = a_terminal(monkeypatch) if kind == "terminal" else io.StringIO()
+    stream = Terminal() if kind == "terminal" else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(shown, "_SHORT_S", 0.01)
-    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
     if said is not None:
         monkeypatch.setenv("ORTLENS_PROGRESS", said)
     work()
@@ -113,21 +122,8 @@ def test_a_file_gets_nothing_unless_it_is_asked_for(kind: str, said: str | None,
 
 @pytest.mark.parametrize("stream", [None, object(), types.SimpleNamespace(isatty=lambda: 1 / 0)])
 def test_any_standard_error_will_do(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
     monkeypatch.setattr(sys, "stderr", stream)
     assert work(2) == [0, 1]
-
-
-class Broken(Terminal):
-    """A terminal that went away."""
-
-    def write(self, text: str, /) -> int:
-        raise BrokenPipeError(text)
-
-
-def test_a_bar_that_fails_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_terminal(monkeypatch, Broken)
-    assert work() == [0, 1, 2, 3, 4]
 
 
 def test_without_tqdm_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +138,7 @@ def test_what_the_work_raises_is_raised_and_the_bar_goes(monkeypatch: pytest.Mon
 
     def fail() -> None:
         with progress("working", 2, "step") as step:
-            time.sleep(0.02)
+            takes(2)
             step(1)
             raise ZeroDivisionError
 
@@ -167,7 +163,7 @@ def test_short_work_is_shown_where_the_whole_is_long(monkeypatch: pytest.MonkeyP
     with progress("outer", 2, "step"):
         with progress("first", 1, "step") as step:
             step(1)
-        time.sleep(0.02)
+        takes(2)
         with progress("second", 1, "step") as step:
             step(1)
     assert "first" not in terminal.getvalue()
@@ -191,7 +187,7 @@ def test_work_whose_steps_nobody_tells_or_that_has_more_than_announced(monkeypat
     assert terminal.getvalue().endswith("\r         \r")
     with progress("working", 1, "step", at_once=True) as step:
         assert "working:   0%" in terminal.getvalue()
-        time.sleep(0.11)
+        takes(0.2)
         step(7)
 
 
@@ -225,11 +221,9 @@ def test_a_notebook_gets_one_output_that_is_empty_in_the_end(monkeypatch: pytest
 
     monkeypatch.setattr(ipython, "get_ipython", lambda: types.SimpleNamespace(kernel=object()))
     monkeypatch.setattr(display, "display", show)
-    monkeypatch.setattr(shown, "_SHORT_S", 0.01)
-    monkeypatch.delenv("ORTLENS_PROGRESS", raising=False)
     with progress("<b>&", 3, "step") as step:
         for _ in range(3):
-            time.sleep(0.11)
+            takes(2)
             step(1)
     assert '<progress max="3" value="1"></progress> 1 of 3 steps' in seen[1]["text/html"]
     assert "&lt;b&gt;&amp;" in seen[1]["text/html"]
@@ -237,11 +231,18 @@ def test_a_notebook_gets_one_output_that_is_empty_in_the_end(monkeypatch: pytest
     assert seen[-1] == {"text/plain": "", "text/html": ""}
 
 
-def test_a_bar_that_fails_keeps_no_lock_from_the_users_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+class Broken(Terminal):
+    """A terminal that went away."""
+
+    def write(self, text: str, /) -> int:
+        raise BrokenPipeError(text)
+
+
+def test_a_bar_that_fails_is_dropped_and_keeps_no_lock_from_the_users_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     # tqdm leaves its lock locked when drawing raises, and torch.fx makes bars of tqdm's in every compilation.
     std = pytest.importorskip("tqdm.std")
     a_terminal(monkeypatch, Broken)
-    work()
+    assert work() == [0, 1, 2, 3, 4]
     taken: list[bool] = []
 
     def take() -> None:

@@ -41,23 +41,6 @@ def test_a_limit_that_does_not_hold_exits_with_1(limits: list[str], capsys: pyte
     assert "Failed: 1 of " in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["check", PLAIN], "nothing to check"),
-        (["check", "--max-breaks", "0"], "check needs a CAPTURE"),
-        (["check", "missing.ortlens", "--max-breaks", "0"], "cannot load the capture missing.ortlens"),
-        (["check", PLAIN, "--max-slowdown", "1.2"], "--max-slowdown needs a baseline"),
-        (["check", PLAIN, "--min-coverage", "90"], "for 90 % set 0.9"),
-        (["check", PLAIN, "--max-breaks", "0", "--junit", "/dev/null/x.xml"], "cannot write /dev/null/x.xml"),
-    ],
-)
-def test_a_wrong_command_exits_with_2_and_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-
-
 def test_json_goes_to_stdout_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--max-abs-err", "1", PLAIN, "--json"], ["--max-abs-err", "1", "--json", PLAIN]):
         assert cli.main(["check", *arguments]) == 1

@@ -22,23 +22,12 @@ from ortlens.views.capture_view import SavedCapture
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> str:
     return str(store.save(SAMPLES["demo_like"], tmp_path / "run.ortlens"))
-
-
-@pytest.mark.parametrize("name", entry.commands_of(entry.parser()))
-def test_every_command_and_option_has_help_and_is_in_the_docs(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = entry.commands_of(entry.parser())[name]
-    assert (command.description or "").endswith(".")
-    assert [action.dest for action in command._actions if not action.help] == []
-    assert cli.main([name, "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"usage: ortlens {name}")
-    assert f"ortlens {name}" in (root / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def test_version_with_the_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,26 +42,6 @@ def test_an_unknown_command_names_the_near_one_and_all(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == f"ortlens: there is no command 'shwo'. Did you mean show? The commands are: {names}.\n"
     assert cli.main(["zzz"]) == 2
     assert "Did you mean" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *([], ["show"], ["show", "f", "--table", "nope"], ["show", "f", "--rows", "-1"], ["show", "f", "--rows", "x"]),
-        *(["doctor", "--nope"], ["show", "broken.ortlens"], ["show", "run.ortlens", "--csv"]),
-    ],
-)
-def test_wrong_arguments_exit_with_2_and_one_message(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "broken.ortlens").write_bytes(b"not a capture")
-    store.save(SAMPLES["demo_like"], tmp_path / "run.ortlens")
-    assert cli.main(arguments) == 2
-    streams = capsys.readouterr()
-    assert streams.out == ""
-    assert streams.err.startswith("ortlens: ")
-    assert streams.err.count("\n") == 1
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -144,16 +113,6 @@ def test_a_closed_pipe_is_no_error(saved: str) -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_show_loads_neither_torch_nor_pandas(saved: str, run_python: Callable[..., str]) -> None:
-    program = (
-        "import runpy, sys, atexit; atexit.register(lambda: print(sorted({'torch', 'pandas', 'numpy', 'onnx', 'onnxruntime'}"
-        " & set(sys.modules)))); runpy.run_module('ortlens', run_name='__main__')"
-    )
-    told = run_python(program, "show", saved)
-    assert told.startswith("demo: torch.compile")
-    assert told.endswith("\n[]\n")
 
 
 @pytest.mark.parametrize("difference", [1e-7, 0.5])

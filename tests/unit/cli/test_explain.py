@@ -9,6 +9,7 @@ import torch
 
 import ortlens
 from ortlens import cli
+from ortlens.job.targets import target_from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,12 +76,8 @@ def _models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "arguments",
     [
         ["somemodels:net", "--input", "i64[2,7]:50", "mask=f32[2,7]"],
-        ["somemodels:Net", "--input", "i64[2,7]"],
-        ["somemodels.py:net", "--input", "i64[2,7]"],
-        ["somemodels:holder.inner", "--input", "i64[2,7]"],
         ["somemodels:scaled", "--input", "f32[8]", "3"],
         ["somemodels:constant"],
-        ["torch:relu", "--input", "f32[8]"],
     ],
 )
 def test_a_target_is_compiled_called_and_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +86,12 @@ def test_a_target_is_compiled_called_and_explained(arguments: list[str], capsys:
     assert streams.out.startswith(f"{arguments[0]}: torch.compile with backend ortlens")
     assert "In ONNX Runtime" in streams.out
     assert "everything: " in streams.out
+
+
+def test_a_target_is_named_by_its_module_or_file_and_may_be_a_class_or_inside_one() -> None:
+    found = [target_from_text(text) for text in ("somemodels:Net", "somemodels.py:net", "somemodels:holder.inner")]
+    assert [type(target).__name__ for target in found] == ["Net"] * 3
+    assert target_from_text("torch:relu") is torch.relu
 
 
 def test_models_run_for_inference(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +12,6 @@ from ortlens.trace import store
 from ortlens.trace.records import Capture
 from ortlens.trace.schema import TABLES
 from tests.unit.views.sample_captures import SAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RECORDED = Path(__file__).parents[2] / "data" / "captures" / "demo.ortlens"
 
@@ -138,11 +134,3 @@ def test_the_report_goes_beside_the_capture_and_replaces_only_what_was_named(
     assert (tmp_path / "run.html").stat().st_mtime_ns == before
     assert cli.main(["report", saved, "-o", str(tmp_path / "gone" / "x.html")]) == 2
     assert "there is no folder" in capsys.readouterr().err
-
-
-def test_export_and_report_load_no_torch(saved: str, run_python: Callable[..., str]) -> None:
-    program = (
-        "import sys; from ortlens.cli import main; main(['export', sys.argv[1], 'x']); main(['report', sys.argv[1], '-o', 'x.html']);"
-        "print(sorted({'torch', 'onnxruntime'} & set(sys.modules)))"
-    )
-    assert run_python(program, saved).endswith("\n[]\n")

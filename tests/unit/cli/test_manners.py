@@ -44,11 +44,15 @@ def examples_of(name: str) -> list[str]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A capture with an infinite difference, a journal, and a path that is free."""
+    """A capture with an infinite difference, a journal, a path that is free, and a file that is no capture."""
     capture = replace(SAMPLES["demo_like"], numerics=(Numeric(partition_id="p0", node="n", max_abs=float("inf"), ok=False),))
     journal = Journal(tmp_path / "run.journal", lambda: {"name": "n", "backend": "b", "environment": {}}, Recorder())
     journal.close()
-    return [str(store.save(capture, tmp_path / "run.ortlens")), str(tmp_path / "run.journal"), str(tmp_path / "out")]
+    (tmp_path / "broken.ortlens").write_bytes(b"not a capture")
+    return [
+        str(store.save(capture, tmp_path / "run.ortlens")),
+        *(str(tmp_path / name) for name in ("run.journal", "out", "broken.ortlens")),
+    ]
 
 
 def filled(arguments: list[str], files: list[str]) -> list[str]:
@@ -56,9 +60,14 @@ def filled(arguments: list[str], files: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_has_examples_that_parse(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples_that_parse_and_is_in_the_docs(name: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (COMMANDS[name].description or "").endswith(".")
+    assert [action.dest for action in COMMANDS[name]._actions if not action.help] == []
+    assert f"ortlens {name}" in (root / "docs" / "cli.md").read_text(encoding="utf-8")
     assert cli.main([name, "--help"]) == 0
-    assert f"examples:\n  ortlens {name}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: ortlens {name}")
+    assert f"examples:\n  ortlens {name}" in out
     for example in examples_of(name):
         program, *arguments = shlex.split(example)
         assert program == "ortlens"
@@ -81,6 +90,17 @@ def test_a_value_of_the_wrong_kind_is_refused_in_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        ([], "COMMAND"),
+        (["show", "{0}", "--rows", "-1"], "--rows"),
+        (["show", "{0}", "--rows", "x"], "--rows"),
+        (["show", "{0}", "--csv"], "--table"),
+        (["show", "{3}"], "cannot load the capture"),
+        (["check", "{0}"], "nothing to check"),
+        (["check", "--max-breaks", "0"], "check needs a CAPTURE"),
+        (["check", "missing.ortlens", "--max-breaks", "0"], "cannot load the capture missing.ortlens"),
+        (["check", "{0}", "--max-slowdown", "1.2"], "--max-slowdown needs a baseline"),
+        (["check", "{0}", "--min-coverage", "90"], "for 90 % set 0.9"),
+        (["check", "-q", "{0}", "--max-breaks", "0", "--junit", "/dev/null/x.xml"], "cannot write /dev/null/x.xml"),
         (["check", "f", "--max-breaks", "1.5"], "argument --max-breaks: '1.5' is not a whole number. See: ortlens check --help"),
         (["check", "f", "--min-coverage", "x"], "argument --min-coverage: 'x' is not a share"),
         (["check", "{0}", "--max-breaks", "-1"], "--max-breaks must be a whole number from 0, not -1"),
@@ -93,7 +113,11 @@ def test_arguments_are_refused_by_the_names_that_were_typed(
     arguments: list[str], says: str, files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(filled(arguments, files)) == 2
-    assert says in capsys.readouterr().err
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    (line,) = streams.err.splitlines()
+    assert line.startswith("ortlens: ")
+    assert says in line
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -29,7 +29,6 @@ def test_what_is_said_before(expected_s: float, budget_s: float, words: str) -> 
     figures = recorder.figures
     assert figures.verify_expected_s == expected_s
     assert figures.verify_took_s is not None
-    assert figures.verify_took_s < 1
     assert figures.verify_budget_s == budget_s
 
 

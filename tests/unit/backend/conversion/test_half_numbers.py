@@ -284,11 +284,12 @@ REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_numbers_that_float16_cannot_hold_raise_as_in_pytorch(name: str) -> None:
-    for function in (REFUSED[name], torch.compile(REFUSED[name], backend="ortlens")):
-        with pytest.raises(RuntimeError, match="without overflow"):
-            function(tensors(HALF)[0])
+def test_numbers_that_float16_cannot_hold_raise_as_in_pytorch() -> None:
+    x, _, _ = tensors(HALF)
+    for case in REFUSED.values():
+        for function in (case, torch.compile(case, backend="ortlens")):
+            with pytest.raises(RuntimeError, match="without overflow"):
+                function(x)
 
 
 def kernels(function: Callable[[torch.Tensor], torch.Tensor], folder: Path) -> dict[str, int]:

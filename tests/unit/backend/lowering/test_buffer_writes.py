@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.integration.test_export_onnx import run_bare
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 NEW = torch.randn(2, 8, 1, 64, generator=torch.Generator().manual_seed(0))
 AT = torch.tensor([5])
@@ -165,21 +166,28 @@ OTHERS = (returns_it, returns_another, returns_a_view, returns_a_part)
 
 
 def compared(
-    function: Callable[..., Any],
+    *functions: Callable[..., Any],
     make: Callable[[], torch.Tensor] = buffer,
-    *,
     dynamic: bool = False,
     options: dict[str, Any] | None = None,
 ) -> Lens:
-    """Three calls that go on with the same buffer; results, buffers and what shares memory are those of eager."""
-    lens, ours, theirs = Lens(options=options), make(), make()
-    compiled = torch.compile(function, backend=lens, dynamic=dynamic)
+    """Three calls that go on with the same buffers; results, buffers and what shares memory are those of eager.
+
+    All functions are compiled as one, each with a buffer of its own.
+    """
+    lens, ours, theirs = Lens(options=options), *([make() for _ in functions] for _ in range(2))
+
+    def all_of_them(buffers: list[torch.Tensor], at: torch.Tensor, new: torch.Tensor) -> list[Any]:
+        return [function(own, at, new) for function, own in zip(functions, buffers, strict=True)]
+
+    compiled = torch.compile(all_of_them, backend=lens, dynamic=dynamic)
     with torch.no_grad():
         for step in range(3):
-            got, want = compiled(ours, AT + step, NEW + step), function(theirs, AT + step, NEW + step)
-            torch.testing.assert_close((got, ours), (want, theirs))
-            first, other = (value[0] if isinstance(value, tuple) else value for value in (got, want))
-            assert _shares(first, ours) == _shares(other, theirs)
+            got, want = compiled(ours, AT + step, NEW + step), all_of_them(theirs, AT + step, NEW + step)
+            for function, *pairs in zip(functions, zip(got, ours, strict=True), zip(want, theirs, strict=True), strict=True):
+                torch.testing.assert_close(*pairs, msg=lambda text, name=function.__name__: f"{name}: {text}")
+                first, other = (_shares(made[0] if isinstance(made, tuple) else made, given) for made, given in pairs)
+                assert first == other, function.__name__
     return lens
 
 
@@ -187,44 +195,54 @@ def _shares(made: torch.Tensor, given: torch.Tensor) -> bool:
     return made.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
 
 
-def in_place(lens: Lens) -> bool:
-    rows = [row for row in lens.captured().fallbacks if row.reason_code == "policy" and "in place" in row.reason]
-    return any(row.target.split(".")[1].endswith("_") for row in rows) or any(node.in_place for node in lens.captured().nodes)
+def in_place(lens: Lens) -> set[str]:
+    """Name the functions whose writes went into the buffer."""
+    capture = lens.captured()
+    rows = [row for row in capture.fallbacks if row.reason_code == "policy" and "in place" in row.reason]
+    lines = {row.line for row in rows if row.target.split(".")[1].endswith("_")} | {node.line for node in capture.nodes if node.in_place}
+    found = {}
+    for function in (*IN_PLACE, *THROUGH_VIEWS, *OTHERS):
+        source, first = inspect.getsourcelines(function)
+        found[function.__name__] = lines & set(range(first, first + len(source)))
+    return {name for name, inside in found.items() if inside}
+
+
+def names(functions: Iterable[Callable[..., Any]]) -> set[str]:
+    return {function.__name__ for function in functions}
 
 
 @pytest.mark.parametrize(
-    ("function", "dynamic"),
-    [*((function, False) for function in IN_PLACE), *((function, True) for function in (assigned, read_between, sliced, *OF_PARTS))],
+    ("functions", "dynamic"), [((*IN_PLACE, *THROUGH_VIEWS), False), ((assigned, read_between, sliced, *OF_PARTS, *THROUGH_VIEWS), True)]
 )
-def test_written_in_place(function: Callable[..., Any], *, dynamic: bool) -> None:
-    lens = compared(function, dynamic=dynamic)
-    assert in_place(lens)
+def test_written_in_place(functions: tuple[Callable[..., Any], ...], *, dynamic: bool) -> None:
+    lens = compared(*functions, dynamic=dynamic)
+    # Whether views cancel each other out is known for fixed sizes.
+    assert in_place(lens) == names(functions) - (names(THROUGH_VIEWS) if dynamic else set())
+    left = [finding for finding in findings_of(lens.captured()) if finding.rule == "state_copies"]
+    assert dynamic or left == []
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_was_written_through_a_view_is_not_written_again(*, dynamic: bool) -> None:
+    lens = compared(*OF_PARTS, dynamic=dynamic)
+    assert [node.target for node in lens.captured().nodes if "select_scatter" in node.target] == []
     assert [finding for finding in findings_of(lens.captured()) if finding.rule == "state_copies"] == []
-    if function in OF_PARTS:  # what was written through a view is not written again
-        assert [node.target for node in lens.captured().nodes if "select_scatter" in node.target] == []
 
 
-@pytest.mark.parametrize("function", THROUGH_VIEWS)
-def test_written_in_place_through_views_of_all_elements(function: Callable[..., Any]) -> None:
-    assert in_place(compared(function))
-    assert not in_place(compared(function, dynamic=True))  # whether views cancel each other out is known for fixed sizes
+@pytest.mark.parametrize("options", [{"min_partition_nodes": 99_999}, {"on_error": "raise"}], ids=str)
+def test_written_in_place_under_options(options: dict[str, Any]) -> None:
+    compared(*IN_PLACE, *THROUGH_VIEWS, options=options)
 
 
-@pytest.mark.parametrize("function", [*IN_PLACE, *THROUGH_VIEWS])
-def test_written_in_place_where_the_rest_runs_in_pytorch(function: Callable[..., Any]) -> None:
-    compared(function, options={"min_partition_nodes": 99})
+def test_what_is_read_between_two_writes_is_verified_as_it_was() -> None:
+    functions = (read_between, *OF_PARTS)
 
+    def all_of_them(buffers: list[torch.Tensor], at: torch.Tensor, new: torch.Tensor) -> list[Any]:
+        return [function(own, at, new) for function, own in zip(functions, buffers, strict=True)]
 
-@pytest.mark.parametrize("function", [scattered, read_between, flattened, two_parts_read_late])
-def test_written_in_place_where_errors_are_raised(function: Callable[..., Any]) -> None:
-    compared(function, options={"on_error": "raise"})
-
-
-@pytest.mark.parametrize("function", [read_between, *OF_PARTS])
-def test_what_is_read_between_two_writes_is_verified_as_it_was(function: Callable[..., Any]) -> None:
     with torch.no_grad():
-        lens = ortlens.explain(function, calls=1)(buffer(), AT, NEW)
-        lens.verify(buffer(), AT, NEW)
+        lens = ortlens.explain(all_of_them, calls=1)([buffer() for _ in functions], AT, NEW)
+        lens.verify([buffer() for _ in functions], AT, NEW)
     rows = lens.captured().numerics
     assert rows
     assert [row for row in rows if not row.ok] == []
@@ -239,9 +257,8 @@ def test_a_part_that_a_session_reads_is_a_view_of_the_buffer_that_was_written() 
     assert all(writes.intersection(node.inputs) for node in nodes if node.reason == buffer_writes.VIEWS)
 
 
-@pytest.mark.parametrize("function", OTHERS)
-def test_what_is_returned_beside_the_buffer_is_as_in_eager(function: Callable[..., Any]) -> None:
-    compared(function)
+def test_what_is_returned_beside_the_buffer_is_as_in_eager() -> None:
+    compared(*OTHERS)
 
 
 @pytest.mark.parametrize(
@@ -253,14 +270,13 @@ def test_what_is_returned_beside_the_buffer_is_as_in_eager(function: Callable[..
     ],
     ids=["transposed", "part", "rows of a part"],
 )
-@pytest.mark.parametrize("function", [copied, sliced, a_part_after_the_other])
-def test_buffers_in_any_layout(make: Callable[[], torch.Tensor], function: Callable[..., Any]) -> None:
-    compared(function, make)
+def test_buffers_in_any_layout(make: Callable[[], torch.Tensor]) -> None:
+    compared(copied, sliced, a_part_after_the_other, make=make)
 
 
 def test_a_small_buffer_and_a_function_of_the_users_go_through_onnx_runtime() -> None:
     put = torch.ops.aten.index_put.default
-    assert compared(copied, lambda: buffer(32)).captured().fallbacks == ()
+    assert compared(copied, make=lambda: buffer(32)).captured().fallbacks == ()
     assert compared(copied, options={"custom_translation_table": {put: basics.registered(put)}}).captured().fallbacks == ()
 
 

@@ -78,9 +78,12 @@ def inputs(batch: int, rows: int, length: int, dtype: torch.dtype = torch.float3
 ATTENTIONS = (grouped, causal, masked, with_copies, by_hand)
 
 
-@pytest.mark.parametrize(("attention", "varying"), [*((attention, False) for attention in ATTENTIONS), (grouped, True), (by_hand, True)])
-def test_no_head_is_copied(attention: Attention, *, varying: bool) -> None:
-    function, lens = attended(attention), Lens()
+@pytest.mark.parametrize(("attentions", "varying"), [(ATTENTIONS, False), ((grouped, by_hand), True)])
+def test_no_head_is_copied(attentions: tuple[Attention, ...], *, varying: bool) -> None:
+    def function(*given: torch.Tensor) -> list[torch.Tensor]:
+        return [attended(attention)(*given) for attention in attentions]
+
+    lens = Lens()
     compiled = torch.compile(function, backend=lens, dynamic=varying)
     with torch.no_grad():
         for batch, rows, length in ((2, 5, 7), (3, 4, 6))[: 1 + varying]:

@@ -43,8 +43,9 @@ def together(functions: tuple[Callable[[torch.Tensor], torch.Tensor], ...]) -> C
     return lambda x: [function(x) for function in functions]
 
 
-def left(capture: Capture) -> set[str]:
-    return {row.target for row in capture.fallbacks if row.target == "aten.as_strided.default"}
+def left(capture: Capture) -> int:
+    """Count the windows that stay in PyTorch."""
+    return sum(row.target == "aten.as_strided.default" for row in capture.fallbacks)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -53,12 +54,8 @@ def test_windows_over_known_storage_run_in_onnx_runtime(*, grad: bool) -> None:
     assert not left(capture)
 
 
-@pytest.mark.slow
 def test_windows_over_unknown_storage_stay_in_pytorch() -> None:
-    x = torch.arange(30.0).reshape(5, 6)[:4]
-    same_as_eager(together(LEFT), (x,))
-    for function in LEFT:
-        assert left(same_as_eager(function, (x,)))
+    assert left(same_as_eager(together(LEFT), (torch.arange(30.0).reshape(5, 6)[:4],))) == len(LEFT)
 
 
 def test_windows_of_symbolic_sizes_stay_in_pytorch_and_keep_their_memory() -> None:
@@ -135,15 +132,18 @@ WRITTEN = (
 
 
 @pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("write", WRITTEN)
-def test_windows_of_an_input_that_is_written_to(write: Callable[[torch.Tensor], object], *, dynamic: bool) -> None:
+def test_windows_of_an_input_that_is_written_to(*, dynamic: bool) -> None:
     """The copy of an input that a write makes has the input's storage, with its offset, and what lies around it."""
+
+    def all_of_them(given: list[torch.Tensor]) -> list[object]:
+        return [write(own) for write, own in zip(WRITTEN, given, strict=True)]
+
     whole = torch.arange(1.0, 60.0) ** 2
-    compiled = torch.compile(write, backend="ortlens", dynamic=dynamic)
+    compiled = torch.compile(all_of_them, backend="ortlens", dynamic=dynamic)
     for rows, offset in ((6, 4), (6, 2), (7, 4), (6, 1)):
         for sizes in ((rows, 4), (rows,)):
-            mine, theirs = (whole.clone()[offset : offset + math.prod(sizes)].view(sizes) for _ in range(2))
-            torch.testing.assert_close((compiled(mine), mine), (write(theirs), theirs), rtol=0, atol=0)
+            mine, theirs = ([whole.clone()[offset : offset + math.prod(sizes)].view(sizes) for _ in WRITTEN] for _ in range(2))
+            torch.testing.assert_close((compiled(mine), mine), (all_of_them(theirs), theirs), rtol=0, atol=0)
 
 
 def test_rows_are_gathered_whole() -> None:

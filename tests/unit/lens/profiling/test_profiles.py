@@ -97,7 +97,7 @@ def test_the_faster_half() -> None:
 
 def test_the_profiler_costs_something() -> None:
     cost = measure_cost()
-    assert 100 < cost.in_event < 1_000_000
+    assert 100 < cost.in_event < 50_000_000, "in nanoseconds, also on a busy machine"
     assert cost.after_event >= 0
 
 

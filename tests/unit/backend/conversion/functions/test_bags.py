@@ -71,8 +71,14 @@ def test_an_id_out_of_range_raises_in_the_onnx_form(wrong: int) -> None:
         bags(TABLE, IDS.where(IDS > 0, wrong))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
-@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("dtype", "dynamic"),
+    [
+        *((dtype, False) for dtype in (torch.float32, torch.float64, torch.float16)),
+        pytest.param(torch.float32, True, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_the_onnx_form_is_right(dtype: torch.dtype, *, dynamic: bool) -> None:
     lens = Lens(options={"custom_translation_table": IN_ORT})
 

@@ -152,8 +152,7 @@ def test_choices_in_types_that_the_where_of_onnx_runtime_lacks(dtype: torch.dtyp
     assert not capture.fallbacks
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("dtype", "dynamic"), [(torch.float32, False), (torch.float32, True), (torch.float64, False)], ids=str)
 def test_small_results_keep_their_digits(dtype: torch.dtype, *, dynamic: bool) -> None:
     x = torch.tensor([-80, -50, -30, -20, -18.5, -18, -17, -1e-3, -1e-5, -1e-8, 1e-8, 20], dtype=dtype)
     compiled = torch.compile(lambda x: {name: case(x) for name, case in SMALL.items()}, backend="ortlens", dynamic=dynamic)

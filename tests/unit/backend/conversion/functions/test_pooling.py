@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 X = torch.sin(torch.arange(2 * 3 * 6 * 7 * 9.0)).reshape(2, 3, 6, 7, 9)
 AVERAGE, LARGEST = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d), (F.max_pool1d, F.max_pool2d, F.max_pool3d)
+WINDOWS = {2: ((2, 2, 1), (3, 2, 1), (2, 3, 0), (3, 1, 0), (3, 1, 1)), 1: ((2, 2, 1), (2, 3, 0)), 3: ((3, 2, 1), (3, 1, 0))}
+"""Dimensions -> size, step and padding."""
 _UNBLOCKED = ["Add", "Conv", "Conv", "Conv", "MaxPool"]  # on processors for which ONNX Runtime has no such order
 
 ADAPTIVE: dict[str, Any] = {
@@ -46,7 +48,7 @@ ADAPTIVE: dict[str, Any] = {
 
 def cases() -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for dims, (size, step, pad) in itertools.product((1, 2, 3), ((2, 2, 1), (3, 2, 1), (2, 3, 0), (3, 1, 0), (3, 1, 1))):
+    for dims, (size, step, pad) in ((dims, window) for dims, windows in WINDOWS.items() for window in windows):
         for ceil, whole in itertools.product((False, True), (False, True)):
             name = f"{dims} dimensions, size {size}, step {step}, padding {pad}, ceil {ceil}, {whole}"
             made[f"average, {name}"] = lambda x, d=dims, a=(size, step, pad, ceil, whole): AVERAGE[d - 1](x[(0,) * (3 - d)], *a)

@@ -43,8 +43,11 @@ def cases() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("dtype", "dynamic"),
+    [(torch.float32, False), (torch.float64, False), pytest.param(torch.float32, True, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_as_pytorch(*, dynamic: bool, dtype: torch.dtype) -> None:
     found, capture = differing(cases(), C.to(dtype), A.to(dtype), B.to(dtype), dynamic=dynamic)
     assert found == {}
