@@ -47,7 +47,7 @@ def test_every_panel_draws_the_real_model(show: Callable[..., Page], scheme: str
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("name", ["empty", "foreign", "no_compute", "training", "hostile", "told"])
+@pytest.mark.parametrize("name", ["empty", "foreign", "hostile", "told"])
 def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
     page = show(SAMPLES[name])
     for panel in PANELS:
@@ -57,15 +57,11 @@ def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], na
     assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
 
 
-def test_the_first_screen_holds_every_card(show: Callable[..., Page]) -> None:
+def test_the_first_screen_holds_every_card_and_tables_sort_filter_narrow_and_are_copied(show: Callable[..., Page]) -> None:
     page = show(PIECES)
     bottom = page.evaluate("Math.max(...[...document.querySelectorAll('.ol-card')].map(card => card.getBoundingClientRect().bottom))")
     assert 0 < bottom <= WIDE["height"]
     assert page.query_selector("[data-tab=onnx]") is None  # this page holds no models
-
-
-def test_tables_sort_filter_and_narrow_to_the_selection(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
     go(page, "tables")
     page.click("[data-table=runs]")
     page.click(".ol-grid-head button:text-matches('^total_ns')")
@@ -81,10 +77,6 @@ def test_tables_sort_filter_and_narrow_to_the_selection(show: Callable[..., Page
     same = sum(run.session_id == slowest.session_id for run in PIECES.runs)
     assert page.inner_text(".ol-panel-tables [role=status]") == f"{same:,} of {len(PIECES.runs):,} rows"
 
-
-def test_a_table_is_copied_as_it_is_shown(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
-    go(page, "tables")
     page.click("[data-table=breaks]")
     # Frames of some notebooks may not write to the clipboard: the text then stands ready to be copied by hand.
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed')); }")

@@ -87,7 +87,12 @@ SLICES: dict[str, OpCase] = {
     "no_elements": case(lambda x: (x.sin() + 1, x.sum(), x.t()), torch.empty(0, 4)),
     # FusedMatMul of ONNX Runtime leaves what it returns unwritten where there is nothing to sum.
     "no_elements_matmul": case(
-        lambda x, y, a, b: (x @ y, a @ b), torch.empty(0, 4), r(4, 3), torch.empty(3, 0), torch.empty(0, 2), stays={"aten.mm.default": "no_converter"}
+        lambda x, y, a, b: (x @ y, a @ b),
+        torch.empty(0, 4),
+        r(4, 3),
+        torch.empty(3, 0),
+        torch.empty(0, 2),
+        stays={"aten.mm.default": "no_converter"},
     ),
     "no_dimensions": case(lambda x: (x.sin() + 1, x.view(1), x.expand(3)), torch.tensor(0.5)),
     "strided_input": case(
