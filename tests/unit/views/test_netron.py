@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from ortlens.trace.records import Capture
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.netron import viewer
 from ortlens.views.netron.frame import embedding, page_policy
+from tests.unit.views.elements import Elements
 from tests.unit.views.onnx_models import everything, model_of
 from tests.unit.views.sample_captures import HOSTILE
 
@@ -126,11 +126,7 @@ def test_hostile_ids_are_inert(tmp_path: Path) -> None:
     lens = SavedCapture(capture_of(everything(), model_id=HOSTILE))
     shown = lens.netron("p0")._repr_html_() + lens.netron("p0").save(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "\x1b" not in repr(lens.netron("p0"))
-    tags: list[str] = []
-    parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign] # noqa: ARG005
-    parser.feed(shown)
-    assert set(tags) == {"iframe", "p", "html", "head", "meta", "title", "style", "body", "div", "script"}
+    assert set(Elements(shown).tags) == {"iframe", "p", "html", "head", "meta", "title", "style", "body", "div", "script"}
 
 
 # ---- all of them ----
