@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import typing
@@ -52,11 +53,14 @@ def without_what_may_be_missing(capture: r.Capture) -> r.Capture:
     return changed(capture, lambda record, name: None if optional(record, name) and name not in KEYS else getattr(record, name))
 
 
-def with_floats(capture: r.Capture, value: float) -> r.Capture:
+def with_odd_floats(capture: r.Capture) -> r.Capture:
+    """Numbers that are not finite, of either kind, in every column of floats."""
+
     def change(record: object, name: str) -> object:
         kind = next(column.kind for table in TABLES.values() for column in table.columns if column.name == name) if name in COLUMNS else ""
-        return value if kind == "float" else getattr(record, name)
+        return next(odd) if kind == "float" else getattr(record, name)
 
+    odd = itertools.cycle((math.nan, math.nan, -math.inf))
     return changed(capture, change)
 
 
@@ -108,10 +112,10 @@ def test_none_wherever_there_may_be_none(show: Callable[..., Page]) -> None:
     assert not {"null", "undefined", "NaN", "[object", "nullnull"} & set(words)
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_numbers_that_are_not_finite(show: Callable[..., Page], value: float) -> None:
-    said = look_at_every_panel(show(with_floats(TWELVE, value)))
-    assert ("-∞" if math.isinf(value) else "NaN") in said
+def test_numbers_that_are_not_finite(show: Callable[..., Page]) -> None:
+    said = look_at_every_panel(show(with_odd_floats(TWELVE)))
+    assert "-∞" in said
+    assert "NaN" in said
     assert "NaN %" not in said
     assert "Infinity" not in said
 
@@ -136,11 +140,11 @@ def test_thousands_of_breaks_and_findings_are_bounded_and_said(show: Callable[..
         assert int(page.inner_text(".ol-panel-tables [role=status]").split()[0].replace(",", "")) >= 3000
 
 
-@pytest.mark.parametrize("nodes", [0, 1])
-def test_next_to_nothing(show: Callable[..., Page], nodes: int) -> None:
-    graphs = (r.Graph(graph_id="g0", phase="inference", op_count=nodes, node_count=nodes),)
-    said = tuple(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False) for _ in range(nodes))
-    look_at_every_panel(show(r.Capture(graphs=graphs, nodes=said)))
+def test_next_to_nothing(show: Callable[..., Page]) -> None:
+    graphs = (r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1),)
+    look_at_every_panel(
+        show(r.Capture(graphs=graphs, nodes=(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False),)))
+    )
 
 
 def test_a_hundred_thousand_nodes_are_bounded_and_said(show: Callable[..., Page]) -> None:
@@ -165,15 +169,6 @@ def test_a_hundred_thousand_nodes_are_bounded_and_said(show: Callable[..., Page]
     settled(page)
     assert page.locator(".olg-svg *").count() < 4000
     assert page.locator(".olg-mixed").count() > 0
-
-
-def test_data_of_an_older_or_smaller_capture_still_draws(show: Callable[..., Page]) -> None:
-    """Only what names a row is there: every other column came later."""
-    data = payload_from_capture(TWELVE)
-    for table in data["tables"].values():
-        table["columns"] = {name: column for name, column in table["columns"].items() if name in KEYS}
-    words = look_at_every_panel(show(packed(data))).split()
-    assert not {"null", "undefined", "NaN", "[object"} & set(words)
 
 
 @pytest.mark.parametrize("gone", [("graphs", "sessions"), ("nodes", "partitions")])  # what the others refer to

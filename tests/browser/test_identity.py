@@ -68,15 +68,15 @@ def graph_box(kind: str) -> Callable[[Page], None]:
 
 # Where it is clicked, how, and what must be selected by it.
 CLICKS: list[tuple[str, Callable[[Page], None], str]] = [
+    ("graph", graph_box("module"), MODULE),  # first: what is selected later moves the view
+    ("graph", graph_box("op"), NODE),
+    ("graph", click(".olg-wire-link"), "break"),
     ("overview", click(".ol-strip-name"), GRAPH),
     ("overview", click(".ol-segment-ort"), PARTITION),
     ("overview", click(".ol-segment-eager"), NODE),
     ("overview", click(".ol-break-mark .ol-link"), "break"),
     ("overview", click(".ol-reasons .ol-link[data-id]"), LINE),
     ("overview", click(".ol-card-first ol .ol-link"), LINE),
-    ("graph", graph_box("module"), MODULE),
-    ("graph", graph_box("op"), NODE),
-    ("graph", click(".olg-wire-link"), "break"),
     ("tables", row("fallbacks"), NODE),
     ("tables", row("numerics"), NODE),
     ("tables", row("ledger"), GRAPH),
