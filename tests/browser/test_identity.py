@@ -26,7 +26,7 @@ IN_ORT = {"nodes", "partitions", "models", "sessions", "graphs"}
 
 
 def click(selector: str) -> Callable[[Page], None]:
-    return lambda page: page.locator(selector).first.click()
+    return lambda page: page.locator(f"{selector} >> visible=true").first.click()
 
 
 def row(table: str) -> Callable[[Page], None]:

@@ -10,11 +10,12 @@ import pytest
 
 from ortlens.analysis.overview import overview_of
 from ortlens.errors import UsageError
-from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, LedgerPartName, Node, Partition, Session
+from ortlens.trace.records import Capture, Graph, Kernel, Node, Partition, Session
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import KINDS, Flame, Frame, flame_of, packed_flame
 from ortlens.views.flame_svg import flame_svg
+from tests.unit.analysis.hand_made import ledger
 from tests.unit.views.sample_captures import FILES, SAMPLES, captured, overview, recorded
 
 if TYPE_CHECKING:
@@ -79,15 +80,13 @@ def test_what_no_call_measured_is_not_drawn() -> None:
 
 
 def measured(run: int, kernel: int) -> Capture:
-    parts: dict[LedgerPartName, int] = {"guards": 10, "bind": 5, "run": run, "output": 5, "eager": 0, "residual": 0}
-    total = sum(parts.values())
     return Capture(
         graphs=(Graph(graph_id="g0", phase="inference", node_count=1, op_count=1),),
         nodes=(Node(graph_id="g0", node="add", target="aten.add.Tensor", module="a.b.c", partition_id="p0", supported=True),),
         partitions=(Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
         sessions=(Session(session_id="s0", partition_id="p0", calls=10, p50_ns=run),),
         kernels=(Kernel(session_id="s0", kernel="Add", op_type="Add", provider="CPU", node="add", mean_ns=kernel),),
-        ledger=tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / total) for part, ns in parts.items()),
+        ledger=ledger(guards=10, bind=5, run=run, output=5, eager=0, residual=0),
     )
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Capture, Fallback, Graph, LedgerPart
+from ortlens.trace.records import Break, Capture, Fallback, Graph
 from ortlens.views.html import failure_html, summary_html
 from ortlens.views.text import summary
 from ortlens.views.time_sentences import against_sentence
 from tests.facts import head
+from tests.unit.analysis.hand_made import ledger
 from tests.unit.views.elements import Elements
 from tests.unit.views.sample_captures import SAMPLES, hostile, overview
 
@@ -137,11 +138,7 @@ def test_any_text_stays_text(reference: Elements, text: str) -> None:
     ],
 )
 def test_a_measured_call_is_held_against_the_uncompiled_one(plain: str, words: str) -> None:
-    ledger = (
-        LedgerPart(graph_id="g0", part="run", ns=1_500_000, share=0.75),
-        LedgerPart(graph_id="g0", part="residual", ns=500_000, share=0.25),
-    )
-    capture = replace(SAMPLES["told"], ledger=ledger, **head({"uncompiled_ns": plain}))
+    capture = replace(SAMPLES["told"], ledger=ledger(run=1_500_000, residual=500_000), **head({"uncompiled_ns": plain}))
     assert against_sentence(overview_of(capture)).partition(", measured")[0] == words
     crowd = {**facts_of(capture), "torch_threads": "2", "ledger_others": "1.05", "ledger_idle": "0.02"}
     crowded = against_sentence(overview_of(replace(capture, **head(crowd))))
