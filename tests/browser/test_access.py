@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import PANELS, go, settled, with_peaks
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-FOLDER = Path(__file__).parent / "captures"
-TWELVE, PIECES = (with_peaks(store.load(FOLDER / f"{name}.ortlens")) for name in ("twelve", "pieces"))
+TWELVE, PIECES = (with_peaks(recorded(name)) for name in ("twelve", "pieces"))
 ENOUGH = 4.5
 
 # Every text that can be seen, with its colour against what is painted behind it. A canvas turns any way to write a colour into bytes.

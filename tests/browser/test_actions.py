@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.trace import store
 from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import go, selected, settled
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TWELVE = store.load(Path(__file__).parent / "captures" / "twelve.ortlens")
+TWELVE = recorded("twelve")
 _REFUSED = "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed')); }"
 
 

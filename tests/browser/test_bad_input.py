@@ -8,17 +8,16 @@ import json
 import math
 import typing
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ortlens.trace import records as r
-from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.payload import payload_from_capture
 from tests.browser.page import BROWSER_MARKS, WIDE, page_from_captures
 from tests.browser.walk import PANELS, go, settled
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TWELVE = store.load(Path(__file__).parent / "captures" / "twelve.ortlens")
+TWELVE = recorded("twelve")
 KEYS = {"graph_id", "compile_id", "partition_id", "session_id", "model_id", "break_id"}
 KEYS |= {"node", "kernel", "call", "start_ns", "phase", "part"}
 LONG = 10_000

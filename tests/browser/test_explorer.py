@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.analysis.generation import with_roles
 from ortlens.analysis.overview import overview_of
-from ortlens.trace import store
 from ortlens.trace.records import Step
 from ortlens.trace.sources import attachment_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.time_sentences import generation_sentences
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, selected, settled, with_peaks
+from tests.recorded import recorded
 from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
 
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-PIECES, TWELVE = (store.load(Path(__file__).parent / "captures" / f"{name}.ortlens") for name in ("pieces", "twelve"))
-DRY, SPLIT = (store.load(Path(__file__).parents[1] / "data" / "captures" / f"{name}.ortlens") for name in ("dry", "split"))
+PIECES, TWELVE, DRY, SPLIT = map(recorded, ("pieces", "twelve", "dry", "split"))
 PHONE: ViewportSize = {"width": 390, "height": 800}
 
 

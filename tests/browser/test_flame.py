@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.trace import store
 from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TESTS = Path(__file__).parents[1]
-TWELVE, BERT = (store.load(TESTS / "browser" / "captures" / f"{name}.ortlens") for name in ("twelve", "bert"))
+TWELVE, BERT = map(recorded, ("twelve", "bert"))
 PHONE: ViewportSize = {"width": 390, "height": 800}
 CANVAS = ".ol-panel-flame canvas"
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.identity import links
-from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, lane_middle, settled
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-FOLDER = Path(__file__).parent / "captures"
-TWELVE, BERT = (store.load(FOLDER / f"{name}.ortlens") for name in ("twelve", "bert"))
+TWELVE, BERT = map(recorded, ("twelve", "bert"))
 LINE, MODULE, GRAPH, NODE, PARTITION = "line", "module", "graph", "node", "partition"
 STEPS = {"lines", "modules", "graphs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"}
 IN_ORT = {"nodes", "partitions", "models", "sessions", "graphs"}

@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortlens.trace import records as r
-from ortlens.trace import store
 from ortlens.views.netron.display import netron_view
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import until
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-MODELS = store.load(Path(__file__).parent / "captures" / "models.ortlens")
+MODELS = recorded("models")
 PATIENCE = 30_000
 VSCODE = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; child-src data:"
 """As in VS Code's notebooks: inline scripts may run, those by blob URL may not, and there are no workers."""

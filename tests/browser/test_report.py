@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-CAPTURES = Path(__file__).parent / "captures"
-PIECES = store.load(CAPTURES / "pieces.ortlens")
+PIECES = recorded("pieces")
 PARTS = ("summary", "figures", "optimised", "tables", "environment", "measured")
 _DRAWN = "figure:not(.or-wide) .or-figure text"  # on the page; the flame graph has text on coloured frames
 _COLOUR = "(find) => getComputedStyle(document.querySelector(find[0]))[find[1]]"

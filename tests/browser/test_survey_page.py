@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.surveyed import SurveyRow
-from ortlens.trace import store
 from ortlens.views.survey_page import survey_page
 from tests.browser.page import BROWSER_MARKS
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 
-PIECES = store.load(Path(__file__).parent / "captures" / "pieces.ortlens")
+PIECES = recorded("pieces")
 HOSTILE = "<img src=x onerror=alert(1)>"
 ROWS = (
     SurveyRow(case="slow", status="ok", call_ns=9_000_000, eager_ns=3_000_000, ratio=3.0),

@@ -1,14 +1,12 @@
-"""Captures made by hand, one per situation that a reader may meet, and those that the recorder really wrote."""
+"""Captures made by hand, one per situation that a reader may meet."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.overview import Overview, overview_of
-from ortlens.trace import store
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import (
     Break,
@@ -27,6 +25,7 @@ from ortlens.trace.records import (
     Session,
 )
 from tests.facts import head
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from ortlens.trace.records import LedgerPartName, Phase
@@ -354,18 +353,6 @@ SAMPLES = {
 def overview(name: str) -> Overview:
     """The overview of a sample, made once: that of the huge one takes a second."""
     return overview_of(SAMPLES[name])
-
-
-FILES = {
-    {"browser/training": "gpt2_steps", "data/training": "dropout_steps"}.get(f"{path.parts[-3]}/{path.stem}", path.stem): path
-    for path in sorted(Path(__file__).parents[2].glob("*/captures/*.ortlens"))
-}
-"""Name -> recorded capture; none is named like a sample. Provenance: the README beside each."""
-
-
-@cache
-def recorded(name: str) -> Capture:
-    return store.load(FILES[name])
 
 
 def captured(name: str) -> Capture:

@@ -15,8 +15,9 @@ from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import KINDS, Flame, Frame, flame_of, packed_flame
 from ortlens.views.flame_svg import flame_svg
+from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import ledger
-from tests.unit.views.sample_captures import FILES, SAMPLES, captured, overview, recorded
+from tests.unit.views.sample_captures import SAMPLES, captured, overview
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,7 +27,7 @@ from ortlens.views.tables import report_tables
 from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
-from tests.unit.views.sample_captures import FILES, recorded
+from tests.recorded import FILES, recorded
 from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 from ortlens.analysis.fusions import fusions, optimised
 from ortlens.views.markup import _environment
 from ortlens.views.report.page import _optimised
-from tests.unit.views.sample_captures import HOSTILE, SAMPLES, recorded
+from tests.recorded import recorded
+from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture

@@ -21,7 +21,8 @@ from ortlens.views import payload as payload_module
 from ortlens.views.packing import Texts, packed_column
 from ortlens.views.payload import payload_bytes, payload_from_capture
 from ortlens.views.redaction import redacted_capture
-from tests.unit.views.sample_captures import FILES, SAMPLES, captured, hostile, recorded
+from tests.recorded import FILES, recorded
+from tests.unit.views.sample_captures import SAMPLES, captured, hostile
 
 ROOT = Path(__file__).parents[3]
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -22,9 +22,10 @@ from ortlens.views.capture_view import SavedCapture
 from ortlens.views.report import page as page_module
 from ortlens.views.report.page import BUDGET_BYTES, report_page
 from tests.facts import head
+from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import clean, node, session
 from tests.unit.views.elements import Elements
-from tests.unit.views.sample_captures import FILE, FILES, HOSTILE, SAMPLES, captured, hostile, recorded
+from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, captured, hostile
 
 if TYPE_CHECKING:
     from pathlib import Path

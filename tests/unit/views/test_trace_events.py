@@ -7,7 +7,8 @@ import pytest
 
 from ortlens.trace.records import Capture, Graph, Kernel, Run, Session
 from ortlens.views.trace_events import trace_from_capture
-from tests.unit.views.sample_captures import SAMPLES, recorded
+from tests.recorded import recorded
+from tests.unit.views.sample_captures import SAMPLES
 
 
 def slices(trace: dict[str, Any], category: str) -> list[dict[str, Any]]:
