@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import PANELS, go, settled, with_peaks
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-FOLDER = Path(__file__).parent / "captures"
-TWELVE, PIECES = (with_peaks(store.load(FOLDER / f"{name}.ortlens")) for name in ("twelve", "pieces"))
+TWELVE, PIECES = (with_peaks(recorded(name)) for name in ("twelve", "pieces"))
 ENOUGH = 4.5
 
 # Every text that can be seen, with its colour against what is painted behind it. A canvas turns any way to write a colour into bytes.
@@ -83,7 +81,9 @@ NAMELESS = """() => [...document.querySelectorAll(`.ortlens :is(button, input, s
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_stands_out_from_what_is_behind_it(show: Callable[..., Page], scheme: Literal["light", "dark"]) -> None:
+def test_every_text_stands_out_and_everything_that_can_be_worked_has_a_name_and_a_role(
+    show: Callable[..., Page], scheme: Literal["light", "dark"]
+) -> None:
     page = show(PIECES, color_scheme=scheme)
     page.click(".ol-segment-ort >> nth=0")
     for panel in PANELS:
@@ -98,18 +98,6 @@ def test_every_text_stands_out_from_what_is_behind_it(show: Callable[..., Page],
             assert len(texts) > 20
             weak = [(one["kind"], one["text"], round(one["ratio"], 2)) for one in texts if one["ratio"] < ENOUGH]
             assert weak == [], (panel, mode)
-    go(page, "overview")
-    weak_colour = {"light": "#999", "dark": "#555"}[scheme]
-    page.evaluate("(colour) => { document.querySelector('.ol-card h3').style.color = colour; }", weak_colour)
-    assert len([one for one in page.evaluate(CONTRAST) if one["ratio"] < ENOUGH]) == 1
-
-
-def test_everything_that_can_be_worked_has_a_name_and_roles_say_what_belongs_to_what(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
-    page.click(".ol-segment-ort >> nth=0")
-    for panel in PANELS:
-        go(page, panel)
-        settled(page)
         assert page.evaluate(NAMELESS) == [], panel
         tab = page.locator("[role=tab][aria-selected=true]")
         shown = page.locator(f"[id='{tab.get_attribute('aria-controls')}']")
@@ -120,6 +108,10 @@ def test_everything_that_can_be_worked_has_a_name_and_roles_say_what_belongs_to_
         found = page.locator(f"[role={inner}]").evaluate_all(f"all => all.map(one => one.closest('[role={outer}]') !== null)")
         assert found, inner
         assert all(found), inner
+    go(page, "overview")
+    weak_colour = {"light": "#999", "dark": "#555"}[scheme]
+    page.evaluate("(colour) => { document.querySelector('.ol-card h3').style.color = colour; }", weak_colour)
+    assert len([one for one in page.evaluate(CONTRAST) if one["ratio"] < ENOUGH]) == 1
 
 
 def tab_stops(page: Page, panel: str) -> list[str]:

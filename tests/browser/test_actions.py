@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.trace import store
 from ortlens.units import time_from_ns
-from ortlens.views.report.page import report_page
 from tests.browser.page import BROWSER_MARKS, WIDE
-from tests.browser.walk import go, selected, settled, watch
+from tests.browser.walk import go, selected, settled
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TWELVE = store.load(Path(__file__).parent / "captures" / "twelve.ortlens")
+TWELVE = recorded("twelve")
 _REFUSED = "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed')); }"
 
 
@@ -26,7 +24,7 @@ def tab(page: Page) -> str | None:
     return page.get_attribute("[role=tab][aria-selected=true]", "data-tab")
 
 
-def test_actions_are_ranked_and_lead_to_their_line(show: Callable[..., Page]) -> None:
+def test_actions_are_ranked_lead_to_their_line_and_are_copied(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     page.click(".ol-card-first button:text-is('All 7 actions')")
     assert tab(page) == "actions"
@@ -39,11 +37,7 @@ def test_actions_are_ranked_and_lead_to_their_line(show: Callable[..., Page]) ->
     assert "record.py:106" in selected(page)
     assert cards.first.get_attribute("aria-current") == "true"
 
-
-def test_a_change_is_shown_before_and_after_and_copied(show: Callable[..., Page]) -> None:
-    page = show(TWELVE)
     page.evaluate(_REFUSED)
-    go(page, "actions")
     card = page.locator(".ol-action:has-text('.item()')").first
     assert card.locator(".ol-diff-after code").inner_text() == "scale = x.mean()"
     page.locator(".ol-action:has-text('print(end=')").first.locator(".ol-paste button").click()
@@ -53,7 +47,7 @@ def test_a_change_is_shown_before_and_after_and_copied(show: Callable[..., Page]
     assert page.input_value("textarea.ol-copy").startswith("### graph break: scale = x.mean().item()")
 
 
-def test_ctrl_k_goes_anywhere_by_a_few_letters(show: Callable[..., Page]) -> None:
+def test_ctrl_k_goes_anywhere_by_a_few_letters_and_gives_the_focus_back(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     for letters, leads_to, name in (
         ("numerics", "numerics", None),
@@ -71,10 +65,6 @@ def test_ctrl_k_goes_anywhere_by_a_few_letters(show: Callable[..., Page]) -> Non
         assert tab(page) == leads_to, letters
         assert name is None or name in selected(page)
         assert page.locator(".ol-palette").count() == 0
-
-
-def test_the_palette_closes_and_gives_the_focus_back(show: Callable[..., Page]) -> None:
-    page = show(TWELVE)
     page.focus("[data-tile=splits]")
     page.keyboard.press("Control+k")
     page.keyboard.type("no such thing at all")
@@ -88,14 +78,8 @@ def test_the_palette_closes_and_gives_the_focus_back(show: Callable[..., Page]) 
     assert page.get_attribute(".ol-palette-field", "aria-activedescendant") == page.get_attribute(".ol-palette [aria-selected=true]", "id")
 
 
-def test_the_address_shows_what_its_sender_saw(browser: Browser, tmp_path: Path) -> None:
-    file = tmp_path / "run.html"
-    file.write_text(report_page(TWELVE), encoding="utf-8")
-    trouble: list[str] = []
-    page = browser.new_page(viewport=WIDE)
-    watch(page, trouble, file.as_uri())
-    page.goto(file.as_uri())
-    page.wait_for_selector("[data-ortlens-ready]")
+def test_the_address_shows_what_its_sender_saw(report: Callable[..., Page], browser: Browser) -> None:
+    page = report(TWELVE)
     assert "#" not in page.url
     page.keyboard.press("Control+k")  # the page is all of it, so it is heard wherever the focus is
     page.keyboard.type("mode.default stages.4")
@@ -119,5 +103,3 @@ def test_the_address_shows_what_its_sender_saw(browser: Browser, tmp_path: Path)
     assert tab(sent) == "tables"
     assert sent.locator(".ol-details-name").count() == 0
     sent.close()
-    page.close()
-    assert trouble == []

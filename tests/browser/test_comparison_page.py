@@ -10,30 +10,15 @@ import pytest
 import ortlens
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.test_access import CONTRAST, ENOUGH
-from tests.browser.walk import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 pytestmark = BROWSER_MARKS
 
 DATA = Path(__file__).parents[1] / "data" / "compare"
-WIDTHS = {1440: 900, 390: 844}
-
-
-@pytest.fixture(params=[(1440, "light"), (1440, "dark"), (390, "light")], ids=str)
-def page(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[Page]:
-    width, scheme = request.param
-    file = ortlens.load(DATA / "before.ortlens").compare(DATA / "after.ortlens").report(tmp_path / "compare.html")
-    trouble: list[str] = []
-    shown = browser.new_page(viewport={"width": width, "height": WIDTHS[width]}, color_scheme=scheme)
-    watch(shown, trouble, file.as_uri())
-    shown.goto(file.as_uri())
-    yield shown
-    shown.close()
-    assert trouble == []
 
 
 def box(found: Locator) -> tuple[float, float, float, float]:
@@ -42,8 +27,12 @@ def box(found: Locator) -> tuple[float, float, float, float]:
     return shown["x"], shown["y"], shown["x"] + shown["width"], shown["y"] + shown["height"]
 
 
-def test_what_was_planted_is_on_the_first_screen_and_partners_are_beside_each_other(page: Page) -> None:
-    height = page.evaluate("innerHeight")
+@pytest.mark.parametrize(("width", "height", "scheme"), [(1440, 900, "dark"), (390, 844, "light")])
+def test_what_was_planted_is_on_the_first_screen_and_partners_are_beside_each_other(
+    opened: Callable[..., Page], tmp_path: Path, width: int, height: int, scheme: str
+) -> None:
+    file = ortlens.load(DATA / "before.ortlens").compare(DATA / "after.ortlens").report(tmp_path / "compare.html")
+    page = opened(file, viewport={"width": width, "height": height}, color_scheme=scheme)
     for words in ("slower: 2.15x as long", "1 break fixed", "1 moved into it", "into ONNX Runtime: aten.mul.Tensor", "+270 µs", "+261 µs"):
         assert box(page.get_by_text(words).first)[3] <= height, words
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -60,11 +49,9 @@ def test_what_was_planted_is_on_the_first_screen_and_partners_are_beside_each_ot
     assert "FusedGemm" in right.inner_text()
     assert abs(box(left)[1] - box(right)[1]) < 1
     assert box(left)[2] <= box(right)[0] + 1
-    assert 0 <= box(row)[1] < page.evaluate("innerHeight")
+    assert 0 <= box(row)[1] < height
     assert "slower" in row.inner_text()
 
-
-def test_equal_rows_open_by_keyboard_and_every_text_stands_out_from_what_is_behind_it(page: Page) -> None:
     fold = page.locator("summary", has_text="9 operators without a difference")
     inside = page.locator("details td", has_text="front.layers.1").first
     assert not inside.is_visible()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace import store
 from ortlens.trace.facts import facts_of
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled
 from tests.facts import head
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-CAPTURES = {name: store.load(Path(__file__).parent / "captures" / f"{name}.ortlens") for name in ("twelve", "bert", "llama", "training")}
-DRY = store.load(Path(__file__).parents[1] / "data" / "captures" / "dry.ortlens")
+TWELVE = recorded("twelve")
 _SIZES = """() => [...document.querySelectorAll('.olg-svg text')]
   .filter((text) => text.textContent && text.checkVisibility())
   .map((text) => [text.textContent, parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a])"""
@@ -32,9 +31,9 @@ _IN_VIEW = """(selector) => {
 }"""
 
 
-@pytest.mark.parametrize(("name", "width"), [("twelve", 390), ("bert", 900), ("llama", 1440), ("training", 390)])
+@pytest.mark.parametrize(("name", "width"), [("twelve", 390), ("llama", 1440), ("gpt2_steps", 390)])
 def test_words_of_the_opening_view_can_be_read(show: Callable[..., Page], name: str, width: int) -> None:
-    page = show(CAPTURES[name], viewport={"width": width, "height": 900})
+    page = show(recorded(name), viewport={"width": width, "height": 900})
     go(page, "graph").locator(".olg-stage").wait_for()
     settled(page)
     assert page.locator(".olg-stage button").count() == 0  # no control covers the graph
@@ -53,10 +52,10 @@ _CUT_OFF = """() => [...document.querySelectorAll('.ol-tile > span, .ol-card p, 
 @pytest.mark.parametrize("name", ["busy", "dry"])
 def test_nothing_of_the_verdict_is_cut_off(show: Callable[..., Page], name: str) -> None:
     busy = replace(
-        CAPTURES["twelve"],
-        **head({**facts_of(CAPTURES["twelve"]), "ledger_spread": "1.7", "ledger_others": "1.0", "ledger_idle": "0.0"}),
+        TWELVE,
+        **head({**facts_of(TWELVE), "ledger_spread": "1.7", "ledger_others": "1.0", "ledger_idle": "0.0"}),
     )
-    page = show({"busy": busy, "dry": DRY}[name])
+    page = show({"busy": busy, "dry": recorded("dry")}[name])
     assert "busy" in page.inner_text("[data-tile=speed]") or name == "dry"
     for width in (1440, 900, 390):
         page.set_viewport_size({"width": width, "height": 900})
@@ -65,8 +64,8 @@ def test_nothing_of_the_verdict_is_cut_off(show: Callable[..., Page], name: str)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_no_tab_is_behind_a_scroll_bar(show: Callable[..., Page]) -> None:
-    page = show(CAPTURES["twelve"])
+def test_no_tab_is_behind_a_scroll_bar_and_each_is_reached_on_a_phone(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
     for width in (1440, 900, 868, 760, 640):
         page.set_viewport_size({"width": width, "height": 900})
         settled(page)
@@ -75,10 +74,7 @@ def test_no_tab_is_behind_a_scroll_bar(show: Callable[..., Page]) -> None:
         )
         assert beyond == 0, width
         assert height < 40 or width <= 800, width
-
-
-def test_every_tab_is_reached_on_a_phone(show: Callable[..., Page]) -> None:
-    page = show(CAPTURES["twelve"], viewport={"width": 390, "height": 844})
+    page.set_viewport_size({"width": 390, "height": 844})
     for tab in page.locator(".ol-tabs [role=tab]").all():
         tab.click()
         box = tab.bounding_box()
@@ -89,7 +85,7 @@ def test_every_tab_is_reached_on_a_phone(show: Callable[..., Page]) -> None:
 
 @pytest.mark.parametrize(("size", "scheme"), [((1440, 900), "light"), ((390, 844), "dark")], ids=str)
 def test_a_planted_slow_line_is_on_the_first_screen(show: Callable[..., Page], size: tuple[int, int], scheme: str) -> None:
-    capture = CAPTURES["bert"]
+    capture = recorded("bert")
     slow = max((kernel for kernel in capture.kernels if kernel.file), key=lambda kernel: kernel.line or 0)
     planted = tuple(replace(kernel, mean_ns=10**9) if kernel is slow else kernel for kernel in capture.kernels)
     page = show(replace(capture, kernels=planted), viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
@@ -104,7 +100,7 @@ def test_a_planted_slow_line_is_on_the_first_screen(show: Callable[..., Page], s
 
 
 def test_details_take_a_third_of_a_phone_and_hide_nothing_that_was_clicked(show: Callable[..., Page]) -> None:
-    page = show(CAPTURES["twelve"], viewport={"width": 390, "height": 800})
+    page = show(TWELVE, viewport={"width": 390, "height": 800})
     go(page, "actions")
     last = ".ol-actions > li:last-child h4 .ol-link"
     page.locator(last).scroll_into_view_if_needed()
@@ -139,31 +135,29 @@ def test_details_take_a_third_of_a_phone_and_hide_nothing_that_was_clicked(show:
     assert shown["y"] - 1 <= chosen["y"] < shown["y"] + shown["height"]
 
 
-@pytest.mark.parametrize(
-    ("panel", "target"), [("graph", ".olg-stage"), ("timeline", ".ol-panel-timeline canvas"), ("flame", ".ol-panel-flame canvas")]
-)
-def test_the_wheel_scrolls_the_page_unless_the_drawing_has_the_focus(show: Callable[..., Page], panel: str, target: str) -> None:
-    page = show(CAPTURES["twelve"])
-    go(page, panel)
-    page.locator(target).wait_for()
-    drawn = (
-        "document.querySelector('.olg-svg > g').getAttribute('transform')"
-        if panel == "graph"
-        else f"document.querySelector('{target}').toDataURL()"
-    )
-    page.hover(target)
-    settled(page)
-    before = page.evaluate(drawn)
-    page.mouse.wheel(0, -300)
-    settled(page)
-    assert page.evaluate(drawn) == before
-    page.keyboard.down("Control")
-    page.mouse.wheel(0, -100)
-    page.keyboard.up("Control")
-    settled(page)
-    zoomed = page.evaluate(drawn)
-    assert zoomed != before
-    page.focus(target)
-    page.mouse.wheel(0, -300)
-    settled(page)
-    assert page.evaluate(drawn) != zoomed
+def test_the_wheel_scrolls_the_page_unless_the_drawing_has_the_focus(show: Callable[..., Page]) -> None:
+    page = show(TWELVE)
+    for panel, target in (("graph", ".olg-stage"), ("timeline", ".ol-panel-timeline canvas"), ("flame", ".ol-panel-flame canvas")):
+        go(page, panel)
+        page.locator(target).wait_for()
+        drawn = (
+            "document.querySelector('.olg-svg > g').getAttribute('transform')"
+            if panel == "graph"
+            else f"document.querySelector('{target}').toDataURL()"
+        )
+        page.hover(target)
+        settled(page)
+        before = page.evaluate(drawn)
+        page.mouse.wheel(0, -300)
+        settled(page)
+        assert page.evaluate(drawn) == before, panel
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -100)
+        page.keyboard.up("Control")
+        settled(page)
+        zoomed = page.evaluate(drawn)
+        assert zoomed != before, panel
+        page.focus(target)
+        page.mouse.wheel(0, -300)
+        settled(page)
+        assert page.evaluate(drawn) != zoomed, panel

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.trace import store
 from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TESTS = Path(__file__).parents[1]
-TWELVE, BERT = (store.load(TESTS / "browser" / "captures" / f"{name}.ortlens") for name in ("twelve", "bert"))
+TWELVE, BERT = map(recorded, ("twelve", "bert"))
 PHONE: ViewportSize = {"width": 390, "height": 800}
 CANVAS = ".ol-panel-flame canvas"
 
@@ -50,7 +48,7 @@ def test_a_slow_line_is_the_widest_and_first_in_the_list(show: Callable[..., Pag
     assert "operator in PyTorch: 5.00 ms" in said(page)
 
 
-def test_a_graph_break_is_a_slab_that_leads_to_its_line(show: Callable[..., Page]) -> None:
+def test_a_graph_break_is_a_slab_that_leads_to_its_line_and_words_stand_out_from_every_fill(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     go(page, "flame")
     page.fill(".ol-panel-flame [data-find]", "graph break")
@@ -68,6 +66,28 @@ def test_a_graph_break_is_a_slab_that_leads_to_its_line(show: Callable[..., Page
     assert hit is not None
     page.mouse.click(box["x"] + hit, box["y"] + 36)
     assert selected(page) in {item.reason for item in TWELVE.breaks}
+    script = """() => {
+      const probe = document.querySelector('.ortlens').appendChild(document.createElement('span'));
+      const canvas = Object.assign(document.createElement('canvas'), { width: 1, height: 1 });
+      const context = canvas.getContext('2d', { willReadFrequently: true });
+      const light = (name) => {
+        probe.style.color = `var(--ol-flame-${name})`;
+        context.fillStyle = getComputedStyle(probe).color;
+        context.fillRect(0, 0, 1, 1);
+        const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map((part) => linear(part / 255));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+      };
+      const ink = light('ink');
+      const fills = ['call', 'graph', 'module', 'ort', 'kernel', 'torch', 'bind', 'output', 'residual',
+        'guards', 'between', 'break', 'phase'];
+      const found = fills.map((name) => [name, (light(name) + 0.05) / (ink + 0.05)]).filter(([, ratio]) => ratio < 4.5);
+      probe.remove();
+      return found;
+    }"""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(script) == [], scheme
 
 
 def test_by_keyboard_to_the_longest_kernel_and_back(show: Callable[..., Page]) -> None:
@@ -106,30 +126,3 @@ def test_ten_thousand_nodes_are_drawn_as_what_can_be_seen(show: Callable[..., Pa
     go(page, "flame")
     settled(page)
     assert 100 < int(page.get_attribute(CANVAS, "data-drawn") or 0) < 10_000
-
-
-def test_words_stand_out_from_every_fill(show: Callable[..., Page]) -> None:
-    page = show(TWELVE)
-    go(page, "flame")
-    script = """() => {
-      const probe = document.querySelector('.ortlens').appendChild(document.createElement('span'));
-      const canvas = Object.assign(document.createElement('canvas'), { width: 1, height: 1 });
-      const context = canvas.getContext('2d', { willReadFrequently: true });
-      const light = (name) => {
-        probe.style.color = `var(--ol-flame-${name})`;
-        context.fillStyle = getComputedStyle(probe).color;
-        context.fillRect(0, 0, 1, 1);
-        const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-        const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map((part) => linear(part / 255));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-      };
-      const ink = light('ink');
-      const fills = ['call', 'graph', 'module', 'ort', 'kernel', 'torch', 'bind', 'output', 'residual',
-        'guards', 'between', 'break', 'phase'];
-      const found = fills.map((name) => [name, (light(name) + 0.05) / (ink + 0.05)]).filter(([, ratio]) => ratio < 4.5);
-      probe.remove();
-      return found;
-    }"""
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert page.evaluate(script) == [], scheme

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = BROWSER_MARKS
 
 FOLDER = Path(__file__).parents[2] / "frontend" / "test" / "captures"
-RECORDED = {name: (FOLDER / f"{name}.payload.gz").read_bytes() for name in ("llama", "partitions", "resnet", "training")}
+RECORDED = {name: (FOLDER / f"{name}.payload.gz").read_bytes() for name in ("llama", "partitions", "training")}
 LAYERS = "layers.0\N{EN DASH}31"
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -77,7 +77,7 @@ def inside(page: Page, locator: Locator) -> bool:
     )
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("llama", "dark"), ("partitions", "light"), ("resnet", "light"), ("training", "dark")])
+@pytest.mark.parametrize(("name", "scheme"), [("llama", "dark"), ("partitions", "light"), ("training", "dark")])
 def test_the_first_view_shows_what_stays_in_pytorch_and_expands(show: Callable[..., Page], name: str, scheme: str) -> None:
     page = show(RECORDED[name], color_scheme=scheme)
     graph(page)
@@ -227,7 +227,7 @@ def test_the_graph_of_a_training_step(show: Callable[..., Page]) -> None:
     assert "backward" in page.inner_text(".olg-legend")
 
 
-def test_what_stays_in_pytorch_is_told_without_colour_and_boundaries_say_their_bytes(show: Callable[..., Page]) -> None:
+def test_what_stays_in_pytorch_is_told_without_colour_and_at_every_scale_and_boundaries_say_their_bytes(show: Callable[..., Page]) -> None:
     page = show(RECORDED["partitions"])
     graph(page)
     page.click("[data-by=partition]")
@@ -243,11 +243,8 @@ def test_what_stays_in_pytorch_is_told_without_colour_and_boundaries_say_their_b
     labels = page.locator(".olg-wire-label").all_text_contents()
     assert len(labels) >= 22
     assert set(labels) == {"512 B"}
-
-
-def test_what_stays_in_pytorch_stands_out_at_every_scale(show: Callable[..., Page]) -> None:
-    page = show(RECORDED["partitions"])
-    graph(page)
+    page.click("[data-by=module]")
+    settled(page)
     page.click(".olg-openings button:text-is('Expand all')")
     for _ in range(12):
         settled(page)

@@ -1,7 +1,8 @@
-"""The explorer in JupyterLab and Notebook 7, in a real browser over a real kernel; Python and the browser share what is selected."""
+"""The explorer and `lens.live()` in JupyterLab and Notebook 7, in a real browser over a real kernel."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ pytestmark = BROWSER_MARKS
 CAPTURE = Path(__file__).parent / "captures" / "pieces.ortlens"
 LOAD = f"import ortlens\nlens = ortlens.load({str(CAPTURE)!r})"
 SHOW = "view = lens.show()\nview"
+SUMMARY = ".jp-RenderedHTML:has-text('46 of 51 compute nodes')"
 SHADES = """(view) => {
   const sum = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).reduce((total, part) => total + Number(part), 0);
   const { backgroundColor, color } = getComputedStyle(view);
@@ -66,6 +68,7 @@ def lab(opened: Notebook) -> Iterator[Notebook]:
     """The notebook, with an explorer that is shown anew; afterwards, nothing may have been complained of or asked of anyone."""
     opened.run(1)
     opened.view(1).locator(".ol-shell").wait_for()
+    opened.cell(1).locator(SUMMARY).wait_for(state="hidden")  # it gives way to the explorer
     yield opened
     assert opened.trouble == []
 
@@ -90,14 +93,12 @@ def test_graph_table_timeline_and_python_show_the_same(lab: Notebook) -> None:
     assert selected(view).startswith("call ")
     assert lab.python("print(view.selected)").startswith("run:")
 
-
-def test_the_notebooks_style_does_not_reach_in(lab: Notebook) -> None:
-    lab.python("view.selected = 'partition:p3'")
+    lab.python("view.selected = 'partition:p3'")  # the notebook's style does not reach in
     fact = lab.view(1).locator(".ol-details .ol-facts dt").first
     assert fact.evaluate("(found) => [getComputedStyle(found).float, getComputedStyle(found).fontWeight].join()") == "none,400"
 
 
-def test_everything_by_keyboard_and_no_key_reaches_the_notebook(lab: Notebook) -> None:
+def test_keys_and_the_wheel_work_the_graph_and_do_not_reach_the_notebook(lab: Notebook) -> None:
     view, cells = lab.view(1), lab.page.locator(".jp-Cell").count()
     view.locator("[data-tab=overview]").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "Tab", "Tab"):  # past the actions and the flame graph
@@ -112,11 +113,7 @@ def test_everything_by_keyboard_and_no_key_reaches_the_notebook(lab: Notebook) -
     assert view.locator(".olg-find").input_value() == "add"
     assert lab.page.locator(".jp-Cell").count() == cells
     assert lab.page.locator(".jp-MarkdownCell").count() == 0
-
-
-def test_the_wheel_turns_the_graph_and_not_the_notebook(lab: Notebook) -> None:
-    view = lab.view(1)
-    go(view, "graph")
+    lab.page.keyboard.press("Escape")
     stage = view.locator(".olg-stage")
     stage.hover()
     stage.focus()
@@ -211,41 +208,30 @@ def test_a_kernel_that_starts_again_leaves_the_view_and_the_cell_brings_another(
 
 
 def test_a_notebook_that_was_executed_elsewhere_shows_its_explorer_once_it_is_trusted(browser: Browser, server: Server) -> None:
-    """From the widget state that nbclient saved; the kernel of this page knows nothing of it. Before, its summary."""
+    """From the widget state that nbclient saved; the kernel of this page knows nothing of it. Before, and without state, its summary."""
     from tests.browser.lab import Notebook
 
     name = server.write("saved.ipynb", LOAD, "lens.show(tab='breaks', selected='partition:p3')")
     made = nbformat.read(server.folder / name, as_version=4)
     nbclient.NotebookClient(made, timeout=300).execute()
     nbformat.write(made, server.folder / name)
-    notebook = Notebook(browser, server, name)
-    notebook.cell(1).locator(".jp-RenderedHTML:has-text('46 of 51 compute nodes')").wait_for()
-    notebook.page.evaluate("void window.jupyterapp.commands.execute('notebook:trust')")
-    notebook.page.locator(".jp-Dialog .jp-mod-accept").click()
-    view = notebook.view(1)
-    view.locator(".ol-panel-breaks:not([hidden])").wait_for()
-    assert selected(view) == "p3"
-    go(view, "graph").locator(".olg-linked").first.wait_for()
-    go(view, "onnx").locator("[role=alert]:has-text('start the notebook')").wait_for()
-    assert notebook.trouble == []
-    notebook.page.close()
-
-
-def test_the_summary_gives_way_to_the_explorer_and_stays_where_there_is_none(lab: Notebook, browser: Browser, server: Server) -> None:
-    from tests.browser.lab import Notebook
-
-    summary = ".jp-RenderedHTML:has-text('46 of 51 compute nodes')"
-    lab.cell(1).locator(summary).wait_for(state="hidden")
-    assert lab.cell(1).locator(summary).count() == 1
-    name = server.write("stateless.ipynb", LOAD, "lens.show()")
-    made = nbformat.read(server.folder / name, as_version=4)
-    nbclient.NotebookClient(made, timeout=300, store_widget_state=False).execute()
-    nbformat.write(made, server.folder / name)
-    notebook = Notebook(browser, server, name)
-    notebook.page.evaluate("void window.jupyterapp.commands.execute('notebook:trust')")
-    notebook.page.locator(".jp-Dialog .jp-mod-accept").click()
-    notebook.cell(1).locator(summary).wait_for()
-    notebook.page.close()
+    del made.metadata["widgets"]
+    nbformat.write(made, server.folder / "stateless.ipynb")
+    for file in (name, "stateless.ipynb"):
+        notebook = Notebook(browser, server, file)
+        notebook.cell(1).locator(SUMMARY).wait_for()
+        notebook.page.evaluate("void window.jupyterapp.commands.execute('notebook:trust')")
+        notebook.page.locator(".jp-Dialog .jp-mod-accept").click()
+        if file == name:
+            view = notebook.view(1)
+            view.locator(".ol-panel-breaks:not([hidden])").wait_for()
+            assert selected(view) == "p3"
+            go(view, "graph").locator(".olg-linked").first.wait_for()
+            go(view, "onnx").locator("[role=alert]:has-text('start the notebook')").wait_for()
+            assert notebook.trouble == []
+        else:
+            notebook.cell(1).locator(SUMMARY).wait_for()
+        notebook.page.close()
 
 
 def test_notebook_7_shows_the_same(browser: Browser, server: Server) -> None:
@@ -267,5 +253,56 @@ def test_notebook_7_shows_the_same(browser: Browser, server: Server) -> None:
         notebook.page.keyboard.press(key)
     view.locator(".ol-panel-findings:not([hidden])").wait_for()
     assert notebook.page.locator(".jp-Cell").count() == cells
+    assert notebook.trouble == []
+    notebook.page.close()
+
+
+SET_UP = """\
+import time, torch, ortlens
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+lens = ortlens.Lens(name="training")
+step = torch.compile(lambda x: torch.fft.fft(net(x)).abs().sum(), backend=lens, dynamic=False)
+step(torch.randn(32, 64)).backward()
+"""
+LOOP = """\
+with lens.live(every=0.2):
+    for size in (32, 48):
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            step(torch.randn(size, 64)).backward()
+"""
+INK = "(line) => getComputedStyle(line).color.match(/[\\d.]+/g).slice(0, 3).reduce((total, part) => total + Number(part), 0)"
+
+
+def test_live_moves_while_the_cell_runs_and_stays_when_it_ended(browser: Browser, server: Server) -> None:
+    from tests.browser.lab import Notebook
+
+    notebook = Notebook(browser, server, server.write("live.ipynb", SET_UP, LOOP))
+    notebook.run(0)
+    notebook.cell(1).locator(".cm-content").click()
+    notebook.page.keyboard.press("Control+Enter")
+    live = notebook.cell(1).locator(".ortlens-summary")
+    title = live.locator(".ol-title")
+    title.filter(has_text="training: running for").wait_for()
+    curve = live.locator("svg polyline")
+    curve.wait_for()
+    before = curve.get_attribute("points")
+    notebook.page.wait_for_function(
+        "(before) => document.querySelector('.ol-curve polyline').getAttribute('points') !== before", arg=before
+    )
+    title.filter(has_text="training: ended after").wait_for()
+    assert live.count() == 1
+    assert re.search(r"\d recompiles?", live.locator("svg").text_content() or "")
+    inks = {}
+    for theme, is_light in (("JupyterLab Dark", "false"), ("JupyterLab Light", "true")):
+        notebook.command("apputils:change-theme", theme=theme)
+        notebook.page.wait_for_selector(f"body[data-jp-theme-light={is_light}]", state="attached")
+        notebook.page.wait_for_timeout(500)
+        inks[theme] = curve.evaluate(INK)
+    assert inks["JupyterLab Light"] < 200
+    assert inks["JupyterLab Dark"] > 500
+    notebook.command("docmanager:save")
+    assert "ended after" in (server.folder / "live.ipynb").read_text(encoding="utf-8")
     assert notebook.trouble == []
     notebook.page.close()

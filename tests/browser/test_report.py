@@ -3,67 +3,26 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace import store
-from ortlens.views.capture_view import SavedCapture
-from tests.browser.page import BROWSER_MARKS, WIDE
-from tests.browser.walk import go, watch
+from tests.browser.page import BROWSER_MARKS
+from tests.browser.walk import go
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Page, Request
-
-    from ortlens.trace.records import Capture
+    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 
-CAPTURES = Path(__file__).parent / "captures"
-PIECES = store.load(CAPTURES / "pieces.ortlens")
+PIECES = recorded("pieces")
 PARTS = ("summary", "figures", "optimised", "tables", "environment", "measured")
 _DRAWN = "figure:not(.or-wide) .or-figure text"  # on the page; the flame graph has text on coloured frames
 _COLOUR = "(find) => getComputedStyle(document.querySelector(find[0]))[find[1]]"
-
-
-@pytest.fixture
-def report(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Opens the report of a capture; afterwards nothing may have been complained of, or asked of anyone, unless that was expected."""
-    trouble: list[str] = []
-    pages: list[Page] = []
-
-    def opened(
-        capture: Capture,
-        *,
-        edit: Callable[[str], str] = str,
-        expected: list[str] | None = None,
-        **context: Any,  # noqa: ANN401
-    ) -> Page:
-        file = SavedCapture(capture).report(tmp_path / f"report{len(pages)}.html")
-        file.write_text(edit(file.read_text(encoding="utf-8")), encoding="utf-8")
-        heard = trouble if expected is None else expected
-        page = browser.new_page(**{"viewport": WIDE, **context})
-        pages.append(page)
-        watch(page, heard, file.as_uri(), frames=True)
-        page.on("requestfailed", lambda request: None if given_up(request) else heard.append(f"refused: {request.url} {request.failure}"))
-        page.goto(file.as_uri())
-        if context.get("java_script_enabled", True) and expected is None:
-            page.wait_for_selector("[data-ortlens-ready]", timeout=20_000)
-        return page
-
-    yield opened
-    for page in pages:
-        page.close()
-    assert trouble == []
-
-
-def given_up(request: Request) -> bool:
-    """Whether it is a frame's own blob that was still loading when the frame went away, which is nobody's fault."""
-    return request.url.startswith("blob:null/") and request.failure == "net::ERR_ABORTED"
 
 
 def unfolded(page: Page) -> list[str]:
@@ -76,7 +35,7 @@ def brightness(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_explorer_is_on_top_and_the_rest_folded_below(report: Callable[..., Page], scheme: str) -> None:
+def test_the_explorer_is_on_top_the_rest_folded_below_and_nothing_sticks_out(report: Callable[..., Page], scheme: str) -> None:
     page = report(PIECES, color_scheme=scheme)
     assert unfolded(page) == ["figures"]
     explorer, first = page.locator(".or-explorer").bounding_box(), page.locator("#summary").bounding_box()
@@ -88,10 +47,6 @@ def test_the_explorer_is_on_top_and_the_rest_folded_below(report: Callable[..., 
         assert (brightness(page.evaluate(_COLOUR, [name, "color"])) > 128) == (scheme == "dark"), name
     assert (brightness(page.evaluate(_COLOUR, [_DRAWN, "fill"])) > 128) == (scheme == "dark")
     assert (brightness(page.evaluate(_COLOUR, ["body", "backgroundColor"])) > 128) == (scheme == "light")
-
-
-def test_nothing_sticks_out_of_the_page(report: Callable[..., Page]) -> None:
-    page = report(PIECES)
     page.eval_on_selector_all("details.or-part", "parts => parts.forEach((part) => { part.open = true; })")
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 800})
@@ -176,7 +131,7 @@ def _without_rules(page: str) -> str:
 
 def test_what_is_planted_into_the_page_does_not_run(report: Callable[..., Page]) -> None:
     said: list[str] = []
-    page = report(PIECES, edit=_planted, expected=said)
+    page = report(PIECES, edit=_planted, heard=said)
     page.wait_for_selector("[data-ortlens-ready]")
     page.click("#planted")
     page.wait_for_timeout(300)
@@ -184,12 +139,9 @@ def test_what_is_planted_into_the_page_does_not_run(report: Callable[..., Page])
     assert sum("Content Security Policy" in message for message in said) >= 6
     asked = {message.split()[1] for message in said if message.startswith("request: http")}
     assert asked == {message.split()[1] for message in said if message.startswith("refused: ") and message.endswith(" csp")}
-
-
-def test_it_is_the_rules_that_keep_it_from_running(report: Callable[..., Page]) -> None:
-    page = report(PIECES, edit=lambda text: _planted(_without_rules(text)), expected=[])
-    page.wait_for_selector("[data-ortlens-ready]")
-    assert page.evaluate("document.documentElement.dataset.planted ?? null") is not None
+    without = report(PIECES, edit=lambda text: _planted(_without_rules(text)), heard=[])  # it is the rules that keep it from running
+    without.wait_for_selector("[data-ortlens-ready]")
+    assert without.evaluate("document.documentElement.dataset.planted ?? null") is not None
 
 
 def test_hostile_names_stay_names(report: Callable[..., Page]) -> None:
@@ -202,7 +154,7 @@ def test_hostile_names_stay_names(report: Callable[..., Page]) -> None:
 
 def test_damaged_data_unfolds_the_text(report: Callable[..., Page]) -> None:
     said: list[str] = []
-    page = report(PIECES, edit=lambda text: text.replace('id="ortlens-data">', 'id="ortlens-data">AAAA'), expected=said)
+    page = report(PIECES, edit=lambda text: text.replace('id="ortlens-data">', 'id="ortlens-data">AAAA'), heard=said)
     page.wait_for_selector("[role=alert]")
     assert "could not start" in page.inner_text("[role=alert]")
     assert set(unfolded(page)) == set(PARTS)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.analysis.roofline import roofs
-from ortlens.trace import store
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled, with_peaks
 from tests.facts import head
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-BERT = with_peaks(store.load(Path(__file__).parent / "captures" / "bert.ortlens"))
+BERT = with_peaks(recorded("bert"))
 SLOW = max((row for row in roofs(BERT) if row.flops), key=lambda row: row.mean_ns)
 PLANTED = replace(
     BERT,

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ortlens.analysis.surveyed import SurveyRow
-from ortlens.trace import store
 from ortlens.views.survey_page import survey_page
-from tests.browser.page import BROWSER_MARKS, WIDE
-from tests.browser.walk import watch
+from tests.browser.page import BROWSER_MARKS
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = BROWSER_MARKS
 
-PIECES = store.load(Path(__file__).parent / "captures" / "pieces.ortlens")
+PIECES = recorded("pieces")
 HOSTILE = "<img src=x onerror=alert(1)>"
 ROWS = (
     SurveyRow(case="slow", status="ok", call_ns=9_000_000, eager_ns=3_000_000, ratio=3.0),
@@ -29,26 +26,12 @@ ROWS = (
 )
 
 
-@pytest.fixture
-def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
-    file = tmp_path / "index.html"
-    trouble: list[str] = []
-    file.write_text(
-        survey_page(ROWS, lambda row: PIECES if row.case == "slow" else None, title="Models", folder=tmp_path), encoding="utf-8"
-    )
-    shown = browser.new_page(viewport=WIDE)
-    watch(shown, trouble, file.as_uri())
-    shown.goto(file.as_uri())
-    yield shown
-    shown.close()
-    assert trouble == []
-
-
 def cases(page: Page) -> list[str]:
     return [row.split("\n")[0].split("\t")[0].strip() for row in page.locator(".os-table tbody:visible > tr:first-child").all_inner_texts()]
 
 
-def test_cases_are_filtered_sorted_and_unfolded(page: Page) -> None:
+def test_cases_are_filtered_sorted_and_unfolded(opened: Callable[..., Page], tmp_path: Path) -> None:
+    page = opened(survey_page(ROWS, lambda row: PIECES if row.case == "slow" else None, title="Models", folder=tmp_path))
     assert len(cases(page)) == 3
     page.fill("#os-filter", "sigsegv")
     assert [HOSTILE in case for case in cases(page)] == [True]

@@ -30,6 +30,12 @@ def watch(page: Page, trouble: list[str], own: str, *, frames: bool = False) -> 
     page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
     page.on("dialog", lambda dialog: trouble.append(f"dialog: {dialog.message}"))
     page.on("request", asked)
+    page.on("requestfailed", lambda request: None if _given_up(request) else trouble.append(f"refused: {request.url} {request.failure}"))
+
+
+def _given_up(request: Request) -> bool:
+    """Whether it is a frame's own blob that was still loading when the frame went away, which is nobody's fault."""
+    return request.url.startswith("blob:null/") and request.failure == "net::ERR_ABORTED"
 
 
 def until(page: Page, condition: str, arg: object = None) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.opinfo.modules import cases, verdict_of
 
-_EVERY = 20
+_EVERY = 40
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import torch
 from tests.opinfo import sweep
 from tests.opinfo.exceptions import EXCEPTIONS, reason_for
 
-_PAIRS = 40
+_PAIRS = 20
 _DTYPES = (torch.float32, torch.int64)
 
 

@@ -15,10 +15,9 @@ pytestmark = pytest.mark.slow
 NEW = 8
 PROMPT = 12
 CASES = (
-    *((name, way) for name in ("GPT2", "Llama") for way in ("dynamic", "static", "sampling", "beams", "padding")),
-    *((name, "dynamic") for name in ("Qwen2", "Mistral", "OPT", "Qwen3Moe", "T5", "Bart", "Mamba")),
-    *((name, "static") for name in ("Qwen2", "Mistral", "Gemma2", "Phi")),
-    ("Bloom", "padding"),
+    *(("GPT2", way) for way in ("dynamic", "static", "sampling", "beams", "padding")),
+    *((name, "dynamic") for name in ("Mistral", "Qwen3Moe", "T5", "Mamba")),
+    *((name, "static") for name in ("Llama", "Gemma2")),
     ("T5", "beams"),
 )
 
@@ -40,7 +39,7 @@ def test_tokens_and_steps(name: str, way: str) -> None:
     start = 1 if "encode" in steps else PROMPT
     assert (steps["prefill"].calls, steps["prefill"].tokens) == (1, rows * start)
     assert (steps["decode"].calls, steps["decode"].tokens) == (NEW - 1, rows * (NEW - 1))
-    assert ("encode" in steps) == (name in ("T5", "Bart"))
+    assert ("encode" in steps) == (name == "T5")
     roles = {graph.graph_id: graph.role for graph in lens.captured().graphs}
     assert {role: {roles[graph_id] for graph_id in step.graph_ids} for role, step in steps.items() if role != "python"} == {
         role: {role} for role in steps if role != "python"

@@ -39,7 +39,7 @@ RETYPED = {
 }
 MODELS = (*NAMES, *(f"{name}, training" for name in TRAINED), *RETYPED, *PROGRAMS)
 
-RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "lens_failed")
+RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin", "lens_failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,8 @@ def verified(name: str) -> Outcome:
         spent = time.process_time() - started
     rows = numerics[numerics.ok == False]  # noqa: E712 - a column with gaps
     wrong = [f"{row['scope']} {row['node']}: {row['note'] or row['max_abs']}" for row in rows.to_dict("records")]
+    silent = numerics[numerics.ok.isna() & (numerics.note == "")]
+    wrong += [f"{row['scope']} {row['node']}: neither a verdict nor a reason" for row in silent.to_dict("records")]
     wrong += [f"{row['rule']}: {row['title']}" for row in lens.findings.to_dict("records") if row["rule"] in RULES]
     return Outcome(compared=int(numerics.ok.notna().sum()), open=int(numerics.ok.isna().sum()), wrong=tuple(wrong), cpu_s=spent)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.findings.registry import RULES
-from ortlens.trace.records import Capture, Fallback, Graph, Model, Node, Partition, Run, Session
+from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Model, Node, Partition, Run, Session
 from tests.facts import head
 
 if TYPE_CHECKING:
@@ -90,6 +90,17 @@ def fallback(node: str = "n", **changes: Any) -> Fallback:
 
 def node(name: str, **changes: Any) -> Node:
     return replace(Node(graph_id="g0", node=name, target="aten.add.Tensor", supported=True, dtype="float32", partition_id="p0"), **changes)
+
+
+def kernel(op_type: str, **changes: Any) -> Kernel:
+    made = Kernel(session_id="s0", kernel=f"k_{op_type}", op_type=op_type, provider="CPUExecutionProvider")
+    return replace(made, **changes)
+
+
+def ledger(graph_id: str = "g0", **ns: int) -> tuple[LedgerPart, ...]:
+    """Where the time of a call goes, by part."""
+    whole = max(sum(ns.values()), 1)
+    return tuple(LedgerPart(graph_id=graph_id, part=part, ns=spent, share=spent / whole) for part, spent in ns.items())  # type: ignore[arg-type]  # names
 
 
 def clean(**changes: Any) -> Capture:

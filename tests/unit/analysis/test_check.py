@@ -13,8 +13,8 @@ from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
 from tests.facts import head
+from tests.recorded import recorded
 from tests.unit.analysis import hand_made
-from tests.unit.analysis.test_compare import towers
 
 if TYPE_CHECKING:
     from ortlens.analysis.check import VerdictRow
@@ -129,25 +129,27 @@ def test_a_check_without_a_limit_is_refused() -> None:
 
 
 def test_a_capture_is_no_worse_than_itself() -> None:
-    assert set(against(towers("plain2"), towers("plain2")).values()) == {"passed"}
-    assert only(towers("plain3"), towers("plain2"), max_slowdown=1.0).verdict == "passed"
+    assert set(against(recorded("plain2"), recorded("plain2")).values()) == {"passed"}
+    assert only(recorded("plain3"), recorded("plain2"), max_slowdown=1.0).verdict == "passed"
 
 
 def test_a_slower_partition_is_named_and_held_against_the_limit() -> None:
-    row = only(towers("planted2"), towers("plain2"), max_slowdown=1.1)
+    row = only(recorded("planted2"), recorded("plain2"), max_slowdown=1.1)
     assert (row.verdict, row.allowed) == ("failed", 1.1)
     assert row.detail.startswith("partition p1 (back) 1.2")
-    assert only(towers("planted2"), towers("plain2"), max_slowdown=1.5).verdict == "passed"
-    assert against(towers("plain2"), towers("planted2"))["times"] == "failed"
-    elsewhere = replace(towers("planted2"), **head({**facts_of(towers("planted2")), "cpu_count": "64"}))
-    assert only(elsewhere, towers("plain2"), max_slowdown=1.1).detail.endswith("; the baseline is of another machine or number of threads")
+    assert only(recorded("planted2"), recorded("plain2"), max_slowdown=1.5).verdict == "passed"
+    assert against(recorded("plain2"), recorded("planted2"))["times"] == "failed"
+    elsewhere = replace(recorded("planted2"), **head({**facts_of(recorded("planted2")), "cpu_count": "64"}))
+    assert only(elsewhere, recorded("plain2"), max_slowdown=1.1).detail.endswith(
+        "; the baseline is of another machine or number of threads"
+    )
 
 
 def test_times_of_too_few_calls_fail_only_where_they_were_asked_for() -> None:
-    few = replace(towers("plain2"), runs=towers("plain2").runs[:9])
-    asked = only(few, towers("plain2"), max_slowdown=1.1)
+    few = replace(recorded("plain2"), runs=recorded("plain2").runs[:9])
+    asked = only(few, recorded("plain2"), max_slowdown=1.1)
     assert (asked.verdict, asked.holds) == ("unmeasured", False)
-    (row,) = (row for row in verdicts_of(few, Limits(), towers("plain2")) if row.subject == "times")
+    (row,) = (row for row in verdicts_of(few, Limits(), recorded("plain2")) if row.subject == "times")
     assert (row.verdict, row.holds) == ("unmeasured", True)
 
 

@@ -7,7 +7,6 @@ import random
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +15,8 @@ from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.compare.durations import Machine, band_of, verdict_of
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.errors import UsageError
-from ortlens.trace import store
 from ortlens.trace.records import Break, Capture, Finding, Node, Numeric, Recompile, Run
+from tests.recorded import COMPARED, FILES, recorded
 from tests.unit.analysis import hand_made
 from tests.unit.views.sample_captures import SAMPLES
 
@@ -25,17 +24,9 @@ if TYPE_CHECKING:
     from ortlens.analysis.compare.changes import Change
     from ortlens.analysis.compare.comparison import Compared
 
-DATA = Path(__file__).parents[2] / "data"
-RECORDED = sorted((DATA / "captures").glob("*.ortlens"))
 
-
-@cache
-def towers(name: str) -> Capture:
-    return store.load(DATA / "compare" / f"{name}.ortlens")
-
-
-PLAIN = sorted(path.stem for path in (DATA / "compare").glob("plain*.ortlens"))
-PLANTED = sorted(path.stem for path in (DATA / "compare").glob("planted*.ortlens"))
+PLAIN = sorted(path.stem for path in COMPARED.glob("plain*.ortlens"))
+PLANTED = sorted(path.stem for path in COMPARED.glob("planted*.ortlens"))
 
 
 def only(result: Compared) -> Change:
@@ -86,7 +77,7 @@ def test_ten_noisy_captures_of_one_program_do_not_differ() -> None:
 
 
 def test_ten_measured_captures_of_one_program_do_not_differ() -> None:
-    captures = [towers(name) for name in PLAIN]
+    captures = [recorded(name) for name in PLAIN]
     assert len(captures) == 10
     results = [compared(before, after) for before, after in permutations(captures, 2)]
     assert {row.verdict for result in results for row in result.timings} == {"same"}
@@ -94,7 +85,7 @@ def test_ten_measured_captures_of_one_program_do_not_differ() -> None:
 
 
 def test_a_partition_that_was_slowed_down_is_named_and_no_other() -> None:
-    found = [slower(compared(towers(before), towers(after))) for before, after in product(PLAIN, PLANTED)]
+    found = [slower(compared(recorded(before), recorded(after))) for before, after in product(PLAIN, PLANTED)]
     assert {subject for names in found for subject in names} <= {"p1", "Towers"}  # the call takes longer too
     assert sum("p1" in names for names in found) > len(found) / 2  # the rest is in the noise of a busy machine
 
@@ -170,9 +161,9 @@ def test_the_call_of_another_backend_is_compared_by_graph() -> None:
 # ------------------------------------------------------------------------------------------------------------ alignment
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_a_capture_does_not_differ_from_itself(path: Path) -> None:
-    capture = store.load(path)
+@pytest.mark.parametrize("name", FILES)
+def test_a_capture_does_not_differ_from_itself(name: str) -> None:
+    capture = recorded(name)
     result = compared(capture, capture)
     assert result.changes == ()
     assert {row.verdict for row in result.timings} <= {"same", "unmeasured"}

@@ -11,9 +11,9 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Finding, LedgerPart
+from ortlens.trace.records import Break, Finding
 from tests.facts import head
-from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, node, partition, runs, session
+from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, partition, runs, session
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 def slow_call(plain: int, **parts: int) -> Capture:
     """A call whose parts were measured, beside one without torch.compile."""
-    whole = sum(parts.values())
-    rows = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / whole) for part, ns in parts.items())  # type: ignore[arg-type]  # names
-    made = clean(graphs=(graph(entries_per_call=1.0, file=FILE, line=3),), ledger=rows)
+    made = clean(graphs=(graph(entries_per_call=1.0, file=FILE, line=3),), ledger=ledger(**parts))
     return replace(made, **head({**facts_of(made), "uncompiled_ns": str(plain)}))
 
 

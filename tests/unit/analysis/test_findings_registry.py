@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,16 +15,14 @@ from ortlens.analysis.findings.registry import RECORDED, RULES, findings_of
 from ortlens.analysis.findings.rule import Rule
 from ortlens.analysis.first_look import ranked_looks
 from ortlens.analysis.overview import overview_of
-from ortlens.trace.records import Capture, Finding, LedgerPart
+from ortlens.trace.records import Capture, Finding
 from ortlens.views.actions import gain_text
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.payload import payload_from_capture
-from tests.unit.analysis.hand_made import clean, graph, partition, session
+from tests.unit.analysis.hand_made import clean, graph, ledger, partition, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ortlens.trace.records import LedgerPartName
 
 ROOT = Path(__file__).resolve().parents[3]
 CROWDED = clean(sessions=(session(threads=8),))
@@ -126,8 +124,7 @@ def test_every_finding_that_is_recorded_is_in_the_list() -> None:
 
 def _called(**parts: int) -> Capture:
     """A clean capture with a measured call."""
-    ledger = tuple(LedgerPart(graph_id="g0", part=cast("LedgerPartName", part), ns=ns, share=0.1) for part, ns in parts.items())
-    return clean(ledger=ledger)
+    return clean(ledger=ledger(**parts))
 
 
 def _gain(rule: str, subject: str | None, gain: int) -> Finding:

@@ -14,8 +14,6 @@ from ortlens.trace.records import (
     Capture,
     Finding,
     Kernel,
-    LedgerPart,
-    LedgerPartName,
     Model,
     Node,
     Phase,
@@ -25,6 +23,7 @@ from ortlens.trace.records import (
     WeightsChange,
 )
 from tests.facts import head
+from tests.unit.analysis import hand_made
 from tests.unit.analysis.hand_made import (
     FILE,
     MICRO,
@@ -33,6 +32,7 @@ from tests.unit.analysis.hand_made import (
     fallback,
     found,
     graph,
+    ledger,
     node,
     partition,
     runs,
@@ -162,10 +162,8 @@ def kernels(*rows: Kernel, provider: str = "CUDAExecutionProvider", **environmen
 
 
 def kernel(op_type: str, share: float, provider: str = "CPUExecutionProvider", mean_ns: int = MILLI, **changes: object) -> Kernel:
-    made = Kernel(
-        session_id="s0", kernel=f"k_{op_type}", op_type=op_type, provider=provider, share=share, mean_ns=mean_ns, total_ns=100 * mean_ns
-    )
-    return replace(made, file=FILE, line=3, **changes)  # type: ignore[arg-type]  # fields differ in type
+    timed = {"share": share, "provider": provider, "mean_ns": mean_ns, "total_ns": 100 * mean_ns}
+    return hand_made.kernel(op_type, **timed, file=FILE, line=3, **changes)
 
 
 PEAKS = {"peak_flops_float32_threads_2": "1e12", "peak_bytes_threads_2": "1e10"}
@@ -198,20 +196,8 @@ def looping(op: str, torch_ns: int | None = None) -> Capture:
 def profiled(ops: str, *, ns: int, other_ns: int, calls: int = 10) -> Capture:
     """A profile of kernels that take so long together per run, besides a product; every second one comes from line 12."""
     names = ops.split()
-    rows = tuple(
-        Kernel(
-            session_id="s0",
-            kernel=f"k{number}",
-            op_type=op,
-            provider="CPUExecutionProvider",
-            calls=calls,
-            total_ns=ns * calls // len(names),
-            node="b",
-            file=FILE,
-            line=12,
-        )
-        for number, op in enumerate(names)
-    )
+    timed = {"calls": calls, "total_ns": ns * calls // len(names)}
+    rows = tuple(hand_made.kernel(op, kernel=f"k{number}", **timed, node="b", file=FILE, line=12) for number, op in enumerate(names))
     product = replace(rows[0], kernel="product", op_type="Gemm", node="a", total_ns=other_ns * calls, line=11)
     return clean(graphs=(graph(entries_per_call=1.0),), kernels=(*rows, product))
 
@@ -477,11 +463,11 @@ def test_bfloat16_is_one_cause_however_many_operators_it_keeps_in_pytorch_and_gr
 def test_the_time_of_a_fallback_is_that_of_the_ledger_where_there_is_one() -> None:
     """The first calls are slow; the mean over all calls holds them, the ledger does not."""
     slow_start = staying(1, 12 * MILLI)
-    parts = (LedgerPart(graph_id="g0", part="eager", ns=12_000, share=0.1), LedgerPart(graph_id="g0", part="run", ns=100_000, share=0.9))
+    parts = ledger(eager=12_000, run=100_000)
     from_logs = replace(slow_start, ledger=parts)
     assert found(from_logs, "hot_fallback")  # no guards in it: made from the same logs, with the same slow start
     warm = tuple(replace(row, call_ns=12_000) for row in slow_start.fallbacks)
-    measured = replace(from_logs, ledger=(*parts, LedgerPart(graph_id="g0", part="guards", ns=1, share=0.0)), fallbacks=warm)
+    measured = replace(from_logs, ledger=(*parts, *ledger(guards=1)), fallbacks=warm)
     assert found(measured, "hot_fallback") == []
     (group,) = fallback_groups(measured)
     assert group.ns_per_call == 12_000 * len(warm)
@@ -491,9 +477,8 @@ def in_backward() -> Capture:
     """What a backward takes is no share of the calls that were measured without it."""
     forward = graph(phase="forward", target="net")
     backward = graph("g1", compile_id=forward.compile_id, phase="backward", partition_count=0, fallback_count=1)
-    parts = (LedgerPart(graph_id="g0", part="guards", ns=100_000, share=0.1), LedgerPart(graph_id="g0", part="run", ns=900_000, share=0.9))
     row = fallback(graph_id="g1", calls=100, total_ns=300 * MILLI)  # 3 ms, beside a measured forward of 1 ms
-    return clean(graphs=(forward, backward), fallbacks=(row,), ledger=parts)
+    return clean(graphs=(forward, backward), fallbacks=(row,), ledger=ledger(guards=100_000, run=900_000))
 
 
 @pytest.mark.parametrize(("times", "count"), [(3.0, 1), (2.0, 0), (None, 0)])
@@ -536,10 +521,7 @@ def test_a_count_is_not_overridden_by_a_ratio_of_times() -> None:
         sessions=(session(calls=100), session(1, calls=100)),
         runs=(*runs(), *runs(1)),
         breaks=(made,),
-        ledger=(
-            LedgerPart(graph_id="g1", part="run", ns=59 * MILLI, share=1.0),
-            LedgerPart(graph_id="g1", part="guards", ns=1, share=0.0),
-        ),
+        ledger=ledger("g1", run=59 * MILLI, guards=1),
     )
     assert found(capture, "hot_break") == []
 
@@ -608,9 +590,8 @@ def copied_input(*, bind: int, whole: int, severity: Severity = "info", measured
     known = Finding(
         rule="layout_copy", subject="p0:x", severity=severity, title="p0 copies its input x", evidence="strided", measured=measured
     )
-    parts: tuple[tuple[LedgerPartName, int], ...] = (("run", whole), ("guards", 0))
-    ledger = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=0.0) for part, ns in parts)
-    capture = clean(findings=(known,), graphs=(graph(entries_per_call=1.0),), runs=runs(bind=bind), ledger=ledger)
+    measured_call = ledger(run=whole, guards=0)
+    capture = clean(findings=(known,), graphs=(graph(entries_per_call=1.0),), runs=runs(bind=bind), ledger=measured_call)
     return next(finding for finding in findings_of(capture) if finding.rule == "layout_copy")
 
 
@@ -623,11 +604,7 @@ def test_a_copied_input_is_a_warning_where_it_costs() -> None:
 
 
 def slow_start() -> Capture:
-    rows = (
-        LedgerPart(graph_id="g0", part="run", ns=1_500_000, share=0.75),
-        LedgerPart(graph_id="g0", part="residual", ns=500_000, share=0.25),
-    )
-    return replace(cold(SECOND), ledger=rows)
+    return replace(cold(SECOND), ledger=ledger(run=1_500_000, residual=500_000))
 
 
 def advised() -> Capture:

@@ -7,23 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace.records import Kernel, LedgerPart
-from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, node, partition
+from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, kernel, ledger, node, partition
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
-def kernel(op_type: str, total_ns: int, node_name: str) -> Kernel:
-    return Kernel(session_id="s0", kernel=op_type, op_type=op_type, provider="CPUExecutionProvider", total_ns=total_ns, node=node_name)
-
-
 def slower(torch_ns: int, *, ort_ns: int = MILLI, is_slower: bool = True, whole: int = MILLI, **changes: object) -> Capture:
     """A partition that was timed against PyTorch, in calls of so many ns."""
     timed = partition(ort_ns=ort_ns, torch_ns=torch_ns, is_slower=is_slower)
-    rows = (LedgerPart(graph_id="g0", part="run", ns=whole, share=1.0), LedgerPart(graph_id="g0", part="residual", ns=0, share=0.0))
     loop = node("bag", target="aten._embedding_bag.default", onnx_ops=("Gather", "Loop"), file=FILE, line=7, bytes=1 << 10)
-    made = clean(graphs=(graph(entries_per_call=1.0),), partitions=(timed,), ledger=rows, nodes=(node("a"), loop))
+    made = clean(graphs=(graph(entries_per_call=1.0),), partitions=(timed,), ledger=ledger(run=whole, residual=0), nodes=(node("a"), loop))
     return replace(made, **changes)  # type: ignore[arg-type]  # fields differ in type
 
 
@@ -34,7 +28,7 @@ PRODUCT = node("product", target="aten.addmm.default", flops=4 << 20, bytes=1 <<
 BROADCAST = node("broadcast", target="aten.mul.Tensor", flops=1 << 24, bytes=64 << 20, output_bytes=64 << 20)
 VIEW = node("view", target="aten.t.default", bytes=128 << 20)
 ORDERED = node("ordered", target="aten.sort.default", bytes=4 << 20, onnx_ops=("TopK",))
-PROFILED_NODES = (kernel("Gemm", 400, "a"), *(kernel("Pow", 90 + n, f"pow_{n}") for n in range(9)))
+PROFILED_NODES = (kernel("Gemm", total_ns=400, node="a"), *(kernel("Pow", total_ns=90 + n, node=f"pow_{n}") for n in range(9)))
 SLOW_GRAPH = graph(ort_ns=3 * MILLI, torch_ns=MILLI, is_slower=True, entries_per_call=2.0, inputs=("cache",))
 MIXED = graph(entries_per_call=1.0, ort_ns=MILLI, torch_ns=250 * MICRO, is_slower=True)
 SLOWER_GRAPH = slower(900 * MICRO, graphs=(SLOW_GRAPH,), nodes=(CACHE,))
@@ -42,13 +36,13 @@ SLOWER_BY_PROFILE = slower(250 * MICRO, nodes=(node("a"), *UNROLLED), kernels=PR
 
 
 def chained(torch_ns: int) -> Capture:
-    return slower(torch_ns, kernels=tuple(replace(kernel("Mul", 250 * MICRO, "a"), kernel=f"mul_{n}", calls=1) for n in range(4)))
+    return slower(torch_ns, kernels=tuple(kernel("Mul", total_ns=250 * MICRO, node="a", kernel=f"mul_{n}", calls=1) for n in range(4)))
 
 
 WORDED: tuple[tuple[str, Capture], ...] = (
     ("slower_than_torch", slower(250 * MICRO)),
     ("slower_than_torch", slower(250 * MICRO, nodes=(SCATTER,))),  # a scatter of single numbers is no copy
-    ("slower_than_torch", slower(1, kernels=(kernel("Loop", 800, "bag"), kernel("Gemm", 200, "a")))),
+    ("slower_than_torch", slower(1, kernels=(kernel("Loop", total_ns=800, node="bag"), kernel("Gemm", total_ns=200, node="a")))),
     ("slower_than_torch", SLOWER_BY_PROFILE),  # nodes of one operator are one cause
     ("slower_than_torch", SLOWER_GRAPH),
     # Operators of a partition are not blamed for those that stay in PyTorch.

@@ -12,9 +12,10 @@ from ortlens.analysis.ranks import merged, rank_rows, ranks_of
 from ortlens.errors import UsageError
 from ortlens.trace import store
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Capture, Finding, Graph, LedgerPart, Model, Node, Partition, Recompile, Run, Session
+from ortlens.trace.records import Break, Capture, Finding, Graph, Model, Node, Partition, Recompile, Run, Session
 from ortlens.trace.schema import TABLES
 from tests.facts import head
+from tests.unit.analysis.hand_made import ledger
 from tests.unit.views.sample_captures import SAMPLES
 
 MS = 1_000_000
@@ -73,8 +74,7 @@ def test_records_and_ids_of_all_ranks() -> None:
 def test_a_call_is_not_longer_for_being_recorded_on_two_ranks() -> None:
     alone, both = overview_of(one(0)), overview_of(merged([one(0), one(1)]))
     assert [call.total_ns for call in both.calls] == [alone.call.total_ns] * 2
-    ledger = (LedgerPart(graph_id="g0", part="run", ns=80, share=0.8), LedgerPart(graph_id="g0", part="residual", ns=20, share=0.2))
-    timed = merged([replace(one(rank), ledger=ledger) for rank in (0, 1)])
+    timed = merged([replace(one(rank), ledger=ledger(run=80, residual=20)) for rank in (0, 1)])
     totals = overview_of(timed).ledger
     assert totals is not None
     assert totals.total_ns == 100

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.analysis.roofline import Roof, is_worth_comparing, roofs
-from ortlens.trace.records import Capture, Kernel
 from tests.facts import head
+from tests.unit.analysis import hand_made
 from tests.unit.analysis.hand_made import MILLI, clean, node, session
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture, Kernel
 
 PEAKS = {"peak_flops_float32_threads_2": "1e12", "peak_bytes_threads_2": "1e10", "peak_flops_float64_threads_2": "5e11"}
 GIGA = 1_000_000_000
 
 
 def kernel(op_type: str = "MatMul", **changes: object) -> Kernel:
-    made = Kernel(
-        session_id="s0",
-        kernel=f"k_{op_type}",
-        op_type=op_type,
-        provider="CPUExecutionProvider",
-        mean_ns=4 * MILLI,
-        bytes=5_000_000,
-        node="mm",
-        nodes=("mm",),
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]  # fields differ in type
+    return hand_made.kernel(op_type, **{"mean_ns": 4 * MILLI, "bytes": 5_000_000, "node": "mm", "nodes": ("mm",), **changes})
 
 
 def capture(*kernels: Kernel, peaks: dict[str, str] | None = None) -> Capture:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,21 +11,15 @@ import pytest
 from ortlens.analysis.check import Limits, verdicts_of
 from ortlens.analysis.compare.comparison import compared, panes
 from ortlens.analysis.compare.kernels import kernel_times
-from ortlens.trace import store
+from ortlens.analysis.compare.comparison import panes
 from ortlens.trace.records import Break
 from ortlens.views.comparison_text import kernel_words
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from ortlens.analysis.compare.comparison import Compared, PaneRow, PaneSide
     from ortlens.analysis.compare.kernels import KernelTime
     from ortlens.trace.records import Capture
-
-DATA = Path(__file__).parents[2] / "data"
-
-
-@cache
-def recorded(name: str) -> Capture:
-    return store.load(DATA / "compare" / f"{name}.ortlens")
 
 
 @cache
@@ -128,7 +121,7 @@ def test_what_does_not_differ() -> None:
     assert {row.difference for row in rows_of(result)} == {"same"}
     recut = [(row.scope, row.subject) for row in edited().timings]
     assert recut == [("call", "Edited"), ("partition", "p2")], "partitions that were cut anew are not compared"
-    deep = store.load(DATA / "captures" / "deep_break.ortlens")
+    deep = recorded("deep_break")
     assert rows_of(compared(deep, deep)) == (), "no operators were recorded"
 
 
@@ -167,7 +160,7 @@ def test_a_slowdown_is_not_said_of_a_call_that_only_covers_more() -> None:
 
 
 def test_origins_that_many_kernels_share_do_not_join_them() -> None:
-    resnet = store.load(DATA.parent / "browser" / "captures" / "resnet.ortlens")
+    resnet = recorded("resnet")
     rows = kernel_times(compared(resnet, resnet))
     assert max(len(row.before_nodes) for row in rows) <= 5
     assert sum(row.before_ns or 0 for row in rows) == sum(kernel.mean_ns or 0 for kernel in resnet.kernels)

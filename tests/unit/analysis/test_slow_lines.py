@@ -7,26 +7,13 @@ from dataclasses import replace
 import pytest
 
 from ortlens.analysis.slow_lines import runs_per_call, slow_lines
-from ortlens.trace.records import Capture, Kernel, LedgerPart, LedgerPartName
+from ortlens.trace.records import Capture, Kernel
 from ortlens.views.text import summary
-from tests.unit.analysis.hand_made import FILE, fallback, graph, node, partition, session
-
-SPENT: dict[LedgerPartName, int] = {"run": 700, "eager": 250, "residual": 50}
+from tests.unit.analysis.hand_made import FILE, fallback, graph, kernel, ledger, node, partition, session
 
 
-def kernel(name: str, line: int | None, mean_ns: int, session_id: str = "s0") -> Kernel:
-    return Kernel(
-        session_id=session_id,
-        kernel=name,
-        op_type="Add",
-        provider="CPUExecutionProvider",
-        calls=2,
-        total_ns=2 * mean_ns,
-        mean_ns=mean_ns,
-        file=FILE if line else None,
-        line=line,
-        confidence="exact",
-    )
+def timed(name: str, line: int | None, ns: int) -> Kernel:
+    return kernel(name, calls=2, total_ns=2 * ns, mean_ns=ns, file=FILE if line else None, line=line, confidence="exact")
 
 
 def capture() -> Capture:
@@ -35,9 +22,9 @@ def capture() -> Capture:
         nodes=(node("sort", target="aten.sort", file=FILE, line=7, source="  y = x.sort()"),),
         partitions=(partition(),),
         sessions=(session(calls=10, total_ns=6000),),
-        kernels=(kernel("TopK", 7, 500), kernel("Cast", 7, 100), kernel("Add", 8, 30), kernel("Reorder", None, 900)),
+        kernels=(timed("TopK", 7, 500), timed("Cast", 7, 100), timed("Add", 8, 30), timed("Reorder", None, 900)),
         fallbacks=(fallback("svd", line=9, call_ns=200, calls=10),),
-        ledger=tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=0.0) for part, ns in SPENT.items()),
+        ledger=ledger(run=700, eager=250, residual=50),
     )
 
 

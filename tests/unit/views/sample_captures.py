@@ -25,6 +25,7 @@ from ortlens.trace.records import (
     Session,
 )
 from tests.facts import head
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from ortlens.trace.records import LedgerPartName, Phase
@@ -245,7 +246,7 @@ def hostile(text: str = HOSTILE) -> Capture:
     )
 
 
-def huge(count: int = 3000) -> Capture:
+def huge(count: int = 1500) -> Capture:
     """Thousands of everything, with long strings full of characters that grow when escaped."""
     text = '"\u202e' * 400
     return Capture(
@@ -352,3 +353,8 @@ SAMPLES = {
 def overview(name: str) -> Overview:
     """The overview of a sample, made once: that of the huge one takes a second."""
     return overview_of(SAMPLES[name])
+
+
+def captured(name: str) -> Capture:
+    """A sample, or a recorded capture."""
+    return SAMPLES[name] if name in SAMPLES else recorded(name)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,26 +16,27 @@ from ortlens.trace.records import Break, Capture
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.comparison import comparison_html, comparison_page
+from tests.recorded import COMPARED, recorded
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
-DATA = Path(__file__).parents[2] / "data" / "compare"
-EDITED = DATA / "before.ortlens", DATA / "after.ortlens"
-PLAIN, PLANTED = str(DATA / "plain2.ortlens"), str(DATA / "planted2.ortlens")
+EDITED = COMPARED / "before.ortlens", COMPARED / "after.ortlens"
+PLAIN, PLANTED = str(COMPARED / "plain2.ortlens"), str(COMPARED / "planted2.ortlens")
 
 
 def test_two_captures_of_one_program(capsys: pytest.CaptureFixture[str]) -> None:
-    comparison = ortlens.load(PLAIN).compare(str(DATA / "plain3.ortlens"))
+    comparison = ortlens.load(PLAIN).compare(str(COMPARED / "plain3.ortlens"))
     assert not comparison.is_worse
     assert repr(comparison) == "<Comparison: no difference outside the noise>"
     assert len(comparison.changes) == 0
     assert list(comparison.times.scope) == ["call", "partition", "partition", "partition"]
     assert str(comparison.times.before_ns.dtype) == "Int64"
     assert set(comparison.operators.match) == {"exact"}
-    assert cli.main(["compare", PLAIN, str(DATA / "plain3.ortlens")]) == 0
+    assert cli.main(["compare", PLAIN, str(COMPARED / "plain3.ortlens")]) == 0
     assert capsys.readouterr().out.splitlines()[2] == "Verdict       No difference outside the noise"
 
 
@@ -73,7 +73,7 @@ def test_a_missing_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_nothing_from_a_capture_works_on_the_terminal_or_the_page() -> None:
-    before = replace(store.load(EDITED[0]), name=HOSTILE, backend=HOSTILE, created=HOSTILE)
+    before = replace(recorded("before"), name=HOSTILE, backend=HOSTILE, created=HOSTILE)
     nodes = tuple(replace(node, module=HOSTILE, target=HOSTILE, partition_id=HOSTILE) for node in before.nodes)
     kernels = tuple(replace(kernel, op_type=HOSTILE, kernel=HOSTILE, provider=HOSTILE, module=HOSTILE) for kernel in before.kernels)
     broken = Break(break_id=HOSTILE, reason=HOSTILE, file=HOSTILE, compile_ids=("0/0",))
@@ -125,7 +125,7 @@ def test_figures_of_the_page_are_those_of_the_frames() -> None:
 
 
 def test_a_large_comparison_stays_small_and_counts_what_it_leaves_out() -> None:
-    before = store.load(EDITED[0])
+    before = recorded("before")
     nodes = tuple(replace(before.nodes[0], node=f"n{number}", module=f"layers.{number}") for number in range(4_000))
     moved = tuple(replace(node, supported=not node.supported) if int(node.node[1:]) % 2 else node for node in nodes)
     found = compared(replace(before, nodes=nodes), replace(before, nodes=moved))
@@ -149,7 +149,7 @@ def test_every_capture_is_drawn_beside_itself(sample: str) -> None:
 
 
 def test_why_calls_are_not_compared_is_said() -> None:
-    before = store.load(EDITED[0])
+    before = recorded("before")
     nodes = tuple(replace(node, supported=False, partition_id=None) if node.graph_id == "g1" else node for node in before.nodes)
     found = compared(replace(before, nodes=nodes), before)
     assert "operators moved into or out of what lies between" in comparison_html(found)
@@ -157,7 +157,7 @@ def test_why_calls_are_not_compared_is_said() -> None:
 
 
 def test_times_that_do_not_differ_are_folded_and_counted() -> None:
-    twelve = store.load(DATA.parents[1] / "browser" / "captures" / "twelve.ortlens")
+    twelve = recorded("twelve")
     found = compared(twelve, twelve)
     folded = sum(row.scope != "call" for row in found.timings)
     assert folded > 10

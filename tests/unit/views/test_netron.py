@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,20 +19,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-import ortlens
 from ortlens import CaptureError, OptionalDependencyError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.records import Capture
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.netron import frame
 from ortlens.views.netron.frame import embedding, page_policy
+from tests.recorded import FILES, recorded
+from tests.unit.views.elements import Elements
 from tests.unit.views.onnx_models import everything, model_of
 from tests.unit.views.sample_captures import HOSTILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RECORDED = Path(__file__).parents[2] / "browser" / "captures" / "models.ortlens"
 NETRON = importlib.util.find_spec("netron")
 needs_netron = pytest.mark.skipif(NETRON is None, reason="needs netron")
 
@@ -49,7 +48,7 @@ def capture_of(data: bytes | None, *, model_id: str = "m0", optimized: bytes | N
 
 @needs_netron
 def test_a_partition_and_its_model_name_the_same_and_are_saved(tmp_path: Path) -> None:
-    lens = ortlens.load(RECORDED)
+    lens = SavedCapture(recorded("models"))
     models = lens.captured().attachments
     by_partition, by_model = lens.netron("p1"), lens.netron("m1")
     assert by_partition.name == by_model.name == "m1"
@@ -63,7 +62,7 @@ def test_a_partition_and_its_model_name_the_same_and_are_saved(tmp_path: Path) -
 
 @needs_netron
 def test_a_notebook_gets_a_frame_that_may_run_scripts_and_nothing_else() -> None:
-    view = ortlens.load(RECORDED).netron("p0")
+    view = SavedCapture(recorded("models")).netron("p0")
     shown = view._repr_html_()
     assert re.findall(r"<iframe[^>]*? sandbox=\"([^\"]*)\"", shown) == ["allow-scripts"]
     page = html.unescape(re.search(r'srcdoc="([^"]*)"', shown)[1])  # type: ignore[index]
@@ -72,7 +71,7 @@ def test_a_notebook_gets_a_frame_that_may_run_scripts_and_nothing_else() -> None
     assert not re.search(r"(?:src|href)=['\"]?https?:", page)
     assert "12 nodes" in shown
     assert ".save('m0.html')" in repr(view)
-    assert shown == ortlens.load(RECORDED).netron("p0")._repr_html_(), "equal captures give equal pages"
+    assert shown == SavedCapture(recorded("models")).netron("p0")._repr_html_(), "equal captures give equal pages"
 
 
 @needs_netron
@@ -91,7 +90,7 @@ def test_weights_are_not_in_the_page() -> None:
 @pytest.mark.parametrize("name", ["p7", "", None, "models/m0.onnx", "x" * 10_000, HOSTILE])
 def test_a_wrong_name_lists_what_there_is(name: object) -> None:
     with pytest.raises(UsageError, match=r"it has p0 \(m0\), p1 \(m1\)$") as caught:
-        ortlens.load(RECORDED).netron(name)  # type: ignore[arg-type]
+        SavedCapture(recorded("models")).netron(name)  # type: ignore[arg-type]
     assert len(str(caught.value)) < 200
 
 
@@ -126,11 +125,7 @@ def test_hostile_ids_are_inert(tmp_path: Path) -> None:
     lens = SavedCapture(capture_of(everything(), model_id=HOSTILE))
     shown = lens.netron("p0")._repr_html_() + lens.netron("p0").save(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "\x1b" not in repr(lens.netron("p0"))
-    tags: list[str] = []
-    parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign] # noqa: ARG005
-    parser.feed(shown)
-    assert set(tags) == {"iframe", "p", "html", "head", "meta", "title", "style", "body", "div", "script"}
+    assert set(Elements(shown).tags) == {"iframe", "p", "html", "head", "meta", "title", "style", "body", "div", "script"}
 
 
 # ---- all of them ----
@@ -138,7 +133,7 @@ def test_hostile_ids_are_inert(tmp_path: Path) -> None:
 
 @needs_netron
 def test_a_page_gets_the_viewer_once_and_every_model() -> None:
-    packed = embedding(ortlens.load(RECORDED).captured())
+    packed = embedding(recorded("models"))
     assert list(packed.models) == ["m0", "m1", "m0.optimized", "m1.optimized"]
     assert packed.notes == ()
     assert "Lutz Roeder" in packed.licence
@@ -170,7 +165,7 @@ def test_models_that_are_missing_or_damaged_are_sentences() -> None:
 
 @needs_netron
 def test_a_budget_keeps_large_models_first_and_says_what_it_left_out() -> None:
-    capture = ortlens.load(RECORDED).captured()
+    capture = recorded("models")
     whole = embedding(capture)
     sizes = {name: len(data) for name, data in whole.models.items()}
     tight = embedding(capture, budget_bytes=len(whole.frame) + sizes["m0"] + sizes["m1"])
@@ -219,8 +214,8 @@ def test_without_netron_there_is_the_line_that_installs_it(monkeypatch: pytest.M
     monkeypatch.setattr(frame, "_folder", lambda: None)
     monkeypatch.setitem(sys.modules, "netron", None)
     with pytest.raises(OptionalDependencyError, match="pip install netron"):
-        ortlens.load(RECORDED).netron("p0")
-    packed = embedding(ortlens.load(RECORDED).captured())
+        SavedCapture(recorded("models")).netron("p0")
+    packed = embedding(recorded("models"))
     assert (packed.frame, len(packed.models)) == (b"", 4)
     assert "pip install netron" in packed.notes[0]
 
@@ -241,14 +236,14 @@ def test_files_that_look_otherwise_leave_the_model_itself(installed: Path, file:
     path = installed / file
     text = path.read_text(encoding="utf-8")
     path.unlink() if spoil is None else path.write_text(spoil(text), encoding="utf-8")  # type: ignore[operator]
-    view = ortlens.load(RECORDED).netron("p0")
+    view = SavedCapture(recorded("models")).netron("p0")
     assert view.viewer is None
     assert said in view.trouble
     assert 'download="m0.onnx"' in view._repr_html_()
     assert ".save('m0.onnx') writes the model" in repr(view)
     assert view.save(tmp_path / "m0.onnx").read_bytes() == view.model
     assert 'download="m0.onnx"' in view.save(tmp_path / "m0.html").read_text(encoding="utf-8")
-    packed = embedding(ortlens.load(RECORDED).captured())
+    packed = embedding(recorded("models"))
     assert (packed.frame, len(packed.models)) == (b"", 4)
     assert said.partition(":")[0] in packed.notes[0]
 
@@ -256,16 +251,16 @@ def test_files_that_look_otherwise_leave_the_model_itself(installed: Path, file:
 def test_an_untested_version_is_tried_and_says_so(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del installed
     monkeypatch.setattr(frame, "version_of", lambda _: "12.0.1")
-    shown = html.unescape(ortlens.load(RECORDED).netron("p0")._repr_html_())
+    shown = html.unescape(SavedCapture(recorded("models")).netron("p0")._repr_html_())
     assert "ortlens was tested with Netron >=9.0,<9.4; this is 12.0.1." in shown
-    assert embedding(ortlens.load(RECORDED).captured()).notes == ("ortlens was tested with Netron >=9.0,<9.4; 12.0.1 is installed.",)
+    assert embedding(recorded("models")).notes == ("ortlens was tested with Netron >=9.0,<9.4; 12.0.1 is installed.",)
 
 
 @needs_netron
 def test_netron_itself_is_never_imported() -> None:
     code = (
         "import json, sys, ortlens\n"
-        f"lens = ortlens.load({str(RECORDED)!r})\n"
+        f"lens = ortlens.load({str(FILES['models'])!r})\n"
         "lens.netron('p0')._repr_html_()\n"
         "print(json.dumps([name for name in ('netron', 'onnx', 'torch', 'onnxruntime') if name in sys.modules]))"
     )

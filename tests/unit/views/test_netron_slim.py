@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-import ortlens
 from ortlens.views.netron.slim import BYTES, FIXED32, FIXED64, KEPT_TENSOR_BYTES, VARINT, WireError, field_bytes, fields, slim_model
+from tests.recorded import recorded
 from tests.unit.views.onnx_models import everything
-
-RECORDED = Path(__file__).parents[2] / "browser" / "captures" / "models.ortlens"
 
 
 def tensors(model: onnx.ModelProto) -> list[TensorProto]:
@@ -85,8 +81,8 @@ def test_large_tensors_become_references_wherever_they_are() -> None:
 
 
 def test_the_rest_of_a_model_stays_as_it_was() -> None:
-    recorded = ortlens.load(RECORDED).captured().attachments["models/m0.onnx"]  # without weights inside
-    assert onnx.load_from_string(slim_model(recorded).data) == onnx.load_from_string(recorded)
+    converted = recorded("models").attachments["models/m0.onnx"]  # without weights inside
+    assert onnx.load_from_string(slim_model(converted).data) == onnx.load_from_string(converted)
     before, after = onnx.load_from_string(everything()), onnx.load_from_string(slim_model(everything()).data)
     for tensor in (*tensors(before), *tensors(after)):
         name = tensor.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,16 +15,19 @@ from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import Overview, overview_of
 from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.timing import own_code_ns, price_of
+from ortlens.trace.schema import TABLES
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.capture_view import SavedCapture, load
+from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import Frame, flame_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.figures import current_kernels, operators_figure
 from ortlens.views.sentences import coverage_sentence, look_sentence, partitions_sentence
+from ortlens.views.table import table
 from ortlens.views.tables import report_tables
 from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
+from tests.recorded import FILES, recorded
 from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:
@@ -33,16 +35,13 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Kernel, Node
 
-TESTS = Path(__file__).resolve().parents[2]
-RECORDED = sorted([*(TESTS / "data" / "captures").glob("*.ortlens"), *(TESTS / "browser" / "captures").glob("*.ortlens")])
-
 
 class Seen:
     """One capture in every view."""
 
-    def __init__(self, path: Path) -> None:
-        self.view: SavedCapture = load(path)
-        self.capture: Capture = self.view.captured()
+    def __init__(self, name: str) -> None:
+        self.capture: Capture = recorded(name)
+        self.view = SavedCapture(self.capture)
         self.overview: Overview = overview_of(self.capture)
         self.text = " ".join(summary(self.capture, width=2000).split())
         self.page = html.unescape(re.sub(r"<[^>]+>", " ", self.view._repr_html_()))
@@ -62,9 +61,13 @@ class Seen:
         return [] if table is None else [row[table.head.index(column)] for row in table.rows]
 
 
-@pytest.fixture(scope="module", params=RECORDED, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=FILES)
 def seen(request: pytest.FixtureRequest) -> Seen:
     return Seen(request.param)
+
+
+def test_every_recorded_capture_says_where_it_is_from() -> None:
+    assert [name for name, path in FILES.items() if path.stem not in (path.parent / "README.md").read_text(encoding="utf-8")] == []
 
 
 def test_sentences_are_the_same_in_every_view(seen: Seen) -> None:
@@ -114,6 +117,10 @@ def test_counts_are_those_of_the_frames(seen: Seen) -> None:
     for group in overview.fallbacks[:3]:
         assert counted(group.node_count, "node") in seen.text
     assert len(overview.findings) == len(view.findings)
+    for name in TABLES:
+        records = overview.findings if name == "findings" else getattr(seen.capture, name)
+        assert len(getattr(view, name)) == len(records)
+        assert table(records).startswith("no rows") is not bool(records)
 
 
 def test_times_are_the_same_in_every_view(seen: Seen) -> None:
@@ -174,11 +181,11 @@ def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
 
 
 def test_the_explorer_has_the_numbers_of_the_frames(seen: Seen) -> None:
-    for table, columns in COMPARED.items():
-        frame = getattr(seen.view, table)
+    for name, columns in COMPARED.items():
+        frame = getattr(seen.view, name)
         for column in columns:
-            shown = [None if pd.isna(value) else value for value in seen.explored(table, column)]
-            assert shown == [None if pd.isna(value) else value for value in frame[column]], (table, column)
+            shown = [None if pd.isna(value) else value for value in seen.explored(name, column)]
+            assert shown == [None if pd.isna(value) else value for value in frame[column]], (name, column)
 
 
 COMPARED = {

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ortlens.analysis.fusions import fusions, optimised
-from ortlens.trace import store
 from ortlens.views.markup import _environment
 from ortlens.views.report.page import _optimised
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
-
-CAPTURES = Path(__file__).parents[2] / "browser" / "captures"
-
-
-@cache
-def recorded(name: str) -> Capture:
-    return store.load(CAPTURES / f"{name}.ortlens")
 
 
 def shown(capture: Capture) -> str:

@@ -20,11 +20,10 @@ from ortlens.trace.schema import TABLES
 from ortlens.views import payload as payload_module
 from ortlens.views.payload import Texts, packed_column, payload_bytes, payload_from_capture
 from ortlens.views.redaction import redacted_capture
-from tests.unit.views.sample_captures import SAMPLES, hostile
+from tests.recorded import FILES, recorded
+from tests.unit.views.sample_captures import SAMPLES, captured, hostile
 
 ROOT = Path(__file__).parents[3]
-RECORDED = {path.stem: path for folder in ("data", "browser") for path in sorted((ROOT / "tests" / folder / "captures").glob("*.ortlens"))}
-CAPTURES: dict[str, r.Capture] = {**SAMPLES, **{name: store.load(path) for name, path in RECORDED.items()}}
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -62,9 +61,9 @@ def _same(one: object, other: object) -> bool:
     return one == other or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
 
 
-@pytest.mark.parametrize("name", [name for name in CAPTURES if name != "huge"])
+@pytest.mark.parametrize("name", [name for name in (*SAMPLES, *FILES) if name != "huge"])
 def test_every_value_of_every_row_arrives(name: str) -> None:
-    capture = CAPTURES[name]
+    capture = captured(name)
     data = json.loads(gzip.decompress(payload_bytes(capture)))
     for table in TABLES.values():
         if table.name == "findings":  # the rules add to them
@@ -123,7 +122,7 @@ def verdict(capture: r.Capture) -> str:
 
 
 def test_the_verdict_states_partitions_breaks_and_correctness() -> None:
-    pieces = CAPTURES["pieces"]
+    pieces = recorded("pieces")
     assert [part for part in ("5 graph breaks", "results match PyTorch where compared") if part not in verdict(pieces)] == []
     compared = {item.partition_id for item in pieces.numerics}
     whole = replace(pieces, partitions=tuple(item for item in pieces.partitions if item.partition_id in compared))
@@ -131,27 +130,27 @@ def test_the_verdict_states_partitions_breaks_and_correctness() -> None:
     wrong = replace(pieces, numerics=(replace(pieces.numerics[0], ok=False), *pieces.numerics[1:]))
     assert verdict(wrong).endswith("1 value out of tolerance")
     slower = r.Finding(rule="slower_than_torch", severity="warning", title="", gain_ns=3_000_000, measured=True)
-    assert "3.00 ms of a call lost" in verdict(replace(CAPTURES["bert"], findings=(slower,)))
+    assert "3.00 ms of a call lost" in verdict(replace(recorded("bert"), findings=(slower,)))
 
 
 def test_what_to_look_at_first_can_be_selected() -> None:
-    facts = payload_from_capture(CAPTURES["pieces"])["overview"]
+    facts = payload_from_capture(recorded("pieces"))["overview"]
     kinds = [(look["subject"], look["id"].partition(":")[0]) for look in facts["looks"]]
     assert len(kinds) == 3
     assert set(kinds) <= {("break", "break"), ("fallback", "line"), ("recompile", "recompile"), ("slower", "finding")}
-    demo = CAPTURES["demo_like"]
+    demo = SAMPLES["demo_like"]
     placeless = replace(demo, breaks=(), fallbacks=tuple(replace(item, file=None, line=None) for item in demo.fallbacks))
     assert payload_from_capture(placeless)["overview"]["looks"][0]["id"] == "node:g0/median"
 
 
 def test_equal_captures_give_equal_bytes() -> None:
-    assert payload_bytes(CAPTURES["pieces"]) == payload_bytes(store.load(RECORDED["pieces"]))
+    assert payload_bytes(recorded("pieces")) == payload_bytes(store.load(FILES["pieces"]))
 
 
 def test_of_many_calls_the_newest_are_shown_and_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload_module, "MAX_RUNS", 10)
     monkeypatch.setattr(payload_module, "MAX_ROWS", 20)
-    pieces = CAPTURES["pieces"]
+    pieces = recorded("pieces")
     data = payload_from_capture(replace(pieces, runs=pieces.runs[::-1]))
     runs = data["tables"]["runs"]
     newest = sorted(run.start_ns for run in pieces.runs)[-10:]
@@ -162,21 +161,21 @@ def test_of_many_calls_the_newest_are_shown_and_the_rest_is_said(monkeypatch: py
 
 
 def test_a_huge_capture_stays_small() -> None:
-    capture = CAPTURES["huge"]
+    capture = SAMPLES["huge"]
     assert len(payload_bytes(capture)) < 2_000_000
     named = hostile("x" * 1_000_000)
     assert len(gzip.decompress(payload_bytes(named))) < 2_000_000
 
 
 def test_hostile_text_is_plain_json() -> None:
-    raw = gzip.decompress(payload_bytes(CAPTURES["hostile"]))
+    raw = gzip.decompress(payload_bytes(SAMPLES["hostile"]))
     assert raw.isascii()
     assert json.loads(raw)["tables"]["nodes"]["rows"] == 0
 
 
 @pytest.mark.parametrize("name", ["demo", "pieces", "demo_like"])
 def test_redacted_data_holds_no_path_and_no_source(name: str) -> None:
-    capture = CAPTURES[name]
+    capture = captured(name)
     raw = gzip.decompress(payload_bytes(capture, redact=True)).decode()
     data = json.loads(raw)
     assert data["meta"]["redacted"]
@@ -189,7 +188,7 @@ def test_redacted_data_holds_no_path_and_no_source(name: str) -> None:
 
 
 def test_a_redacted_guard_keeps_its_condition_and_its_file() -> None:
-    (item,) = redacted_capture(CAPTURES["demo"]).recompiles
+    (item,) = redacted_capture(recorded("demo")).recompiles
     assert item.guard == "want_logits == False"
     assert item.file == "demo.py"
     assert "self.head" not in item.reason
@@ -218,7 +217,7 @@ IDS = ("graph_id", "node", "partition_id", "session_id", "kernel", "break_id")
 
 
 def test_redaction_leaves_ids_and_numbers_alone_and_drops_attachments() -> None:
-    capture = replace(CAPTURES["pieces"], attachments={"models/m0.onnx": b"/home/ada/model.py"})
+    capture = replace(recorded("pieces"), attachments={"models/m0.onnx": b"/home/ada/model.py"})
     shown = redacted_capture(capture)
     for name, table in TABLES.items():
         for column in table.columns:
@@ -231,4 +230,4 @@ def test_the_fixture_of_the_browser_tests_is_of_this_version() -> None:
     fixture = json.loads(gzip.decompress((ROOT / "frontend" / "test" / "pieces.payload.gz").read_bytes()))
     assert fixture["version"] == payload_module.VERSION
     assert list(fixture["tables"]) == list(TABLES)
-    assert set(fixture["overview"]) == set(payload_from_capture(CAPTURES["pieces"])["overview"])
+    assert set(fixture["overview"]) == set(payload_from_capture(recorded("pieces"))["overview"])

@@ -10,8 +10,7 @@ import re
 import sys
 from dataclasses import replace
 from html import unescape
-from html.parser import HTMLParser
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,33 +22,21 @@ from ortlens.views.capture_view import SavedCapture
 from ortlens.views.report import page as page_module
 from ortlens.views.report.page import BUDGET_BYTES, report_page
 from tests.facts import head
-from tests.sample import sampled
+from tests.recorded import FILES, recorded
 from tests.unit.analysis.hand_made import clean, node, session
-from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, hostile
+from tests.unit.views.elements import Elements
+from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, captured, hostile
 
-ROOT = Path(__file__).parents[3]
-RECORDED = {path.stem: path for folder in ("data", "browser") for path in sorted((ROOT / "tests" / folder / "captures").glob("*.ortlens"))}
-CAPTURES: dict[str, r.Capture] = {**SAMPLES, **{name: store.load(path) for name, path in RECORDED.items()}}
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PIECES = recorded("pieces")
 
 
-class Elements(HTMLParser):
-    """Elements and attributes of a page, as a browser would see them, and the text of its scripts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[tuple[dict[str, str | None], str]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append((dict(attrs), ""))
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem == "script":
-            about, text = self.scripts[-1]
-            self.scripts[-1] = (about, text + data)
+@pytest.fixture(scope="module")
+def pieces() -> str:
+    """The report of a capture that has everything, made once."""
+    return report_page(PIECES)
 
 
 def opened(page: str) -> str:
@@ -58,9 +45,9 @@ def opened(page: str) -> str:
     return page + "".join(gzip.decompress(base64.b64decode(text)).decode("utf-8", "replace") for text in packed)
 
 
-@pytest.mark.parametrize("name", sampled(CAPTURES, {*SAMPLES, "deep_break", "demo", "pieces"}))
+@pytest.mark.parametrize("name", [*SAMPLES, "deep_break", "demo", "bert", "models"])
 def test_every_capture_makes_a_page_that_loads_nothing(name: str) -> None:
-    page = report_page(CAPTURES[name])
+    page = report_page(captured(name))
     assert len(page.encode()) <= BUDGET_BYTES
     elements = Elements(page)
     assert not {tag for tag, _ in elements.found} & {"img", "link", "iframe", "object", "embed", "audio", "video", "base", "form"}
@@ -74,7 +61,7 @@ def test_every_capture_makes_a_page_that_loads_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hostile", "pieces", "empty"])
 def test_only_the_scripts_that_the_rules_name_can_run(name: str) -> None:
-    elements = Elements(report_page(CAPTURES[name]))
+    elements = Elements(report_page(captured(name)))
     (rules,) = [about["content"] or "" for tag, about in elements.found if tag == "meta" and about.get("http-equiv")]
     policy = {rule.split()[0]: rule.split()[1:] for rule in rules.split("; ")}
     assert policy["default-src"] == ["'none'"]
@@ -87,7 +74,7 @@ def test_only_the_scripts_that_the_rules_name_can_run(name: str) -> None:
 
 
 def test_hostile_names_are_text_everywhere() -> None:
-    page = report_page(CAPTURES["hostile"], title=HOSTILE)
+    page = report_page(SAMPLES["hostile"], title=HOSTILE)
     assert "<img" not in page
     assert "\u202e" not in page
     assert "\x1b" not in page
@@ -99,36 +86,32 @@ def test_hostile_names_are_text_everywhere() -> None:
 
 def test_a_name_of_a_kernel_is_text_in_the_figure() -> None:
     hostile_name = '"/><script>alert(1)</script> id="x"'
-    named = [replace(item, op_type=hostile_name) for item in CAPTURES["pieces"].kernels]
-    page = report_page(replace(CAPTURES["pieces"], kernels=tuple(named)))
+    named = [replace(item, op_type=hostile_name) for item in PIECES.kernels]
+    page = report_page(replace(PIECES, kernels=tuple(named)))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.partition('id="figures"')[2].partition('id="tables"')[0]
     assert "<figure>" not in report_page(r.Capture())
 
 
-@pytest.mark.parametrize("hostile_name", ['"/><script>alert(1)</script> #010203 id="x"', "$x^2$ \\frac"])
-def test_a_name_is_text_in_a_drawing(hostile_name: str) -> None:
+def test_a_name_is_text_in_a_drawing() -> None:
+    hostile_name = '"/><script>alert(1)</script> #010203 id="x" $x^2$ \\frac'
     page = report_page(_under_peaks(hostile_name))
     assert "<script>alert" not in page
     assert f"{hostile_name}, 1 thread</text>" in unescape(page)  # a colour stays as it is written, and nothing is mathematics
 
 
-def test_equal_captures_give_equal_pages() -> None:
-    assert report_page(CAPTURES["pieces"]) == report_page(store.load(RECORDED["pieces"]))
-
-
-def test_the_settings_of_matplotlib_are_the_users() -> None:
+def test_equal_captures_give_equal_pages_whatever_the_settings_of_matplotlib_which_are_the_users(pieces: str) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     before = dict(matplotlib.rcParams)
     with matplotlib.rc_context({"svg.fonttype": "path", "axes.linewidth": 5.0, "xtick.direction": "in"}):
-        changed = report_page(CAPTURES["pieces"])
-    assert changed == report_page(CAPTURES["pieces"])
+        changed = report_page(store.load(FILES["pieces"]))
+    assert changed == pieces
     assert dict(matplotlib.rcParams) == before
 
 
 def test_nothing_of_a_redacted_page_tells_paths_or_sources() -> None:
     secret, line = "/home/ada/secret-project", "launch(codes=self.hidden_codes)"
-    plain = CAPTURES["pieces"]
+    plain = PIECES
     path = f"{secret}/model.py"
     nodes = tuple(replace(item, file=path, source=line) for item in plain.nodes)
     capture = replace(
@@ -156,9 +139,9 @@ def test_nothing_of_a_redacted_page_tells_paths_or_sources() -> None:
     assert "data-ortlens-model" not in page.replace(page_module._bundle(), "")
 
 
-@pytest.mark.parametrize("name", ["pieces", "demo", "training", "deep_break", "demo_like"])
+@pytest.mark.parametrize("name", ["pieces", "gpt2_steps", "demo_like"])
 def test_a_redacted_recording_tells_no_home_of_anybody(name: str) -> None:
-    hidden = opened(report_page(CAPTURES[name], redact=True))
+    hidden = opened(report_page(captured(name), redact=True))
     for telling in ("/home/", FILE.rpartition("/")[0], "site-packages/"):
         assert telling not in hidden.replace(page_module._bundle(), "")
 
@@ -174,12 +157,9 @@ def test_wrong_results_come_first_and_are_marked() -> None:
     right = r.Numeric(partition_id="p0", node="add", ok=True)
     differs = r.Numeric(partition_id=None, scope="call", node="result[1]", ok=False, file="/home/model.py", line=7)
     page = report_page(replace(ONE_NODE, numerics=(right, differs)))
-    said = "Wrong results: result[1] differs from PyTorch&#39;s (home/model.py:7); 100 % of the model runs in ONNX Runtime"
-    assert f'<p class="or-verdict or-wrong">{said}' in page
-    assert '<p class="ol-wrong" role="alert"><strong>Wrong results:</strong> result[1] differs' in page
+    assert page.index('<p class="or-verdict or-wrong">Wrong results: result[1] differs') < page.index('<p class="ol-wrong" role="alert">')
     assert "<td>the whole call</td>" in page
     whole = report_page(replace(ONE_NODE, numerics=(right, replace(differs, ok=True))))
-    assert "no graph break, results match PyTorch." in whole
     assert "or-wrong" not in whole[whole.index("<body>") :].split("<script", 1)[0]
 
 
@@ -197,16 +177,21 @@ def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
     assert (">NaN or Inf</text>" in page) == (not math.isfinite(error))
 
 
-def test_the_page_says_how_each_figure_was_measured_and_over_how_many_calls() -> None:
-    page = report_page(CAPTURES["pieces"])
-    titles = re.findall(r"<figure><h3>(.*?)</h3>", page)
+def test_figures_say_how_they_were_measured_and_bars_are_as_long_as_what_they_stand_for(pieces: str) -> None:
+    titles = re.findall(r"<figure><h3>(.*?)</h3>", pieces)
     assert len(titles) == 9
-    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", pieces)
     assert len(captions) == 10
     counts = r"\d+ (profiled run|calls|graphs|sessions|values|latest calls)|of the measured calls"
     assert all(re.search(counts, caption) for caption in captions), captions
     for title in titles:
-        assert f"<dt>{title}</dt><dd>" in page
+        assert f"<dt>{title}</dt><dd>" in pieces
+    figures = re.findall(r'<table class="or-bars">.*?</table>', pieces, re.DOTALL)
+    for figure in figures:
+        rows = re.findall(r"<tr>.*?</tr>", figure, re.DOTALL)
+        lengths = [sum(map(float, re.findall(r"width:([\d.]+)%", row))) for row in rows]
+        assert max(lengths) == pytest.approx(50, abs=1)
+        assert min(lengths) >= 0
 
 
 def _under_peaks(dtype: str) -> r.Capture:
@@ -228,32 +213,29 @@ def test_kernels_stand_under_the_peaks_of_the_machine() -> None:
     assert "as fast as this machine can be" not in report_page(replace(_under_peaks("float32"), figures=r.Figures()))
 
 
-def test_tables_are_bounded_and_say_what_they_leave_out() -> None:
-    pieces = CAPTURES["pieces"]
-    many = replace(pieces, kernels=pieces.kernels * 30)
-    table = re.search(r"<caption><strong>Kernels</strong>.*?</table>", report_page(many), re.DOTALL)
+def test_tables_are_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortlens.views.payload.MAX_RUNS", 10)
+    many = replace(PIECES, kernels=PIECES.kernels * 30)
+    page = report_page(many)
+    table = re.search(r"<caption><strong>Kernels</strong>.*?</table>", page, re.DOTALL)
     assert table is not None
     assert table[0].count("<tr>") == 61
     assert f"{len(many.kernels) - 60:,} more rows in <code>.kernels</code>." in table[0]
-
-
-def test_rows_that_the_explorer_leaves_out_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortlens.views.payload.MAX_RUNS", 10)
-    assert "The newest 10 of 400 runs are shown; the frame `.runs` has all." in report_page(CAPTURES["pieces"])
+    assert "The newest 10 of 400 runs are shown; the frame `.runs` has all." in page
 
 
 def test_without_matplotlib_the_page_is_there_and_says_what_figures_need(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    page = report_page(CAPTURES["pieces"])
+    page = report_page(PIECES)
     assert "Some figures need matplotlib, which was not installed: pip install matplotlib." in page
     assert page.count("<figure>") == 7
     assert "<strong>Kernels</strong>" in page
 
 
 def test_drawings_follow_the_page_and_share_no_ids() -> None:
-    drawings = re.findall(r"<svg.*?</svg>", report_page(CAPTURES["bert"]), re.DOTALL)
+    drawings = re.findall(r"<svg.*?</svg>", report_page(recorded("bert")), re.DOTALL)
     assert len(drawings) == 4
     assert all("currentColor" in drawing and 'role="img" aria-label="' in drawing for drawing in drawings)
     assert not re.search(r"#0102|<style|<metadata|<!--", "".join(drawings))
@@ -264,22 +246,12 @@ def test_drawings_follow_the_page_and_share_no_ids() -> None:
         assert referred <= set(re.findall(r' id="([^"]*)"', drawing))
 
 
-def test_bars_of_a_figure_are_as_long_as_what_they_stand_for() -> None:
-    page = report_page(CAPTURES["pieces"])
-    figures = re.findall(r'<table class="or-bars">.*?</table>', page, re.DOTALL)
-    for figure in figures:
-        rows = re.findall(r"<tr>.*?</tr>", figure, re.DOTALL)
-        lengths = [sum(map(float, re.findall(r"width:([\d.]+)%", row))) for row in rows]
-        assert max(lengths) == pytest.approx(50, abs=1)
-        assert min(lengths) >= 0
-
-
 def test_a_report_is_written_whole_and_replaces_only_reports(tmp_path: Path) -> None:
-    view = SavedCapture(CAPTURES["demo"])
+    view = SavedCapture(recorded("demo"))
     target = tmp_path / "run.html"
     assert view.report(str(target), "First & last") == target
     assert "<h1>First &amp; last</h1>" in target.read_text(encoding="utf-8")
-    assert view.report(target).read_text(encoding="utf-8") == report_page(CAPTURES["demo"])
+    assert view.report(target).read_text(encoding="utf-8") == report_page(recorded("demo"))
     other = tmp_path / "mine.html"
     other.write_text("<p>not a report</p>", encoding="utf-8")
     with pytest.raises(UsageError, match=r"mine\.html exists and is not an ortlens report, so it is not overwritten"):

@@ -14,7 +14,6 @@ import pytest
 import ortlens
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.surveyed import SurveyRow, figures_of
-from ortlens.trace import store
 from ortlens.views.comparison import comparison_html
 from ortlens.views.comparison_text import comparison_text
 from ortlens.views.html import summary_html
@@ -22,13 +21,13 @@ from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.page import report_page
 from ortlens.views.survey_page import survey_page
 from ortlens.views.text import summary
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, rich
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FOLDER = Path(__file__).with_name("screens")
-TESTS = Path(__file__).parents[2]
 RICH = rich()
 INLINE = {"a", "b", "code", "em", "small", "span", "strong"}
 UNSEEN = {"script", "style", "svg"}
@@ -78,7 +77,7 @@ def summaries() -> str:
 
 def comparison() -> str:
     """Two recordings of one program: times are compared where enough calls were recorded."""
-    found = compared(*(store.load(TESTS / "data" / "compare" / f"{name}.ortlens") for name in ("before", "after")))
+    found = compared(*map(recorded, ("before", "after")))
     return f"{comparison_text(found)}\n\n{words(comparison_html(found))}"
 
 

@@ -13,16 +13,16 @@ import pytest
 
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
-from ortlens.trace import store
 from ortlens.views.payload import payload_bytes
 from ortlens.views.selection import PANELS, Selectable, panel
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 ROOT = Path(__file__).resolve().parents[3]
-PIECES = store.load(ROOT / "tests" / "browser" / "captures" / "pieces.ortlens")
+PIECES = recorded("pieces")
 NODE = shutil.which("node")
 
 # Every id that the browser can make, and which of those that Python made it knows.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.views.survey_page import survey_page
+from tests.unit.views.elements import Elements
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\u202e\x00"\'&'
-
-
-class Tags(HTMLParser):
-    """Collects what a page is made of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-        self.handlers: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("href", "src", "srcset", "action")]
-        self.handlers += [name for name, _ in attrs if name.startswith("on")]
-
-
-def read(page: str) -> Tags:
-    tags = Tags()
-    tags.feed(page)
-    return tags
 
 
 def good(name: str, capture: Capture, folder: Path) -> SurveyRow:
@@ -51,7 +30,7 @@ def good(name: str, capture: Capture, folder: Path) -> SurveyRow:
 @pytest.mark.parametrize("sample", ["empty", "demo_like", "foreign", "hostile"])
 def test_every_capture_makes_a_row_and_a_part(sample: str, tmp_path: Path) -> None:
     page = survey_page([good("a", SAMPLES[sample], tmp_path)], lambda _: SAMPLES[sample], title="All", folder=tmp_path)
-    assert read(page).tags.count("tbody") >= 1
+    assert Elements(page).tags.count("tbody") >= 1
     assert page.count('<tr class="os-row">') == page.count('<tr class="os-detail">') == 1
     assert 'class="ortlens-summary"' in page
 
@@ -64,18 +43,18 @@ def test_hostile_names_reasons_and_logs_are_text(tmp_path: Path) -> None:
         SurveyRow(case="plain", status="ok", fallbacks=(HOSTILE,), report=str(tmp_path / HOSTILE.replace("/", "").replace("\x00", ""))),
     ]
     page = survey_page(rows, lambda _: None, title=HOSTILE, folder=tmp_path)
-    tags = read(page)
+    tags = Elements(page)
     assert tags.tags.count("script") == 1
     assert "img" not in tags.tags
-    assert tags.handlers == []
+    assert not [name for name in tags.attributes if name.startswith("on")]
     assert "\u202e" not in page
     assert "\x00" not in page
 
 
 def test_links_are_relative_and_quoted_and_nothing_is_loaded(tmp_path: Path) -> None:
     page = survey_page([good("a", SAMPLES["demo_like"], tmp_path)], lambda _: SAMPLES["demo_like"], title="All", folder=tmp_path)
-    tags = read(page)
-    assert tags.links == ["a/r%201.html", "a/capture.ortlens"]
+    tags = Elements(page)
+    assert tags.values("href", "src", "srcset", "action") == ["a/r%201.html", "a/capture.ortlens"]
     assert {"link", "iframe", "object", "embed"}.isdisjoint(tags.tags)
     assert "default-src 'none'" in page
     assert not re.search(r"https?://(?!www\.w3\.org)", page)

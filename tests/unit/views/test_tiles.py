@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ortlens.analysis.overview import overview_of
-from ortlens.trace import store
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Numeric
 from ortlens.views.tiles import Tile, tiles_of
 from tests.facts import head
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, overview
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
-TESTS = Path(__file__).resolve().parents[2]
-SPLIT, DRY = (store.load(TESTS / "data" / "captures" / f"{name}.ortlens") for name in ("split", "dry"))
-TWELVE, LLAMA, PIECES = (store.load(TESTS / "browser" / "captures" / f"{name}.ortlens") for name in ("twelve", "llama", "pieces"))
+SPLIT, DRY, TWELVE, LLAMA, PIECES = map(recorded, ("split", "dry", "twelve", "llama", "pieces"))
 
 
 def tiles(capture: Capture) -> dict[str, Tile]:

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ortlens.trace import store
 from ortlens.trace.records import Capture, Graph, Kernel, Run, Session
 from ortlens.views.exporting import trace_from_capture
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
-
-RECORDED = Path(__file__).parents[2] / "data" / "captures" / "demo.ortlens"
 
 
 def slices(trace: dict[str, Any], category: str) -> list[dict[str, Any]]:
@@ -73,7 +70,7 @@ def test_a_graph_of_another_backend_is_a_call_without_parts() -> None:
     assert slices(trace, "part") == []
 
 
-@pytest.mark.parametrize("capture", [*SAMPLES.values(), store.load(RECORDED)], ids=[*SAMPLES, "recorded"])
+@pytest.mark.parametrize("capture", [*SAMPLES.values(), recorded("demo")], ids=[*SAMPLES, "recorded"])
 def test_every_capture_gives_a_sound_trace(capture: Capture) -> None:
     trace = json.loads(json.dumps(trace_from_capture(capture), allow_nan=False))
     calls = slices(trace, "call")
@@ -83,7 +80,7 @@ def test_every_capture_gives_a_sound_trace(capture: Capture) -> None:
 
 
 def test_parts_of_a_recorded_capture_lie_inside_their_calls() -> None:
-    trace = trace_from_capture(store.load(RECORDED))
+    trace = trace_from_capture(recorded("demo"))
     calls = {(event["tid"], event["ts"]): event["ts"] + event["dur"] for event in slices(trace, "call")}
     inside = 0
     for part in slices(trace, "part"):

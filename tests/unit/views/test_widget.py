@@ -6,7 +6,6 @@ import gzip
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +13,18 @@ import pytest
 from IPython.core.events import EventManager, available_events
 from traitlets import TraitError
 
-import ortlens
 from ortlens import _shell
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from ortlens.views import widget
 from ortlens.views.capture_view import SavedCapture, StaticSummary
 from ortlens.views.widget import Explorer
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIECES = ortlens.load(Path(__file__).parents[2] / "browser" / "captures" / "pieces.ortlens")
+PIECES = SavedCapture(recorded("pieces"))
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
