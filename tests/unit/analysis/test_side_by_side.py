@@ -11,7 +11,6 @@ import pytest
 from ortlens.analysis.check import Limits, verdicts_of
 from ortlens.analysis.compare.comparison import compared, panes
 from ortlens.analysis.compare.kernels import kernel_times
-from ortlens.analysis.compare.comparison import panes
 from ortlens.trace.records import Break
 from ortlens.views.comparison_text import kernel_words
 from tests.recorded import recorded
