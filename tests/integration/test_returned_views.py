@@ -90,6 +90,7 @@ PARTS: dict[str, Callable[[torch.Tensor], Any]] = {
     "the diagonal": lambda x: (x * 2).diagonal(),
     "columns with another row": lambda x: torch.slice_scatter(x.detach()[:, ::2], x.detach()[:1, ::2] * 2, 0, 0, 1),
     "a view of a written window": lambda x: torch.as_strided_scatter(x.detach()[..., 1], x[0, :2].detach(), (2,), (1,)).view(5, 1),
+    "a written window, broadcast": lambda x: torch.as_strided_scatter(x.detach()[..., 1], x[0, :2].detach(), (2,), (1,)).broadcast_to(3, 5),
 }
 
 
