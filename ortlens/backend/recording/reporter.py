@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
@@ -38,7 +38,7 @@ class Phases:
 
     def total(self) -> int:
         """Sum up all phases, in ns."""
-        return self.partition_ns + self.convert_ns + self.optimize_ns + self.session_ns
+        return sum(asdict(self).values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +91,7 @@ class GraphReporter:
     def amend_phases(self, phases: Phases) -> None:
         """Update the time spent in each phase."""
         graph = next(graph for graph in self.recorder.records(r.Graph) if graph.graph_id == self.graph_id)
-        self._amend_graph(
-            partition_ns=phases.partition_ns,
-            convert_ns=phases.convert_ns,
-            optimize_ns=phases.optimize_ns,
-            session_ns=phases.session_ns,
-            compile_ns=phases.total() + (graph.aot_ns or 0) + (graph.dynamo_ns or 0),
-        )
+        self._amend_graph(**asdict(phases), compile_ns=phases.total() + (graph.aot_ns or 0) + (graph.dynamo_ns or 0))
 
     @reported("recording a graph")
     def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:

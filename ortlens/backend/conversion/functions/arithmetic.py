@@ -44,18 +44,18 @@ def _known_step(x: Any, y: Any, alpha: Any) -> float | None:
     return dtypes.nearest(y, int(x.dtype)) * dtypes.nearest(alpha, int(x.dtype))
 
 
-@torch_op(_aten.addcmul.default)
-@basics.in_float32
-def addcmul(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
-    """`aten.addcmul`; the registry's function rounds the factor to float32."""
-    return op.Add(x, op.Mul(_multiple(x, first, value), second))
+def _add_of(operator: str) -> Callable[..., Any]:
+    """`aten.addcmul`, whose factor the registry rounds to float32, and `aten.addcdiv`, where it multiplies after the division."""
+
+    @basics.in_float32
+    def add_of(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
+        return op.Add(x, getattr(op, operator)(_multiple(x, first, value), second))
+
+    return add_of
 
 
-@torch_op(_aten.addcdiv.default)
-@basics.in_float32
-def addcdiv(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
-    """`aten.addcdiv`; the registry's function multiplies by the factor also where it is 1, and after the division."""
-    return op.Add(x, op.Div(_multiple(x, first, value), second))
+torch_op(_aten.addcmul.default)(_add_of("Mul"))
+torch_op(_aten.addcdiv.default)(_add_of("Div"))
 
 
 @torch_op(_aten.lerp.Scalar)

@@ -199,12 +199,6 @@ def grouped_mm(tokens: Any, weight: Any, offs: Any) -> Any:
     return op.Pad(op.Concat(*parts, axis=0), op.Concat(zero, zero, left, zero, axis=0))
 
 
-@torch_op(_aten._int_mm.default)
-def int_mm(first: Any, second: Any) -> Any:
-    """`aten._int_mm`: a product of int8 matrices in int32."""
-    return op.MatMulInteger(first, second)
-
-
 @torch_op(_aten.mv.default)
 def mv(matrix: Any, vector: Any) -> Any:
     """`aten.mv`, as a product of two matrices.
@@ -250,9 +244,8 @@ def addbmm(x: Any, first: Any, second: Any, beta: Any = 1, alpha: Any = 1) -> An
     return _sum(x, sum_(products, 0), beta, alpha)
 
 
-@torch_op(_aten.addmv.default)
-def addmv(x: Any, matrix: Any, vector: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _sum(x, mv(matrix, vector), beta, alpha)
+torch_op(_aten._int_mm.default)(lambda first, second: op.MatMulInteger(first, second))  # noqa: PLW0108 - as of `operator.pos`
+torch_op(_aten.addmv.default)(lambda x, matrix, vector, beta=1, alpha=1: _sum(x, mv(matrix, vector), beta, alpha))
 
 
 @torch_op(_aten.addr.default)

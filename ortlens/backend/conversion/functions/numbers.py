@@ -157,22 +157,22 @@ def _whole(made: Any, corners: tuple[int, ...], broken: Callable[[], Any]) -> An
     return _typed(basics.unless(broken(), made), None)
 
 
-@torch_op(operator.add)
-def add(x: Any, y: Any) -> Any:
-    if _is_float(x) or _is_float(y):
-        return op.Add(_double(x), _double(y))
-    x, y = _int(x), _int(y)
-    (low, high), (least, largest), made = _limits(x), _limits(y), op.Add(x, y)
-    return _whole(made, (low + least, high + largest), lambda: op.Xor(op.Less(y, _int(0)), op.Less(made, x)))
+def _sum_or_difference(name: str, sign: int, lowers: str) -> Callable[..., Any]:
+    """Make a sum or a difference; one that wraps is below `x` though `y` does not lower it, or the reverse."""
+
+    def made(x: Any, y: Any) -> Any:
+        if _is_float(x) or _is_float(y):
+            return getattr(op, name)(_double(x), _double(y))
+        x, y = _int(x), _int(y)
+        (low, high), (least, largest), result = _limits(x), sorted(sign * limit for limit in _limits(y)), getattr(op, name)(x, y)
+        return _whole(result, (low + least, high + largest), lambda: op.Xor(getattr(op, lowers)(y, _int(0)), op.Less(result, x)))
+
+    return made
 
 
-@torch_op(operator.sub)
-def sub(x: Any, y: Any) -> Any:
-    if _is_float(x) or _is_float(y):
-        return op.Sub(_double(x), _double(y))
-    x, y = _int(x), _int(y)
-    (low, high), (least, largest), made = _limits(x), _limits(y), op.Sub(x, y)
-    return _whole(made, (low - largest, high - least), lambda: op.Xor(op.Greater(y, _int(0)), op.Less(made, x)))
+add, sub = _sum_or_difference("Add", 1, "Less"), _sum_or_difference("Sub", -1, "Greater")
+torch_op(operator.add)(add)
+torch_op(operator.sub)(sub)
 
 
 @torch_op(operator.mul)

@@ -55,11 +55,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
     return topk(x, x.shape[dim] if isinstance(x.shape[dim], int) else size, dim, largest=descending)
 
 
-@torch_op(_aten.sort.stable)
-def stable_sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
-    """`aten.sort` that keeps the order of equal elements."""
-    del stable
-    return sort(x, dim, descending)
+torch_op(_aten.sort.stable)(lambda x, *, stable=None, dim=-1, descending=False: sort(x, dim, descending))  # noqa: ARG005 - which `sort` is
 
 
 @torch_op(_aten.argmax.default)
@@ -102,16 +98,8 @@ def _first_extreme(name: str, x: Any, axis: int, *, keepdim: bool) -> Any:
 _SORTED = (basics.FLOAT, basics.DOUBLE, basics.INT64, basics.INT32)  # the types of ONNX Runtime's TopK
 
 
-@torch_op(_aten.median.default)
-def median(x: Any) -> Any:
-    """`aten.median` of all elements; NaN if one is."""
-    return median_of(_flat(x), 0)[0]
-
-
-@torch_op(_aten.nanmedian.default)
-def nanmedian(x: Any) -> Any:
-    """`aten.nanmedian` of all elements."""
-    return nanmedian_of(_flat(x), 0)[0]
+torch_op(_aten.median.default)(lambda x: median_of(_flat(x), 0)[0])
+torch_op(_aten.nanmedian.default)(lambda x: nanmedian_of(_flat(x), 0)[0])
 
 
 @torch_op(_aten.median.dim)

@@ -125,10 +125,7 @@ def power(x: Any, exponent: Any) -> Any:
     return op.Identity(x) if product is x else product
 
 
-@torch_op(_aten.pow.Scalar)
-def power_of_number(base: Any, exponent: Any) -> Any:
-    """`aten.pow` of a number and a tensor; the registry's function rounds the number to float32."""
-    return op.Pow(basics.number(exponent, base), exponent)
+torch_op(_aten.pow.Scalar)(lambda base, exponent: op.Pow(basics.number(exponent, base), exponent))  # the registry's rounds the number
 
 
 def is_short_integer_power(x: torch.Tensor, exponent: Any) -> bool:

@@ -157,9 +157,7 @@ def collapse(x: Any, start: int, end: int) -> Any:
     return op.Reshape(x, size_vector([*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :]]), allowzero=1)
 
 
-@torch_op(torch.ops.prims.rev.default)
-def rev(x: Any, dims: Sequence[int]) -> Any:
-    return basics.registered(_aten.flip.default)(x, list(dims))
+torch_op(torch.ops.prims.rev.default)(lambda x, dims: basics.registered(_aten.flip.default)(x, list(dims)))
 
 
 def _pad_of(target: Any) -> Callable[..., Any]:

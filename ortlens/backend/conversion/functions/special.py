@@ -182,10 +182,7 @@ def trigamma(x: Any) -> Any:
     return op.CastLike(op.Where(below, op.Sub(pole, value), value), x)
 
 
-@torch_op(_aten.polygamma.default)
-def polygamma(n: int, x: Any) -> Any:
-    """`aten.polygamma` of 0 and 1; the others need the zeta function."""
-    return digamma(x) if n == 0 else trigamma(x)
+torch_op(_aten.polygamma.default)(lambda n, x: digamma(x) if n == 0 else trigamma(x))  # the others need the zeta function
 
 
 def _wide(x: Any) -> Any:
