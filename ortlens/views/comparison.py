@@ -152,12 +152,10 @@ class Comparison:
         return comparison_html(self._compared)
 
 
-_NOTEBOOK_ROWS, _PAGE_ROWS = 150, 4_000
-"""Rows of both panes together; what is beyond is counted."""
+_NOTEBOOK_ROWS, _PAGE_ROWS = 150, 4_000  # rows of both panes together; what is beyond is counted
 _CARD_ROWS = 5
 _TIMES, _FEW_TIMES = 40, 4
-_FOLD = 4
-"""So many equal rows or more are folded."""
+_FOLD = 4  # so many equal rows or more are folded
 _SIGNS = {"worse": "✗", "better": "✓", "neutral": "·"}
 _EFFECTS: Mapping[SpeedVerdict, str] = {"slower": "worse", "faster": "better"}
 _CARDS = (

@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from ortlens.views.flame import Frame, FrameKind
 
 _WIDTH, _ROW = 1160, 24
-_LEAST = 1.5
-"""Pixels of the narrowest frame that is drawn."""
-
-_LETTER = 6.7
-"""Width of a letter of 12 pixels, in pixels; most are narrower."""
-
+_LEAST = 1.5  # pixels of the narrowest frame that is drawn
+_LETTER = 6.7  # width of a letter of 12 pixels, in pixels; most are narrower
 _MOST_ROWS = 14
 _FILLS: Mapping[FrameKind, str] = {
     "call": "#d5dce2",
@@ -123,8 +119,7 @@ def flame_svg(capture: Capture, *, name: str = "flame", standalone: bool = False
     )
 
 
-_Box = tuple["Frame", int, float, float, str]
-"""A frame, its row, its left edge and width in pixels, and the path of the module around it."""
+_Box = tuple["Frame", int, float, float, str]  # a frame, its row, its left edge and width in pixels, and the path of the module around it
 
 
 def _boxes(frame: Frame, depth: int, left: float, scale: float, outer: str) -> Iterator[_Box]:

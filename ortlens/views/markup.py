@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-MARK = '<meta name="generator" content="ortlens report">'
-"""Near the top of every page; identifies it as one."""
-
+MARK = '<meta name="generator" content="ortlens report">'  # near the top of every page; identifies it as one
 _FOLDER = Path(__file__).with_name("pages")
 _MAX_TEXT = 240
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)

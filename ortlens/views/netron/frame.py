@@ -34,12 +34,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Model
 
 
-OPTIMIZED = ".optimized"
-"""End of the id of a model as ONNX Runtime runs it, after its own rewrites."""
-
-MAX_MODEL_BYTES = 64 * 2**20
-"""Models above this are not gone through: their weights are inside, and reading them would hold the page up."""
-
+OPTIMIZED = ".optimized"  # end of the id of a model as ONNX Runtime runs it, after its own rewrites
+MAX_MODEL_BYTES = 64 * 2**20  # models above this are not gone through: their weights are inside, and reading them would hold the page up
 _LISTED = 12
 
 
