@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens._files import write_file
+from ortlens._files import write_asked
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
 from ortlens.views.flame import flame_of
@@ -16,6 +15,7 @@ from ortlens.views.wording import clipped, function, place
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from ortlens.trace.records import Capture
     from ortlens.views.flame import Frame, FrameKind
@@ -81,12 +81,7 @@ class FlameGraph:
         Raises:
             UsageError: It cannot be written there.
         """
-        target = Path(path).expanduser().resolve()
-        try:
-            write_file(target, self.svg.encode())
-        except OSError as err:
-            raise UsageError(f"the picture cannot be written to {target}: {err.strerror or err}") from err
-        return target
+        return write_asked(path, self.svg.encode(), "the picture")
 
     def _repr_svg_(self) -> str:
         """Return the drawing for notebooks."""
