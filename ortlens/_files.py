@@ -12,11 +12,13 @@ import functools
 import os
 import secrets
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
     from typing import BinaryIO
 
 
@@ -66,6 +68,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def write_asked(path: str | os.PathLike[str], data: bytes, what: str) -> Path:
+    """Write a file where a user asked for it, whole or not at all, and return its absolute path; `what` names it in a `UsageError`."""
+    target = Path(path).expanduser().resolve()
+    try:
+        write_file(target, data)
+    except OSError as err:
+        raise UsageError(f"{what} cannot be written to {target}: {err.strerror or err}") from err
+    return target
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["ok", "info", "warning", "error"]
 
-BACKENDS = ("ortlens", "onnxrt")
-"""Names under which `torch.compile` finds the backend once ortlens is installed."""
-
+BACKENDS = ("ortlens", "onnxrt")  # names under which `torch.compile` finds the backend once ortlens is installed
 _GROUP = "torch_dynamo_backends"
 FEATURES = {
     "notebook packages": ("anywidget", "ipython", "ipywidgets", "traitlets"),

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
     from tqdm.std import tqdm
 
-_SHORT_S = 1.0
-"""Work that ends sooner shows nothing."""
-
+_SHORT_S = 1.0  # work that ends sooner shows nothing
 _EVERY_S = 0.1
 _FOREVER = float("inf")
 _COLUMNS, _ROWS = 80, 24

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
 LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]
 
-_SMALL = 0.05
-"""A partition with a smaller share of the time of all partitions is not held against a slowdown; the call is."""
-
+_SMALL = 0.05  # a partition with a smaller share of the time of all partitions is not held against a slowdown; the call is
 _KINDS: tuple[tuple[Kind, str], ...] = (
     ("break", "breaks"),
     ("recompile", "recompiles"),

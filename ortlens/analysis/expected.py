@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-_SETTING_UP = 400
-"""Copying and restoring what a call may change, and looking at the records, in comparisons of small values."""
-_SINGLE_OP = 4
-"""Converting an operator by itself and creating a session, likewise; operators that are alike share one."""
+_SETTING_UP = 400  # copying and restoring what a call may change, and looking at the records, in comparisons of small values
+_SINGLE_OP = 4  # converting an operator by itself and creating a session, likewise; operators that are alike share one
 _MOST_CALLS = 8
-_PARSED_S = 20e-6
-"""Reading one event of a profile."""
+_PARSED_S = 20e-6  # reading one event of a profile
 _OVERHEAD_S, _PEAKS_S, _LONG_RUN_S = 0.2, 1.0, 1e-3
 """Measuring what the profiler costs, and the peaks of the machine, which long kernels are compared with."""
 

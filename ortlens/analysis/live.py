@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Run
 
-_RECENT = 200
-"""Latest runs of each partition, or of each graph under another backend, that count as now."""
+_RECENT = 200  # latest runs of each partition, or of each graph under another backend, that count as now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

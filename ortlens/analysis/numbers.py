@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Numeric
 
 
-LEFT_OUT = "not compared: the time of"
-"""How the note begins on what `verify` left out when its time was over."""
+LEFT_OUT = "not compared: the time of"  # how the note begins on what `verify` left out when its time was over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

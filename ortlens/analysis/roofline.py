@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Kernel, Node, Session
 
-CPU = "CPUExecutionProvider"
-"""The provider whose peaks are measured."""
-
+CPU = "CPUExecutionProvider"  # the provider whose peaks are measured
 PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum", re.IGNORECASE)
 """Operators of kernels whose floating-point operations PyTorch's counter counts."""
 

@@ -14,28 +14,18 @@ SpeedVerdict: TypeAlias = Literal["faster", "slower", "same", "unmeasured"]
 
 # The least ratio of two times that is a difference.
 
-WORTH_IN_TURNS = 1.03
-"""Of two ways timed in turns: nobody should act on a smaller difference, however sure it is."""
-
+WORTH_IN_TURNS = 1.03  # of two ways timed in turns: nobody should act on a smaller difference, however sure it is
 WORTH_APART = 1.10
 """Of other times, such as those of two captures: on an idle machine the medians of two runs of one program differ by less."""
 
-WORTH_ALONE = 1.35
-"""Of two captures where nothing shows how busy the machine was."""
-
-WORTH_A_WARNING = 1.3
-"""Of what takes longer than PyTorch: as a warning, and at all where other work ran beside the calls."""
+WORTH_ALONE = 1.35  # of two captures where nothing shows how busy the machine was
+WORTH_A_WARNING = 1.3  # of what takes longer than PyTorch: as a warning, and at all where other work ran beside the calls
 
 # The fewest times that can tell a difference from chance.
 
-MIN_ROUNDS = 10
-"""Of an interval of 99 %."""
-
-MIN_CALLS = 9
-"""Of a capture: the first call, which warms up, and one for each of eight stretches."""
-
-_CHANCE = 0.005
-"""On either side: 1 % that the interval of a ratio misses it."""
+MIN_ROUNDS = 10  # of an interval of 99 %
+MIN_CALLS = 9  # of a capture: the first call, which warms up, and one for each of eight stretches
+_CHANCE = 0.005  # on either side: 1 % that the interval of a ratio misses it
 
 
 def verdict_of_ratio(ratio: float, worth: float) -> SpeedVerdict:

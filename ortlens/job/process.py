@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from ortlens.views.capture_view import CaptureView
 
 
-_VARIABLE = "ORTLENS_RUN"
-"""The environment variable by which children know what to do."""
+_VARIABLE = "ORTLENS_RUN"  # the environment variable by which children know what to do
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that ask a process to end; SIGHUP comes when its terminal closes, and Windows has none."""
-_CHILD_SITE = Path(__file__).parent / "child"
-"""Holds the sitecustomize.py that starts recording in a child."""
+_CHILD_SITE = Path(__file__).parent / "child"  # holds the sitecustomize.py that starts recording in a child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

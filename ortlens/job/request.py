@@ -79,8 +79,7 @@ def _count(text: str) -> int:
     raise ValueError(text)
 
 
-SECONDS = ParsedArgument(_seconds, "a time in seconds")
-"""A time above 0, as the `type` of an option."""
+SECONDS = ParsedArgument(_seconds, "a time in seconds")  # a time above 0, as the `type` of an option
 COUNT = ParsedArgument(_count, "a whole number from 1")
 
 

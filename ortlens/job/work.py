@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.views.capture_view import CaptureView
 
-OWN_NAMES = ("ortlens", "onnxrt")
-"""The names of our backend."""
+OWN_NAMES = ("ortlens", "onnxrt")  # the names of our backend
 
 
 def new_lens(request: Request, name: str) -> Lens:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 _SHARE = 0.005  # of the time that looking may take
 _LATEST = 64  # runs of each session that count as now
 _POINTS = 120
-_NOTEBOOK_S, _LINE_S = 0.5, 5.0
-"""Seconds from look to look; more where a look takes long."""
+_NOTEBOOK_S, _LINE_S = 0.5, 5.0  # seconds from look to look; more where a look takes long
 
 
 class Live:

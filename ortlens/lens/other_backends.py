@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import RunLog
 
-_FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")
-"""What Dynamo asks a backend for besides calling it."""
+_FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")  # what Dynamo asks a backend for besides calling it
 _OWN_NAMES = ("ortlens", "onnxrt")
 _OWN_FUNCTIONS = (ortlens_backend, torch_compile_backend)
 

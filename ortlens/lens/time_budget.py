@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
-BUDGET_S = 60.0
-"""By default. A BERT of 12 layers takes 10 s; for a model that takes minutes, one rather chooses than waits."""
-
-_SHORT_S = 1.0
-"""Work that is expected to take less is not worth a word."""
+BUDGET_S = 60.0  # by default. A BERT of 12 layers takes 10 s; for a model that takes minutes, one rather chooses than waits
+_SHORT_S = 1.0  # work that is expected to take less is not worth a word
 
 
 class TimeBudget:
@@ -54,13 +51,10 @@ class TimeBudget:
         recorder.note(**{f"{study}_took_s": self.used_s})
 
 
-PROFILING = "profiling"
-"""What the progress says of work that takes less than a second."""
-
+PROFILING = "profiling"  # what the progress says of work that takes less than a second
 MOST = 20
 FEWEST = 5
-STABLE_S = 3.0
-"""With 20 pairs of runs, a model that takes 0.2 s per call was profiled for 10 s; from five pairs on, the median is stable."""
+STABLE_S = 3.0  # with 20 pairs of runs, a model that takes 0.2 s per call was profiled for 10 s; from five pairs on, the median is stable
 
 
 class Repeats:

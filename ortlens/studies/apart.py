@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from ortlens.studies.child import main; main()"
 _EVERY_S = 0.05
-_GRACE_S = {"timeout": 2.0, "memory": 0.2}
-"""How long a process that is being ended may take to say where it is."""
-
+_GRACE_S = {"timeout": 2.0, "memory": 0.2}  # how long a process that is being ended may take to say where it is
 _LOG_BYTES = 64 << 10
 _PROC = Path("/proc")
 _OWN = ("RssAnon:", "RssShmem:")

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-WAYS = ("eager", "inductor", "ortlens", "frozen", "exported")
-"""What is measured by default."""
-
+WAYS = ("eager", "inductor", "ortlens", "frozen", "exported")  # what is measured by default
 _MOST_ROUNDS = 200
 
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 CAPTURE, JOURNAL, REPORT = "capture.ortlens", "journal", "report.html"
 """Files of the folder of a case; the journal is what a process leaves that does not live to save its capture."""
 
-_ATTRIBUTE = "CASES"
-"""Where a Python file has its cases when no other name is given."""
-
+_ATTRIBUTE = "CASES"  # where a Python file has its cases when no other name is given
 _FORMS = "a MODULE:NAME, a function or class, a tuple (function, arguments), or an ortlens.Case"
 
 

@@ -19,12 +19,8 @@ from ortlens._files import write_file
 if TYPE_CHECKING:
     from types import ModuleType
 
-ANSWER, STAGE = "answer.json", "stage"
-"""Files of the folder that the process is given."""
-
-VARIABLE = "ORTLENS_SURVEY_CASE"
-"""Set in the environment of such a process."""
-
+ANSWER, STAGE = "answer.json", "stage"  # files of the folder that the process is given
+VARIABLE = "ORTLENS_SURVEY_CASE"  # set in the environment of such a process
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation", "bad_alloc", "Failed to allocate memory")
 _folder: Path | None = None
 

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
-TIME_LIMIT_S = 600.0
-"""What a case may take unless something else is said."""
-
+TIME_LIMIT_S = 600.0  # what a case may take unless something else is said
 _USED = 0.9  # of the memory, by all cases together
 _CORES_PER_CASE = 2
 _REASON = 500  # characters
@@ -215,9 +213,7 @@ def _own(limits: Limits, case: Case) -> Limits:
     return replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
 
 
-TABLE = table_from_record("survey", SurveyRow)
-"""The columns of a survey's frame."""
-
+TABLE = table_from_record("survey", SurveyRow)  # the columns of a survey's frame
 ROW, LOG, PAGE = "row.json", "log.txt", "index.html"
 _NO_PART = frozenset({"time_limit", "memory_limit"})  # of the key: they change no result
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
-MAX_ROWS = 1_000_000
-"""Rows of one table: five times what the recorder keeps of calls; bounds the records that a small file can ask for."""
-
+MAX_ROWS = 1_000_000  # rows of one table: five times what the recorder keeps of calls; bounds the records that a small file can ask for
 _INT64 = range(-(2**63), 2**63)
 _FLOAT_FROM_NAME = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

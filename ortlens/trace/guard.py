@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.recorder import Recorder
 
-MAX_FAILURES = 100
-"""Findings about failures of the lens that one recorder keeps; a failure in every call must not fill the memory."""
-
+MAX_FAILURES = 100  # findings about failures of the lens that one recorder keeps; a failure in every call must not fill the memory
 _MAX_TEXT = 2000
 
 _P = ParamSpec("_P")

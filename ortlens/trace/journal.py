@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 HEADER = b"ortlens-journal 2\n"
 _FIRST_HEADER = b"ortlens-journal 1\n"  # its figures are texts among the facts of its head
-INTERVAL = 0.25
-"""Seconds between two looks at the calls."""
-
+INTERVAL = 0.25  # seconds between two looks at the calls
 _SHARE = 0.01  # of the time that looking at the calls may take
 _ROWS = 64  # calls of a session that are kept of one look
 _MANY_BYTES = 64 << 20  # from which on only sums are written

@@ -66,12 +66,9 @@ class Current:
             self._scopes.set(tuple([held for held in self._scopes.get() if held.recorder is not None]))
 
 
-CURRENT = Current()
-"""The one of this process."""
-
+CURRENT = Current()  # the one of this process
 _R = TypeVar("_R", bound=r.Record)
-MAX_RUNS = 200_000
-"""Rows of `runs` in one capture; sums in `sessions` stay exact."""
+MAX_RUNS = 200_000  # rows of `runs` in one capture; sums in `sessions` stay exact
 
 
 class Recorder:

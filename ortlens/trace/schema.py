@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
-FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")
-"""Forms in which a capture is exported; the first three hold tables."""
-
+FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")  # forms in which a capture is exported; the first three hold tables
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 
 _DTYPES: Mapping[tuple[str, bool], str] = {
@@ -115,11 +113,8 @@ def _tables_from_capture() -> Mapping[str, Table]:
     return types.MappingProxyType({name: table_from_record(name, record) for name, record in kinds.items()})
 
 
-TABLES: Mapping[str, Table] = _tables_from_capture()
-"""Every table by name, in the order in which they are shown."""
-
-FIGURES = table_from_record("figures", r.Figures)
-"""The figures of a capture, as a table of one row."""
+TABLES: Mapping[str, Table] = _tables_from_capture()  # every table by name, in the order in which they are shown
+FIGURES = table_from_record("figures", r.Figures)  # the figures of a capture, as a table of one row
 
 
 def table_by_name(name: str) -> Table:

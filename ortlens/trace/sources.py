@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break, Fallback, Node
 
 MAX_FILES = 20
-MAX_CHARS = 200_000
-"""Of one file; a longer one is generated, or has its lines recorded as before."""
-
-MAX_TOTAL = 400_000
-"""Characters of all files that a page shows: a quarter of that once compressed."""
-
+MAX_CHARS = 200_000  # of one file; a longer one is generated, or has its lines recorded as before
+MAX_TOTAL = 400_000  # characters of all files that a page shows: a quarter of that once compressed
 _FOLDER = "sources/"
 _INSTALLED = re.compile(r"[\\/](site-packages|dist-packages|lib[\\/]python3[^\\/]*)[\\/]")
 

@@ -36,21 +36,11 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
-MAX_MEMBERS = 10_000
-"""Members of a capture: thirteen tables, and the models of more partitions than anybody could look at."""
-
-MAX_DIRECTORY_BYTES = 8 * 2**20
-"""Bytes of a zip's directory, which Python reads whole: `MAX_MEMBERS` names of several hundred bytes."""
-
-MAX_TOTAL_BYTES = 2**30
-"""Bytes of all members unpacked, since a loaded capture is held in memory; models are kept without their weights."""
-
-MAX_RATIO = 200
-"""How many times smaller a member may be packed. Text packs 5 to 50 times; deflate's own end, reached by bombs, is 1032."""
-
-RATIO_FREE_BYTES = 2**20
-"""Members below this are exempt from `MAX_RATIO`: short tables of equal values pack extremely well and do no harm."""
-
+MAX_MEMBERS = 10_000  # members of a capture: thirteen tables, and the models of more partitions than anybody could look at
+MAX_DIRECTORY_BYTES = 8 * 2**20  # bytes of a zip's directory, which Python reads whole: `MAX_MEMBERS` names of several hundred bytes
+MAX_TOTAL_BYTES = 2**30  # bytes of all members unpacked, since a loaded capture is held in memory; models are kept without their weights
+MAX_RATIO = 200  # how many times smaller a member may be packed. Text packs 5 to 50 times; deflate's own end, reached by bombs, is 1032
+RATIO_FREE_BYTES = 2**20  # members below this are exempt from `MAX_RATIO`: short tables of equal values pack extremely well and do no harm
 DAMAGE = (OSError, ValueError, RuntimeError, EOFError, LookupError, ArithmeticError, struct.error, zlib.error, zipfile.BadZipFile)
 """What Python's zip, JSON and file functions raise on damaged input; not a bug of ours, so it becomes a `CaptureError`."""
 
@@ -243,9 +233,7 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
 FORMAT = "ortlens-capture"
 SUFFIX = ".ortlens"
 
-MAX_MANIFEST_BYTES = 8 * 2**20
-"""Bytes of the manifest: the most members that a capture may have, a few hundred bytes each."""
-
+MAX_MANIFEST_BYTES = 8 * 2**20  # bytes of the manifest: the most members that a capture may have, a few hundred bytes each
 MAX_TABLE_BYTES = 64 * 2**20
 """Bytes of one table's JSON, some 150,000 nodes. Parsed JSON takes up to twenty times its text, so this bounds memory."""
 

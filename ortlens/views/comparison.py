@@ -152,12 +152,10 @@ class Comparison:
         return comparison_html(self._compared)
 
 
-_NOTEBOOK_ROWS, _PAGE_ROWS = 150, 4_000
-"""Rows of both panes together; what is beyond is counted."""
+_NOTEBOOK_ROWS, _PAGE_ROWS = 150, 4_000  # rows of both panes together; what is beyond is counted
 _CARD_ROWS = 5
 _TIMES, _FEW_TIMES = 40, 4
-_FOLD = 4
-"""So many equal rows or more are folded."""
+_FOLD = 4  # so many equal rows or more are folded
 _SIGNS = {"worse": "✗", "better": "✓", "neutral": "·"}
 _EFFECTS: Mapping[SpeedVerdict, str] = {"slower": "worse", "faster": "better"}
 _CARDS = (
@@ -421,28 +419,16 @@ def _speed(compared: Compared) -> Tile:
     word = words[call.verdict]
     if call.verdict in ("slower", "faster"):
         word = f"{word}: {timing_words(call)}"
-    return Tile(
-        name="speed",
-        title="Speed",
-        state=states[call.verdict],
-        word=word,
-        detail=times_words(call).replace("->", "→") or timing_words(call),
-    )
+    detail = times_words(call).replace("->", "→") or timing_words(call)
+    return Tile(name="speed", title="Speed", state=states[call.verdict], word=word, detail=detail)
 
 
 def _splits(changes: Iterable[Change]) -> Tile:
     rows = [row for row in changes if row.kind in ("break", "recompile")]
-    if not rows:
-        return Tile(
-            name="splits",
-            title="Breaks and recompiles",
-            state="plain",
-            word="none fixed, none new",
-            detail="neither breaks nor recompiles differ",
-        )
     counts = Counter((row.kind, row.change) for row in rows)
     parts = [f"{counted(counts[kind, change], kind)} {word}" for (kind, change), word in _SPLITS.items() if counts[kind, change]]
-    return Tile(name="splits", title="Breaks and recompiles", state=_state(rows), word=", ".join(parts), detail=rows[0].subject)
+    word, detail = ", ".join(parts) or "none fixed, none new", rows[0].subject if rows else "neither breaks nor recompiles differ"
+    return Tile(name="splits", title="Breaks and recompiles", state=_state(rows), word=word, detail=detail)
 
 
 def _placement(changes: Iterable[Change]) -> Tile:
@@ -453,16 +439,10 @@ def _placement(changes: Iterable[Change]) -> Tile:
         for effect, where in (("worse", "to PyTorch"), ("better", "into it"))
         if (count := sum(row.effect == effect for row in moved))
     ]
-    if coverage is None:
-        detail = ", ".join(parts) or "every operator runs where it ran"
-        return Tile(name="time", title="In ONNX Runtime", state=_state(moved), word="the same share", detail=detail)
-    return Tile(
-        name="time",
-        title="In ONNX Runtime",
-        state=_state([coverage]),
-        word=f"{coverage.before} → {coverage.after}",
-        detail=", ".join(parts) or "operators were added or removed",
-    )
+    word = "the same share" if coverage is None else f"{coverage.before} → {coverage.after}"
+    same = "every operator runs where it ran" if coverage is None else "operators were added or removed"
+    state = _state(moved if coverage is None else [coverage])
+    return Tile(name="time", title="In ONNX Runtime", state=state, word=word, detail=", ".join(parts) or same)
 
 
 def _state(rows: Sequence[Change]) -> State:

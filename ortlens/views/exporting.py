@@ -203,13 +203,10 @@ def _file(name: str, values: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-_CALLS, _COMPILING, _KERNELS = 1, 2, 3
-"""Numbers of the processes that group the tracks."""
-
+_CALLS, _COMPILING, _KERNELS = 1, 2, 3  # numbers of the processes that group the tracks
 _NS_PER_US = 1000
 _OPERATORS = 3
-_PROFILED_SLICES = 20_000
-"""Kernels inside calls: those of the latest calls that do not exceed it, since a viewer has to load them all."""
+_PROFILED_SLICES = 20_000  # kernels inside calls: those of the latest calls that do not exceed it, since a viewer has to load them all
 
 
 def trace_from_capture(capture: Capture) -> dict[str, Any]:

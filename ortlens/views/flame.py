@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 FrameKind: TypeAlias = Literal[
     "call", "graph", "module", "ort", "torch", "kernel", "session", "bind", "output", "residual", "guards", "between", "break", "phase"
 ]
-KINDS: tuple[FrameKind, ...] = get_args(FrameKind)
-"""Codes of the kinds in the packed data are places in this."""
-
+KINDS: tuple[FrameKind, ...] = get_args(FrameKind)  # codes of the kinds in the packed data are places in this
 _AROUND: tuple[Literal["bind", "output", "residual"], ...] = ("bind", "output", "residual")
 
 COMPILE_PHASES = (*PHASES, "other")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens._files import write_file
+from ortlens._files import write_asked
 from ortlens.errors import UsageError
 from ortlens.units import percent, time_from_ns
 from ortlens.views.flame import flame_of
@@ -16,17 +15,14 @@ from ortlens.views.wording import clipped, function, place
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from ortlens.trace.records import Capture
     from ortlens.views.flame import Frame, FrameKind
 
 _WIDTH, _ROW = 1160, 24
-_LEAST = 1.5
-"""Pixels of the narrowest frame that is drawn."""
-
-_LETTER = 6.7
-"""Width of a letter of 12 pixels, in pixels; most are narrower."""
-
+_LEAST = 1.5  # pixels of the narrowest frame that is drawn
+_LETTER = 6.7  # width of a letter of 12 pixels, in pixels; most are narrower
 _MOST_ROWS = 14
 _FILLS: Mapping[FrameKind, str] = {
     "call": "#d5dce2",
@@ -85,12 +81,7 @@ class FlameGraph:
         Raises:
             UsageError: It cannot be written there.
         """
-        target = Path(path).expanduser().resolve()
-        try:
-            write_file(target, self.svg.encode())
-        except OSError as err:
-            raise UsageError(f"the picture cannot be written to {target}: {err.strerror or err}") from err
-        return target
+        return write_asked(path, self.svg.encode(), "the picture")
 
     def _repr_svg_(self) -> str:
         """Return the drawing for notebooks."""
@@ -123,8 +114,7 @@ def flame_svg(capture: Capture, *, name: str = "flame", standalone: bool = False
     )
 
 
-_Box = tuple["Frame", int, float, float, str]
-"""A frame, its row, its left edge and width in pixels, and the path of the module around it."""
+_Box = tuple["Frame", int, float, float, str]  # a frame, its row, its left edge and width in pixels, and the path of the module around it
 
 
 def _boxes(frame: Frame, depth: int, left: float, scale: float, outer: str) -> Iterator[_Box]:

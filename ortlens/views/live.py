@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 640, 150, 62, 18, 20
 _GRAPHS = 8
-_LABEL_SHARE = 0.15
-"""Width of a label on the curve."""
+_LABEL_SHARE = 0.15  # width of a label on the curve
 _STYLE = """
 .ortlens-summary .ol-live{display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;margin:.4rem 0}
 .ortlens-summary .ol-live div{min-width:5rem}

@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens._files import write_file
+from ortlens._files import write_asked
 from ortlens._optional import require
 from ortlens.errors import UsageError
 from ortlens.views.wording import clipped
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-MARK = '<meta name="generator" content="ortlens report">'
-"""Near the top of every page; identifies it as one."""
-
+MARK = '<meta name="generator" content="ortlens report">'  # near the top of every page; identifies it as one
 _FOLDER = Path(__file__).with_name("pages")
 _MAX_TEXT = 240
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -110,12 +108,7 @@ _HEAD = 4096  # bytes in which the mark is looked for
 
 def write_report(path: str | os.PathLike[str], page: str) -> Path:
     """Write a page with `MARK` at its top, and return the absolute path; a file that is no report raises `UsageError`."""
-    target = checked_target(path)
-    try:
-        write_file(target, page.encode("utf-8"))
-    except OSError as err:
-        raise UsageError(f"the report cannot be written to {target}: {err.strerror or err}") from err
-    return target
+    return write_asked(checked_target(path), page.encode("utf-8"), "the report")
 
 
 def checked_target(path: str | os.PathLike[str]) -> Path:

@@ -67,15 +67,9 @@ if TYPE_CHECKING:
     from ortlens.trace.schema import Column, Table
 
 
-VERSION = 1
-"""Raised when an older explorer could not read the data."""
-
-MAX_RUNS = 100_000
-"""Calls that are shown, the newest."""
-
-MAX_ROWS = 50_000
-"""Rows of any other table that are shown, the first: a page of 100,000 nodes is useless."""
-
+VERSION = 1  # raised when an older explorer could not read the data
+MAX_RUNS = 100_000  # calls that are shown, the newest
+MAX_ROWS = 50_000  # rows of any other table that are shown, the first: a page of 100,000 nodes is useless
 _MAX_GROUPS = 50
 _LEVEL = 6  # 9 takes four times as long for 3 % less
 

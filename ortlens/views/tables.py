@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 MAX_ROWS, MAX_REPORT_ROWS = 12, 60
 """Rows of a table in a notebook and in a report: as many as anyone reads. The explorer and the frames have all."""
 
-MAX_BYTES = 7_500
-"""Bytes of the rows of one table in a notebook; six tables and the frame stay below 60 kB."""
-
+MAX_BYTES = 7_500  # bytes of the rows of one table in a notebook; six tables and the frame stay below 60 kB
 _MAX_CELL, _MAX_WORDS = 120, 240  # characters; a sentence that is cut is useless
 _WORDS = frozenset({"reason", "hint", "what", "what to do"})  # columns of sentences
 _SHORT = frozenset({"id", "where", "operator"})  # columns of names, which are not wrapped up to so many characters

@@ -47,8 +47,7 @@ _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
 _MAX_FINDINGS = 3
 _MAX_PHASES = 4
-_MAX_ADVICE_LINES = 8
-"""At 80 columns the longest advice takes five: what to do is never cut off."""
+_MAX_ADVICE_LINES = 8  # at 80 columns the longest advice takes five: what to do is never cut off
 _MAX_CALLS = 4
 _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"

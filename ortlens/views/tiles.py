@@ -21,8 +21,7 @@ State: TypeAlias = Literal["good", "bad", "caution", "unknown", "plain"]
 
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✗", "caution": "▲", "unknown": "○", "plain": ""}
 """A sign for each state, so that colour is not the only one."""
-_UNEVEN = 1.2
-"""Below, the median call and the shortest are the same to a reader."""
+_UNEVEN = 1.2  # below, the median call and the shortest are the same to a reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Node
 
 
-_SAME_PROGRAM = 0.1
-"""Captures that share fewer of their operators are of different models."""
+_SAME_PROGRAM = 0.1  # captures that share fewer of their operators are of different models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

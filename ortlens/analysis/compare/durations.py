@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 Scope: TypeAlias = Literal["call", "graph", "partition"]
 
-_MANY_ENTRIES = 1.5
-"""A graph that is entered more often per call does not show where a call begins."""
+_MANY_ENTRIES = 1.5  # a graph that is entered more often per call does not show where a call begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,12 +246,8 @@ def _modules(capture: Capture) -> dict[str, str]:
     return {partition: ".".join(path) for partition, path in shared.items() if path}
 
 
-_LONG_NS = 4_000_000
-"""About a time slice of Linux's scheduler."""
-
-_CALM = 1.25
-"""Slowest over fastest stretch of long calls, at most; on a calm machine about 1.1, with other work 1.5 to 2.4."""
-
+_LONG_NS = 4_000_000  # about a time slice of Linux's scheduler
+_CALM = 1.25  # slowest over fastest stretch of long calls, at most; on a calm machine about 1.1, with other work 1.5 to 2.4
 _FEWEST, _STRETCHES = 8, 12
 _ELASTICITY = 1 / 2
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.compare.durations import Timing
     from ortlens.trace.records import Capture, Kernel
 
-_SHARE = 0.1
-"""Of what a unit became slower, a kernel must explain at least a tenth: a profile shows the noise of its repeats alone."""
+_SHARE = 0.1  # of what a unit became slower, a kernel must explain at least a tenth: a profile shows the noise of its repeats alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

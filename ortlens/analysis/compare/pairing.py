@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 Match: TypeAlias = Literal["exact", "structure", "module", "renamed"]
 
-_DEPTH = 3
-"""How many producers up the structure of an operator reaches."""
+_DEPTH = 3  # how many producers up the structure of an operator reaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,9 +47,7 @@ if TYPE_CHECKING:
     from ortlens.lens.dynamo.listener import DynamoWatch
     from ortlens.trace.recorder import Recorder
 
-MEASURE_NS = 500_000_000
-"""Time limit of `Lens.measure`."""
-
+MEASURE_NS = 500_000_000  # time limit of `Lens.measure`
 MAX_CALLS = 100
 _MORE = 2  # calls beyond the time limit, where each so far created sessions: weights are frozen again at most twice, then become inputs
 _ENOUGH = 8  # calls whose spread says something

@@ -138,12 +138,8 @@ class Measurement:
             guards_trial(self.recorder, call, wait, MEASURE_NS, several=several)
 
 
-EACH_NS = 200_000_000
-"""Time for one partition or graph."""
-
-ALL_NS = 2_000_000_000
-"""Time for all of them; the most expensive are timed first."""
-
+EACH_NS = 200_000_000  # time for one partition or graph
+ALL_NS = 2_000_000_000  # time for all of them; the most expensive are timed first
 _KNOWN_OPERATORS = ("aten", "prims", "prim", "_operator", "math")
 """Operators without effects of their own. Others, of the user's, are not called beyond the calls of the target."""
 

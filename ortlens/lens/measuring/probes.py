@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.speed import AbTiming
     from ortlens.trace.recorder import Recorder
 
-_TRIAL_NS = 700_000_000
-"""Time for the two sides of one trial together."""
+_TRIAL_NS = 700_000_000  # time for the two sides of one trial together
 
 
 @dataclass(slots=True)

@@ -119,23 +119,16 @@ def _is_small_index(value: Any) -> bool:
 Pair: TypeAlias = tuple[Callable[[], int], Callable[[], int]]
 """The present setting and the changed one; each runs once and returns the time in ns."""
 
-MAX_RUNNERS = 8
-"""Partitions that are measured at most, the most expensive ones."""
-
-MAKING_NS = 3_000_000_000
-"""A trial whose sessions take longer to create than this is skipped; estimated by the time that those in use took."""
-
+MAX_RUNNERS = 8  # partitions that are measured at most, the most expensive ones
+MAKING_NS = 3_000_000_000  # a trial whose sessions take longer to create than this is skipped; estimated by the time that those in use took
 _FEW_NODES = 5
 
-GUARDS = "guards"
-"""Subject of the finding about guards: they are evaluated for the call as a whole."""
-
+GUARDS = "guards"  # subject of the finding about guards: they are evaluated for the call as a whole
 GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE = 200_000, 0.25, 0.5
 """What skipping guards must save to be worth a warning: that of several graphs can be had without a risk, by merging them."""
 
 
-_WORTH_FREEZING = 1 << 16
-"""Bytes of weights below which freezing them is not tried."""
+_WORTH_FREEZING = 1 << 16  # bytes of weights below which freezing them is not tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

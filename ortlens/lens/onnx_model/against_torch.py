@@ -14,6 +14,7 @@ from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import Input
+from ortlens.lens.verify.bisect import difference_words
 from ortlens.lens.verify.call_state import CallState
 from ortlens.lens.verify.compare_values import Tolerances, Verdict, judge
 from ortlens.lens.verify.lockstep import Missing
@@ -181,21 +182,15 @@ def _in_double(reference: Callable[..., Any], values: list[Any], count: int) -> 
 
 
 def _finding(wrong: Sequence[Verdict], count: int, reference: str) -> r.Finding:
-    parts = [f"{verdict.node}: {_distance(verdict)}" for verdict in wrong]
+    parts = [f"{verdict.node}: {difference_words(verdict)}" for verdict in wrong]
     return r.Finding(
         rule="call_differs",
         subject="call",
         severity="error",
-        title=f"{wrong[0].node} differs from PyTorch's: {_distance(wrong[0])}" + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
+        title=f"{wrong[0].node} differs from PyTorch's: {difference_words(wrong[0])}"
+        + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
         evidence=f"{len(wrong)} of {counted(count, 'output')} differ from {reference}: {'; '.join(parts[:_NAMED])}",
         hazard="The model gives other results than the module that it was made from.",
         mitigation="Check that both have the same weights and that the module is in evaluation mode; export it again. If the difference "
         "remains with graph_optimization_level = ORT_DISABLE_ALL in ort_session_options, the exporter is at fault, else ONNX Runtime.",
     )
-
-
-def _distance(verdict: Verdict) -> str:
-    found = verdict.comparison
-    if found is None or (found.within and found.clashes):
-        return verdict.note or "it differs"
-    return f"by up to {found.max_abs:.3g}"

@@ -26,12 +26,8 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 
-GRAPH, PARTITION, MODEL = "g0", "p0", "m0"
-"""The ids: a model is one graph, one partition and one model."""
-
-MODEL_FILE = f"models/{MODEL}.onnx"
-"""The name of the model's structure among the attachments of a capture."""
-
+GRAPH, PARTITION, MODEL = "g0", "p0", "m0"  # the ids: a model is one graph, one partition and one model
+MODEL_FILE = f"models/{MODEL}.onnx"  # the name of the model's structure among the attachments of a capture
 _MOST = 1 << 62  # a record holds 64 bits
 _ORT_NAMES = {"float32": "float", "float64": "double"}
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)[^\n]*(?:\n[ \t]+(?P<source>[^\n]+))?')

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from ortlens.lens.onnx_model.source import ModelSource
     from ortlens.trace.runlog import RunLog
 
-SESSION = "s0"
-"""Id of the session."""
+SESSION = "s0"  # id of the session
 
 
 @with_clear_os_errors

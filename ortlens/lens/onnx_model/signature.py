@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-Feed: TypeAlias = dict[str, Any]
-"""Values by input: numpy arrays, lists of them for sequences, None for an optional one."""
-
+Feed: TypeAlias = dict[str, Any]  # values by input: numpy arrays, lists of them for sequences, None for an optional one
 _NUMPY = {
     "float": "float32",
     "double": "float64",

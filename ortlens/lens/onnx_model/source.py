@@ -21,17 +21,10 @@ from ortlens.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LARGE = 1024
-"""Bytes; larger constants are left out of the structure. Shapes, axes and scales are smaller, and shape inference reads them."""
-
-_MOST_BYTES = 1 << 62
-"""Bytes that constants may claim: records hold 64 bits."""
-
-_WIDEST = 8
-"""Bytes of an element whose number takes one byte in a file."""
-
-_SERIALIZABLE = (1 << 31) - (1 << 20)
-"""Bytes that protobuf can serialise, with some room."""
+LARGE = 1024  # bytes; larger constants are left out of the structure. Shapes, axes and scales are smaller, and shape inference reads them
+_MOST_BYTES = 1 << 62  # bytes that constants may claim: records hold 64 bits
+_WIDEST = 8  # bytes of an element whose number takes one byte in a file
+_SERIALIZABLE = (1 << 31) - (1 << 20)  # bytes that protobuf can serialise, with some room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

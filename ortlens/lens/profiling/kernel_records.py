@@ -22,14 +22,9 @@ if TYPE_CHECKING:
     from ortlens.lens.time_budget import Repeats
     from ortlens.trace.recorder import Recorder
 
-MAX_EVENTS = 100_000
-"""Most kernel events of one session; each takes some 700 bytes in the file, and more when read."""
-
-_LARGE = 1024
-"""Bytes; larger constants are removed from the optimised model before it is kept."""
-
-_LEAST = 0.1
-"""Share of its profiled time that a kernel keeps whatever the profiler costs: a kernel that ran took some time."""
+MAX_EVENTS = 100_000  # most kernel events of one session; each takes some 700 bytes in the file, and more when read
+_LARGE = 1024  # bytes; larger constants are removed from the optimised model before it is kept
+_LEAST = 0.1  # share of its profiled time that a kernel keeps whatever the profiler costs: a kernel that ran took some time
 
 
 @dataclass(slots=True)

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from ortlens.lens.watching import ShadowSession
     from ortlens.trace.recorder import Recorder
 
-_MAX_CALLS = 3
-"""Most calls of the target: a call may compile more graphs, which the next one profiles."""
+_MAX_CALLS = 3  # most calls of the target: a call may compile more graphs, which the next one profiles
 
 
 class _RunTimes(RunLog):

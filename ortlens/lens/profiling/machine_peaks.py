@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 
     from ortlens.trace.recorder import Recorder
 
-_SIZE = 512
-"""Rows and columns of the product: 0.27 GFLOP on 3 MB; the best or nearly the best of 384 to 1536 on the machines tried."""
-
-_LENGTH = 16 << 20
-"""Elements that are read and written: 64 MiB each way, beyond any cache."""
-
+_SIZE = 512  # rows and columns of the product: 0.27 GFLOP on 3 MB; the best or nearly the best of 384 to 1536 on the machines tried
+_LENGTH = 16 << 20  # elements that are read and written: 64 MiB each way, beyond any cache
 _REPEATS = 12
 _BUDGET_NS = 400_000_000
 

@@ -284,9 +284,7 @@ def _user_lines(module: torch.fx.GraphModule) -> list[str]:
     return [f"{file}:{number}: {text}" for file, number, text in found]
 
 
-STANDARD = "standard"
-"""Statistics of inputs whose values were not seen: normal numbers, and integers of 0 and 1."""
-
+STANDARD = "standard"  # statistics of inputs whose values were not seen: normal numbers, and integers of 0 and 1
 RECORDED = "recorded"
 _CHUNK = 1 << 20
 

@@ -45,8 +45,7 @@ _TEMPLATES = ("repro", "test_repro", "bench_repro")
 _RTOL = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 """Tolerance, relative to the larger of the value and the root mean square of its tensor."""
 
-_CHECK_LIMIT = 1 << 30
-"""Bytes of inputs and weights above which the folder is not tested: they would be in memory twice."""
+_CHECK_LIMIT = 1 << 30  # bytes of inputs and weights above which the folder is not tested: they would be in memory twice
 
 
 def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
@@ -329,8 +328,7 @@ def input_values(graph: CompiledGraph, part: extraction.Partition, args: list[An
     return [env[node] for node in part.inputs]
 
 
-Outcome: TypeAlias = list[dict[str, Any]] | str
-"""A row per compared output, or a text that says why there are none."""
+Outcome: TypeAlias = list[dict[str, Any]] | str  # a row per compared output, or a text that says why there are none
 
 
 def versions() -> dict[str, str]:

@@ -330,7 +330,7 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
     """
     row = wrong[0].row(None)
     others = len(wrong) - 1
-    parts = "; ".join(f"{verdict.node}: {_words(verdict)}" for verdict in wrong[:_NAMED])
+    parts = "; ".join(f"{verdict.node}: {difference_words(verdict)}" for verdict in wrong[:_NAMED])
     if inside is None:
         where = "No value inside a partition differs. " + _CALL_CAUSES.get(cause, "Where it comes from is unknown")
     else:
@@ -339,7 +339,7 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
         rule="call_differs",
         subject=f"{prefix}call",
         severity="error",
-        title=f"{prefix}{row.node} differs from PyTorch's: {_words(wrong[0])}"
+        title=f"{prefix}{row.node} differs from PyTorch's: {difference_words(wrong[0])}"
         + (f", and {counted(others, 'other part')} of the call" if others else ""),
         file=row.file if inside is None or inside.file is None else inside.file,
         line=row.line if inside is None or inside.file is None else inside.line,
@@ -349,7 +349,8 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
     )
 
 
-def _words(verdict: Verdict) -> str:
+def difference_words(verdict: Verdict) -> str:
+    """Say how far a wrong value is off, or what else is wrong about it."""
     found = verdict.comparison
     if found is not None and not (found.within and not found.clashes):
         more = f"; {verdict.note}" if verdict.note else ""

@@ -280,8 +280,7 @@ _WRITES_UNSAID: dict[Any, tuple[str, ...]] = {
 """Arguments that an operator writes to although its schema does not say so (torch 2.13, `native_functions.yaml`)."""
 
 _OFTEN = 64  # values of freed memory are dropped after as many new ones
-_OWN = __file__.rpartition("verify")[0]
-"""The folder of the lens, whose frames are not the user's."""
+_OWN = __file__.rpartition("verify")[0]  # the folder of the lens, whose frames are not the user's
 
 
 class Line(NamedTuple):

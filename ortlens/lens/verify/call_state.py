@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.reachable import Named
 
 
-_MAX_COPIED_BYTES = 8 << 30
-"""Weights beyond this are not copied: a model of this size may just fit into memory once."""
+_MAX_COPIED_BYTES = 8 << 30  # weights beyond this are not copied: a model of this size may just fit into memory once
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
 
-MAX_CALLS = 8
-"""Calls of one partition that are checked within one call of the target; a loop may make thousands."""
+MAX_CALLS = 8  # calls of one partition that are checked within one call of the target; a loop may make thousands
 
 
 @dataclass(slots=True)

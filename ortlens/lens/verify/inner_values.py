@@ -34,8 +34,7 @@ Level: TypeAlias = onnxruntime.GraphOptimizationLevel
 
 _OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
-GROUP_BYTES = 1 << 30
-"""Bytes of the values of one run; a partition with more is run several times."""
+GROUP_BYTES = 1 << 30  # bytes of the values of one run; a partition with more is run several times
 
 
 def _names_of(node: torch.fx.Node) -> tuple[str, ...]:

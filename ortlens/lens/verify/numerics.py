@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.runlog import RunLog
 
-_MAX_ATTEMPTS = 3
-"""Most calls of the target: again if a call compiled something, which then ran unchecked."""
-
+_MAX_ATTEMPTS = 3  # most calls of the target: again if a call compiled something, which then ran unchecked
 _VERIFYING = "verifying"
 _OTHER_ARGUMENTS = "not called: it was compiled for other arguments than these; call verify again with its own"
 

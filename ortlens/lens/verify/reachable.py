@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 Named: TypeAlias = tuple[str, Any]
 
-_MAX_OBJECTS = 50_000
-"""Objects looked at, nearest first: a data set with a million entries is no state of a model."""
-
+_MAX_OBJECTS = 50_000  # objects looked at, nearest first: a data set with a million entries is no state of a model
 _MAX_ARRAY_BYTES = 64 << 20  # an array of NumPy beyond this is rather a data set
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens._files import write_file
+from ortlens._files import write_asked
 from ortlens._optional import require
 from ortlens._versions import SupportedRange, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
@@ -34,12 +34,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Model
 
 
-OPTIMIZED = ".optimized"
-"""End of the id of a model as ONNX Runtime runs it, after its own rewrites."""
-
-MAX_MODEL_BYTES = 64 * 2**20
-"""Models above this are not gone through: their weights are inside, and reading them would hold the page up."""
-
+OPTIMIZED = ".optimized"  # end of the id of a model as ONNX Runtime runs it, after its own rewrites
+MAX_MODEL_BYTES = 64 * 2**20  # models above this are not gone through: their weights are inside, and reading them would hold the page up
 _LISTED = 12
 
 
@@ -250,13 +246,8 @@ class NetronView:
         Raises:
             UsageError: It cannot be written there.
         """
-        target = Path(path).expanduser().resolve()
-        data = self.model if target.suffix.lower() == ".onnx" else self._page().encode("utf-8")
-        try:
-            write_file(target, data)
-        except OSError as error:
-            raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
-        return target
+        data = self.model if Path(path).suffix.lower() == ".onnx" else self._page().encode("utf-8")
+        return write_asked(path, data, "the model")
 
     def __repr__(self) -> str:
         """Say on one line what it is and how to see it; never raises."""

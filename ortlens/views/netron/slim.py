@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEPT_TENSOR_BYTES = 256
-"""Tensors up to this size stay whole: scalars, axes and shapes are part of what a graph says."""
-
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""How a field is written; of a tag the last three bits."""
-
+KEPT_TENSOR_BYTES = 256  # tensors up to this size stay whole: scalars, axes and shapes are part of what a graph says
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # how a field is written; of a tag the last three bits
 _FIXED = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT_BYTES = 10  # 64 bits, seven at a time
 _MAX_DEPTH = 32  # graphs within graphs; Python's own stack is the limit that must not be met

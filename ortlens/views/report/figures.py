@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture, Kernel, Session
 
-MAX_BARS = 12
-"""Bars of a figure; the rest becomes one bar of its own, so that the whole stays the whole."""
-
+MAX_BARS = 12  # bars of a figure; the rest becomes one bar of its own, so that the whole stays the whole
 _LABEL = 40
 CLOCK = "The clock is time.perf_counter_ns."
 PROFILED = (

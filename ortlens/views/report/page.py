@@ -69,8 +69,7 @@ _CHANGES: Mapping[Change | Literal["shared"] | None, str] = {
 }
 _LOOKS = {None: "oc-same", "fused": "oc-fused", "changed": "oc-fused", "gone": "oc-removed", "shared": "oc-fused"}
 
-_Packed = tuple[str, str, "Mapping[str, str]"]
-"""Data in the page: the id of its script, gzip'd and in base64, and attributes."""
+_Packed = tuple[str, str, "Mapping[str, str]"]  # data in the page: the id of its script, gzip'd and in base64, and attributes
 
 
 def report_page(capture: Capture, *, title: str | None = None, redact: bool = False, models: bool = True) -> str:
