@@ -96,13 +96,11 @@ def frozen() -> None:
 
 
 PROGRAMS: dict[str, Callable[[], object]] = {
-    "compile": called,
     "compile with a journal": lambda: called(journal=place("journal")),
     "compile with a cache": lambda: called(options={"cache_dir": str(place("cache"))}),
     "compile with a dump": lambda: called(options={"dump_path": str(place("dump"))}),
     "explain": lambda: fresh().explain(NET, calls=2)(X),
     "dry run": lambda: fresh().explain(NET, dry_run=True)(X),
-    "explain a model": lambda: ortlens.explain(str(FOLDER / "held.onnx"), calls=2)(),  # noqa: PLW0108 - the file is not there yet
     "profile a model": lambda: ortlens.explain(str(FOLDER / "held.onnx"), calls=1)().profile(repeat=2),
     "load": lambda: ortlens.load(FOLDER / "held.ortlens"),
     "load a folder": lambda: ortlens.load(FOLDER / "held"),
