@@ -266,6 +266,8 @@ def test_sizes_that_guards_exclude_raise() -> None:
 
 
 class Counting(nn.Module):
+    calls: torch.Tensor
+
     def __init__(self, rows: int = 8) -> None:
         super().__init__()
         self.mean = nn.Buffer(torch.zeros(rows))
@@ -486,6 +488,8 @@ def test_a_graph_break_is_refused_with_its_place() -> None:
 
 def test_a_refusal_leaves_arguments_modules_and_generators_as_they_were() -> None:
     class Broken(nn.Module):
+        count: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.count = nn.Buffer(torch.zeros(1))
