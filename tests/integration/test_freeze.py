@@ -221,7 +221,7 @@ OTHER_CONSTANTS: list[tuple[tuple[Any, ...], str]] = [
 ]
 
 
-def test_constants_are_checked() -> None:
+def test_constants_are_the_same_number() -> None:
     def function(x: torch.Tensor, times: int, name: str, flag: bool, scales: tuple[float, ...]) -> tuple[Any, ...]:  # noqa: FBT001 - a constant of each kind
         return x * times + len(name) if flag else x, [x / (x * scale) for scale in scales]
 
