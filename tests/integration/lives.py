@@ -55,14 +55,11 @@ class Draw:
 class Mlp(nn.Module):
     """Takes any dtype; has a buffer of numbers and one of truth values."""
 
-    shift: torch.Tensor
-    kept: torch.Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 4)
-        self.register_buffer("shift", torch.linspace(-1, 1, 8))
-        self.register_buffer("kept", torch.arange(8) != 3)
+        self.shift = nn.Buffer(torch.linspace(-1, 1, 8))
+        self.kept = nn.Buffer(torch.arange(8) != 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = functional.gelu(self.first(x.to(self.shift.dtype)))

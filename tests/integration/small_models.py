@@ -28,12 +28,13 @@ def _tokens(batch: int, length: int = 16) -> torch.Tensor:
 _RESNET = dataclasses.replace(
     ARCHITECTURES["ResNetModel"], config={"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"}
 )
+_VIT = dataclasses.replace(ARCHITECTURES["ViTForImageClassification"], model="ViTModel")
 SMALL_MODELS = {
     **{
         name: SmallModel(build=ARCHITECTURES[model].build, inputs=lambda batch: {"input_ids": _tokens(batch)})
         for name, model in (("bert", "BertModel"), ("gpt2", "GPT2LMHeadModel"), ("llama", "LlamaForCausalLM"))
     },
     "t5": SmallModel(ARCHITECTURES["T5Model"].build, lambda batch: {"input_ids": _tokens(batch), "decoder_input_ids": _tokens(batch, 8)}),
-    "vit": SmallModel(ARCHITECTURES["ViTForImageClassification"].build, lambda batch: {"pixel_values": torch.randn(batch, 3, 32, 32)}),
+    "vit": SmallModel(_VIT.build, lambda batch: {"pixel_values": torch.randn(batch, 3, 32, 32)}),
     "resnet": SmallModel(_RESNET.build, lambda batch: {"pixel_values": torch.randn(batch, 3, 64, 64)}),
 }

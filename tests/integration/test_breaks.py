@@ -135,7 +135,7 @@ def prints(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("function", "marked", "graphs", "occurrences"),
-    [(calls_it_twice, "called twice", 4, 3), (branches, "branch on data", 3, 1), (prints, "printed", 0, 1)],
+    [(calls_it_twice, "called twice", 4, 3), (branches, "branch on data", 3, 2), (prints, "printed", 0, 1)],
 )
 def test_a_line_is_one_break_however_often_and_with_what_around_it(
     function: Callable[..., Any], marked: str, graphs: int, occurrences: int

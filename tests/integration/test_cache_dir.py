@@ -28,7 +28,7 @@ class Small(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
-        self.register_buffer("shift", torch.arange(16.0))
+        self.shift = torch.nn.Buffer(torch.arange(16.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.second(torch.special.bessel_j0(self.first(x).relu() + self.shift))

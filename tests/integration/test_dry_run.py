@@ -42,17 +42,14 @@ def _nothing_executed_before() -> Iterator[None]:
 class Tied(nn.Module):
     """Two names for one weight, a buffer that is saved and one that is not."""
 
-    scale: torch.Tensor
-    shift: torch.Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(10, 8)
         self.norm = nn.LayerNorm(8)
         self.head = nn.Linear(8, 10, bias=False)
         self.head.weight = self.embed.weight
-        self.register_buffer("scale", torch.ones(8))
-        self.register_buffer("shift", torch.ones(8), persistent=False)
+        self.scale = nn.Buffer(torch.ones(8))
+        self.shift = nn.Buffer(torch.ones(8), persistent=False)
 
     def forward(self, ids: torch.Tensor) -> Any:
         return self.head(witness(self.norm(self.embed(ids) * self.scale)) + self.shift)
@@ -120,12 +117,10 @@ def test_nothing_is_executed_and_the_model_is_as_it_was(built: str, given: str, 
 
 
 class Counting(nn.Module):
-    calls: torch.Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(3)
-        self.register_buffer("calls", torch.zeros(1))
+        self.calls = nn.Buffer(torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> Any:
         self.calls.add_(1)

@@ -161,12 +161,10 @@ def test_numbers_among_the_arguments_are_inputs_too(tmp_path: Path) -> None:
 
 
 class Stateful(nn.Module):
-    count: torch.Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 3)
-        self.register_buffer("count", torch.zeros(1))
+        self.count = nn.Buffer(torch.zeros(1))
 
     def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> Any:
         self.count.add_(1)

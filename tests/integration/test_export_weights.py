@@ -26,17 +26,14 @@ IDS = torch.arange(6).reshape(2, 3)
 
 
 class Tied(nn.Module):
-    scale: torch.Tensor
-    shift: torch.Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(100, 128)
         self.norm = nn.LayerNorm(128)
         self.head = nn.Linear(128, 100, bias=False)
         self.head.weight = self.embed.weight
-        self.register_buffer("scale", torch.rand(128))
-        self.register_buffer("shift", torch.tensor(3))
+        self.scale = nn.Buffer(torch.rand(128))
+        self.shift = nn.Buffer(torch.tensor(3))
 
     def forward(self, ids: torch.Tensor) -> Any:
         return self.head(self.norm(self.embed(ids) * self.scale)) + self.shift

@@ -155,7 +155,7 @@ def test_what_fails_costs_what_it_must_and_says_why_or_raises_if_asked_to(name: 
     assert set(lens.fallbacks.reason_code) == ({failure.code} if failure.code else set())
     assert all(re.search(failure.said, reason, re.DOTALL) and len(reason) < 500 for reason in lens.fallbacks.reason)
     assert failure.lost is None or set(lens.fallbacks.calls) <= {3}
-    assert graph.coverage == pytest.approx(1 - len(lens.fallbacks) / graph.node_count)
+    assert graph.coverage == pytest.approx(1 - len(lens.fallbacks) / lens.graphs.node_count.item())
     assert lens.partitions.empty == lens.sessions.empty == (failure.lost is None)
     assert set(lens.sessions.calls) <= {3}
     if failure.code:

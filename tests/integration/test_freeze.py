@@ -221,7 +221,7 @@ OTHER_CONSTANTS: list[tuple[tuple[Any, ...], str]] = [
 ]
 
 
-def test_constants_are_checked() -> None:
+def test_constants_are_the_same_number() -> None:
     def function(x: torch.Tensor, times: int, name: str, flag: bool, scales: tuple[float, ...]) -> tuple[Any, ...]:  # noqa: FBT001 - a constant of each kind
         return x * times + len(name) if flag else x, [x / (x * scale) for scale in scales]
 
@@ -266,15 +266,13 @@ def test_sizes_that_guards_exclude_raise() -> None:
 
 
 class Counting(nn.Module):
-    mean: torch.Tensor
     calls: torch.Tensor
-    kept: torch.Tensor
 
     def __init__(self, rows: int = 8) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(rows))
-        self.register_buffer("calls", torch.tensor(0), persistent=False)
-        self.register_buffer("kept", torch.ones(rows))
+        self.mean = nn.Buffer(torch.zeros(rows))
+        self.calls = nn.Buffer(torch.tensor(0), persistent=False)
+        self.kept = nn.Buffer(torch.ones(rows))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         before = self.mean.clone()
@@ -284,13 +282,10 @@ class Counting(nn.Module):
 
 
 class Namesake(torch.nn.Module):
-    x: torch.Tensor
-    y: torch.Tensor
-
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("x", torch.zeros(3))
-        self.register_buffer("y", torch.ones(3))
+        self.x = nn.Buffer(torch.zeros(3))
+        self.y = nn.Buffer(torch.ones(3))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         self.x.add_(x.sum(0))
@@ -320,11 +315,9 @@ def test_buffers_and_arguments_of_the_same_names(road: str, tmp_path: Path) -> N
 class Cache(nn.Module):
     """A buffer that is large enough to be written in place."""
 
-    cache: torch.Tensor
-
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("cache", torch.zeros(512, 1024))
+        self.cache = nn.Buffer(torch.zeros(512, 1024))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self.cache.index_copy_(0, x[:1, 0].ne(0).long(), x.repeat(1, 128)[:1])
@@ -499,7 +492,7 @@ def test_a_refusal_leaves_arguments_modules_and_generators_as_they_were() -> Non
 
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("count", torch.zeros(1))
+            self.count = nn.Buffer(torch.zeros(1))
             self.calls = 0
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:

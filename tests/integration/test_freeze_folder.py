@@ -243,14 +243,8 @@ def _text(text: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "manifest.json").write_text(text)
 
 
-def _cut(folder: Path) -> None:
-    (folder / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:-7])
-
-
-def _flip(folder: Path) -> None:
-    raw = bytearray((folder / "model.onnx").read_bytes())
-    raw[len(raw) // 2] ^= 1
-    (folder / "model.onnx").write_bytes(raw)
+def _model(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda folder: (folder / "model.onnx").write_bytes(change((folder / "model.onnx").read_bytes()))
 
 
 def _replaced(folder: Path, raw: bytes) -> None:
@@ -303,7 +297,6 @@ def _linked(folder: Path) -> None:
         (shutil.rmtree, "missing"),
         (_text(""), "holds no sound frozen callable"),
         (_text("[" * 100_000), "holds no sound frozen callable"),
-        (_text("[]"), "no manifest"),
         (_text("{}"), "no manifest"),
         (_manifest(lambda m: m.update(schema=99)), "schema 99"),
         (_manifest(lambda m: m.pop("files")), "holds no sound frozen callable"),
@@ -311,7 +304,6 @@ def _linked(folder: Path) -> None:
         (_manifest(lambda m: m["files"].update({"../up": {"bytes": 1, "sha256": ""}})), "no name of a file"),
         (_manifest(lambda m: m["files"].update({"gone": {"bytes": 1, "sha256": ""}})), "missing"),
         (_manifest(lambda m: m["files"]["model.onnx"].update(sha256="0" * 64)), "was changed"),
-        (_manifest(lambda m: m["feeds"].clear()), "does not fit"),
         (_manifest(lambda m: m["feeds"][0].update(leaf=7)), "does not fit"),
         (_manifest(lambda m: m["returned"][0].update(output="nothing")), "does not fit"),
         (_manifest(lambda m: m.update(result=["exec", ["*"]])), "no structure"),
@@ -319,11 +311,10 @@ def _linked(folder: Path) -> None:
         (_manifest(lambda m: m["signature"]["leaves"][0].update(sizes=[["s", 0, 0]])), "no size"),
         (_manifest(lambda m: m.update(state={"x": {"file": "/etc/hostname", "dtype": "uint8", "shape": [1]}})), "no name of a file"),
         (_manifest(lambda m: m.update(state={"x": {"file": "model.onnx", "dtype": "object", "shape": [1]}})), "holds no sound"),
-        (_cut, "was changed"),
-        (_flip, "was changed"),
+        (_model(lambda raw: raw[:-7]), "was changed"),
+        (_model(lambda raw: raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:]), "was changed"),
         (_linked, "no plain file"),
         (_outside("../../etc/passwd"), "does not list"),
-        (_outside("/etc/passwd"), "does not list"),
         (_hidden, "'../secret'"),
         (_endless, "calls itself"),
         (lambda folder: _replaced(folder, b"\x80\x04\x95 a pickle"), "holds no sound frozen callable|refuses"),
