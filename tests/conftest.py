@@ -95,10 +95,10 @@ def root() -> Path:
 def run_python(tmp_path: Path) -> Callable[..., str]:
     """Run a program in a fresh interpreter, in an empty folder; a failure shows what the program wrote."""
 
-    def run(program: str, *args: str, executable: str = sys.executable) -> str:
+    def run(program: str, *args: str, executable: str = sys.executable, limit_s: float = 300) -> str:
         # -X utf8: the output is read back as UTF-8 whatever the locale says.
         command = [executable, "-X", "utf8", "-c", program, *args]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", check=False, timeout=limit_s)
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -115,7 +115,7 @@ def pages_with_examples() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("pages", list(pages_with_examples()))
 def test_the_examples_of_pages_run(pages: list[tuple[str, list[tuple[int, str]]]], run_python: Callable[..., str]) -> None:
-    run_python(EACH_APART, json.dumps(pages), SESSION)
+    run_python(EACH_APART, json.dumps(pages), SESSION, limit_s=300 * len(pages))
 
 
 def test_a_block_that_is_not_run_says_why() -> None:

@@ -1,4 +1,4 @@
-"""Reading a profile: own times, runs that count, and what is not there."""
+"""Reading a profile: own times, runs that count, what is not there, and how much and how often the profiler makes a run longer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.lens.profiling.profiles import ProfileIncomplete, measure_cost, quiet_mean, read_profile
+from ortlens.lens.profiling.kernel_records import distortion
+from ortlens.lens.profiling.profiles import measure_cost
+from ortlens.lens.profiling.profiles import ProfileIncomplete, quiet_mean, read_profile
+from ortlens.lens.time_budget import FEWEST, MOST, STABLE_S, Repeats
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,3 +110,41 @@ def test_the_band_of_a_kernel_is_that_of_stretches_of_the_repeats(tmp_path: Path
     (only,) = read_profile(written(tmp_path, *events), [0] * 20, {}).kernels
     assert only.total_ns == 424_000
     assert (only.low_ns, only.high_ns) == (20 * 19_000, 20 * 31_000), "with a microsecond more on both sides"
+
+
+def test_the_shortest_runs_of_each_call_decide() -> None:
+    assert distortion([90, 10, 50, 20, 21], [90, 15, 15, 900, 30], [None, 0, 0, 1, 1]) == pytest.approx((15 + 30) / (10 + 20))
+
+
+def test_a_run_under_the_profiler_is_never_the_shorter_one() -> None:
+    assert distortion([100, 400], [99, 100], [0, 0]) == 1.0
+
+
+def test_runs_that_took_no_time_have_no_distortion() -> None:
+    assert distortion([0], [5], [0]) is None
+    assert distortion([7], [5], [None]) is None
+
+
+def repeats_of(asked: int | None, run_s: float, monkeypatch: pytest.MonkeyPatch) -> int:
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    repeats, done = Repeats(asked), 0
+    while not repeats.are_enough(done):
+        done, now = done + 1, now + run_s
+    return done
+
+
+@pytest.mark.parametrize(
+    ("asked", "run_s", "expected"),
+    [
+        (None, 0.001, MOST),
+        (None, STABLE_S / 10, 11),
+        (None, STABLE_S, FEWEST),
+        (1, STABLE_S, 1),
+        (60, STABLE_S, 60),
+    ],
+)
+def test_long_runs_are_repeated_less_often_unless_asked(
+    asked: int | None, run_s: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert repeats_of(asked, run_s, monkeypatch) == expected
