@@ -15,11 +15,11 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from ortlens.analysis.compare.comparison import compared
-from ortlens.trace import store
 from ortlens.trace.sources import attachment_of, kept_lines, recorded_lines
 from ortlens.views.comparison import comparison_page
 from ortlens.views.report.page import report_page
 from tests.browser.page import CHROMIUM, page_from_captures
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "pictures"
 CAPTURES = Path(__file__).parent / "captures"
-COMPARED = ROOT / "tests" / "data" / "compare"
 SIZE: ViewportSize = {"width": 1160, "height": 620}
 _STILL = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 150))))"
 
@@ -106,8 +105,8 @@ def act(page: Page, step: str) -> None:
 def page_of(picture: Picture) -> str:
     """The page that it is taken of."""
     if picture.after:
-        return comparison_page(compared(*(store.load(COMPARED / f"{name}.ortlens") for name in (picture.capture, picture.after))))
-    capture = store.load(CAPTURES / f"{picture.capture}.ortlens")
+        return comparison_page(compared(recorded(picture.capture), recorded(picture.after)))
+    capture = recorded(picture.capture)
     capture = with_functions(capture) if picture.functions else capture
     return report_page(capture) if picture.whole_page or picture.models else page_from_captures(capture)
 

@@ -15,7 +15,7 @@ import pytest
 from ortlens.trace import records as r
 from ortlens.trace.schema import TABLES
 from ortlens.views.payload import payload_from_capture
-from tests.browser.page import BROWSER_MARKS, WIDE, page_from_captures
+from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, settled
 from tests.recorded import recorded
 
@@ -179,9 +179,3 @@ def test_a_table_that_is_not_there(show: Callable[..., Page], gone: tuple[str, .
     for panel in PANELS:
         page.click(f"[data-tab={panel}]")
         assert "could not be drawn" not in page.inner_text(f".ol-panel-{panel}"), panel
-
-
-def test_data_of_another_version_is_refused(opened: Callable[..., Page]) -> None:
-    alert = opened(page_from_captures(packed({"version": 99})), heard=[]).locator("[role=alert]")
-    alert.wait_for()
-    assert "version 99" in alert.inner_text()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace import records as r
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import selected, settled
 
@@ -21,20 +20,6 @@ pytestmark = BROWSER_MARKS
 FOLDER = Path(__file__).parents[2] / "frontend" / "test" / "captures"
 RECORDED = {name: (FOLDER / f"{name}.payload.gz").read_bytes() for name in ("llama", "partitions", "training")}
 LAYERS = "layers.0\N{EN DASH}31"
-HOSTILE = (
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "\u202eevil\u202c",
-    "\u0645\u0631\u062d\u0628\u0627",
-    "a" * 10_000,
-    "z" + "\u0301" * 40,
-    "漢字" * 40,
-    "a\nb\tc",
-    "__proto__",
-    "constructor",
-    "url(#x)",
-    "${x}",
-)
 
 
 def graph(page: Page) -> Locator:
@@ -277,52 +262,3 @@ def test_wheel_keys_and_drags_stay_inside(show: Callable[..., Page]) -> None:
     page.keyboard.type("mm")
     assert page.evaluate("leaked") == []
     assert page.evaluate("scrollY") == 0
-
-
-def made_up(nodes: list[r.Node], *, partitions: tuple[str, ...] = ("p0",)) -> r.Capture:
-    return r.Capture(
-        graphs=(r.Graph(graph_id="g0", phase="inference", op_count=len(nodes), node_count=len(nodes)),),
-        nodes=tuple(nodes),
-        partitions=tuple(r.Partition(partition_id=name, graph_id="g0", node_count=1, input_count=1, output_count=1) for name in partitions),
-    )
-
-
-def node(
-    name: str, inputs: tuple[str, ...] = (), *, partition: str | None = "p0", module: str | None = None, target: str = "aten.sin.default"
-) -> r.Node:
-    return r.Node(
-        graph_id="g0", node=name, target=target, inputs=inputs, partition_id=partition, supported=partition is not None, module=module
-    )
-
-
-def test_hostile_names_are_names(show: Callable[..., Page]) -> None:
-    nodes = [
-        node(name, HOSTILE[at - 1 : at], module=f"{HOSTILE[-at - 1]}.{name}", target=name, partition=None if at % 3 else "p0")
-        for at, name in enumerate(HOSTILE)
-    ]
-    page = show(made_up([*nodes, *(node(f"{one.node}2", (one.node,), module=one.module) for one in nodes)]))
-    graph(page)
-    page.click(".olg-openings button:text-is('Expand all')")
-    settled(page)
-    assert page.locator(".olg-svg script, .olg-svg img").count() == 0
-    page.fill(".olg-find", "a")
-    wide = """[...document.querySelectorAll('.olg-leaf')].filter((box) => {
-      const body = box.querySelector('.olg-body').getBBox();
-      const texts = [...box.querySelectorAll('text')].map((text) => text.getBBox());
-      return texts.some((text) => text.x < 0 || text.x + text.width > body.width + 2);
-    }).length"""
-    assert page.evaluate(wide) == 0
-    shown = " ".join(page.locator(".olg-svg text").all_text_contents())
-    assert "\u202e" not in shown
-    assert "\\u202eevil" in shown
-    assert "<script>" in shown
-
-
-def test_partitions_that_wait_for_each_other_are_said(show: Callable[..., Page]) -> None:
-    nodes = [node("a"), node("b", ("a", "d"), partition="p1"), node("c", ("b",)), node("d", ("c",), partition="p1")]
-    page = show(made_up(nodes, partitions=("p0", "p1")))
-    graph(page)
-    page.click("[data-by=partition]")
-    settled(page)
-    assert "partitions wait for each other" in page.inner_text(".olg-warning")
-    assert page.locator(".olg-wire-back").count() == 1

@@ -157,22 +157,6 @@ def test_a_click_anywhere_selects_everywhere(show: Callable[..., Page]) -> None:
         assert page.get_attribute(".ol-details", "data-selected") == selected  # looking changes nothing
 
 
-def test_what_has_a_row_is_the_row_of_its_table(show: Callable[..., Page]) -> None:
-    page = show(TWELVE)
-    for table in ("graphs", "nodes", "partitions", "models", "sessions", "kernels", "breaks", "findings", "runs"):
-        go(page, "tables")
-        row(table)(page)
-        selected = page.get_attribute(".ol-details", "data-selected") or ""
-        assert selected.startswith(f"{table.removesuffix('s')}:")
-        assert len(chain_of(page)) >= 2, selected
-        other = "graphs" if table == "nodes" else "nodes"
-        page.click(f"[data-table={other}]")
-        page.click(".ol-jump:text-is('Table')")
-        settled(page)
-        assert page.get_attribute(f"[data-table={table}]", "aria-pressed") == "true"
-        assert page.get_attribute(".ol-grid-row[data-at='0']", "aria-selected") == "true", selected
-
-
 def linked(page: Page, step: str) -> set[str]:
     more = page.locator(f".ol-step[data-step={step}] .ol-more")
     if more.count():
@@ -201,7 +185,7 @@ def test_python_and_the_explorer_know_the_same_chain(show: Callable[..., Page]) 
             assert linked(page, step) == ids, (node.node, step)
 
 
-def test_every_linked_row_of_every_table_is_marked(show: Callable[..., Page]) -> None:
+def test_every_linked_row_of_every_table_is_marked_and_what_has_a_row_is_the_row_of_its_table(show: Callable[..., Page]) -> None:
     page = show(TWELVE)
     page.locator(".ol-segment-ort").nth(3).click()
     partition = TWELVE.partitions[3]
@@ -224,6 +208,12 @@ def test_every_linked_row_of_every_table_is_marked(show: Callable[..., Page]) ->
         assert (f", {count} linked to the selection" in said) == bool(count), (table, said)
         settled(page)
         assert (page.locator(".ol-grid-row[aria-current=true]").count() > 0) == bool(count), table
+    row("nodes")(page)
+    page.click("[data-table=graphs]")
+    page.click(".ol-jump:text-is('Table')")
+    settled(page)
+    assert page.get_attribute("[data-table=nodes]", "aria-pressed") == "true"
+    assert page.get_attribute(".ol-grid-row[data-at='0']", "aria-selected") == "true"
 
 
 def test_an_id_can_be_copied_and_the_selection_undone_from_every_panel(show: Callable[..., Page]) -> None:

@@ -14,16 +14,13 @@ SIGNED = torch.tensor([-7, -6, -1, 0, 1, 6, 7])
 ELEMENTWISE: dict[str, OpCase] = {
     "add_broadcast": case(lambda x, y: (x + y, torch.add(x, y, alpha=2.5) - 1, 1 - x), r(4, 1), r(6), then=(r(5, 1), r(3))),
     "of_one": case(lambda x: (torch.xlogy(x.abs(), 2.0), torch.special.entr(x.abs()), torch.float_power(x, 2), 2**x), r(4), then=(r(6),)),
-    "power_scalar": case(lambda x: (x**2, x**3, x.abs() ** 0.5, x**-1, x**0, x.abs().rsqrt()), r(4), then=(r(6),)),
     "power_mixed": case(
         lambda x, y: (x**y, 2**x),
         whole(1, 5, 4),
         r(4),
         stays={"aten.pow.Scalar": "no_converter"},
     ),
-    "atan2_all_quadrants": case(torch.atan2, torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0]), torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0])),
     "log_sigmoid": case(F.logsigmoid, r(4, 6) * 30, then=(r(5, 3),)),
-    "clamp": case(lambda x: (x.clamp(-0.5, 0.5), x.clamp(min=0), x.clamp(max=0), x.clip(0.1, -0.1)), r(9), then=(r(12),)),
     "clamp_nan": case(lambda x: (x.clamp(-1, 1), x.clamp(min=0), x.relu()), SPECIAL),
     "minimum_maximum": case(
         lambda x, y: (torch.minimum(x, y), torch.maximum(x, y), torch.fmin(x, y), torch.fmax(x, y)),
@@ -56,9 +53,6 @@ ELEMENTWISE: dict[str, OpCase] = {
         whole(0, 256, 9, dtype=torch.uint8),
         stays={"aten.__lshift__.Scalar": "session_refused", "aten.__rshift__.Scalar": "session_refused"},
     ),
-    "where": case(
-        lambda x, y: (torch.where(x > 0, x, y), torch.where(x > 0, 2, 0), x.masked_fill(x > 0, -9)), r(4, 6), r(6), then=(r(5, 3), r(3))
-    ),
 }
 
 CASTS: dict[str, OpCase] = {
@@ -83,7 +77,6 @@ CASTS: dict[str, OpCase] = {
         exported_stays=dict.fromkeys(("aten.t.default", "aten.mm.default", "aten.relu.default", "aten.add.Tensor"), "dtype"),
         atol=2e-2,
     ),
-    "float64": case(lambda x: (x.softmax(-1), x @ x.t(), x.exp() + 1e-12, x.var(1)), r(4, 6).double(), atol=1e-12),
     "complex": case(
         lambda x: (x * x.conj()).real + 1,
         torch.complex(r(4), r(4)),

@@ -57,7 +57,6 @@ VIEWS: dict[str, OpCase] = {
     "expands": case(lambda x, y: (x.expand_as(y) * y, y.unsqueeze(0).expand(3, -1, -1) + 1), r(1, 6), r(4, 6), then=(r(1, 3), r(5, 3))),
     "squeezes": case(lambda x: (x.squeeze(), x.squeeze((0, -2)) * 2, x.squeeze((0, 1, 2)) * 2), r(1, 4, 1, 3), then=(r(1, 4, 1, 5),)),
     "squeeze_no_dims": case(lambda x: torch.squeeze(x + 1, ()) * 2, r(1, 4)),
-    "unfold_tensor": case(lambda x: (x + 1).unfold(0, 3, 2), r(9), then=(r(13),)),
     "view_as_dtype": case(lambda x: x.view(torch.int32) + 1, r(4), then=(r(6),), stays={"aten.view.dtype": "no_converter"}),
 }
 

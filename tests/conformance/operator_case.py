@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -50,7 +51,8 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("+", maxsplit=1)[0].split(".")[:2])
 
 
-class OpCase(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCase:
     """A function, its arguments, and what must stay in PyTorch on each road: operator -> reason code, where empty means nothing.
 
     `then` are arguments of a second call with other sizes, where sizes are symbolic. `graphs` are those that Dynamo makes of it, None where
@@ -59,15 +61,15 @@ class OpCase(NamedTuple):
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
-    then: tuple[Any, ...] | None
-    stays: Stays
-    dynamic_stays: Stays | None
-    exported_stays: Stays | None
-    graphs: int | None
-    not_exported: str
-    atol: float
-    config: dict[str, Any]
-    elsewhere: Elsewhere | None
+    then: tuple[Any, ...] | None = None
+    stays: Stays = field(default_factory=dict)
+    dynamic_stays: Stays | None = None
+    exported_stays: Stays | None = None
+    graphs: int | None = 1
+    not_exported: str = ""
+    atol: float = 1e-5
+    config: dict[str, Any] = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
 
     def expected_stays(self, road: str) -> Stays:
         """What stays in PyTorch with the installed torch."""
@@ -83,20 +85,9 @@ class OpCase(NamedTuple):
         return self.graphs
 
 
-def case(  # noqa: PLR0913 - the columns of the tables
-    function: Callable[..., Any],
-    *args: Any,
-    then: tuple[Any, ...] | None = None,
-    stays: Stays | None = None,
-    dynamic_stays: Stays | None = None,
-    exported_stays: Stays | None = None,
-    graphs: int | None = 1,
-    not_exported: str = "",
-    atol: float = 1e-5,
-    config: dict[str, Any] | None = None,
-    elsewhere: Elsewhere | None = None,
-) -> OpCase:
-    return OpCase(function, args, then, stays or {}, dynamic_stays, exported_stays, graphs, not_exported, atol, config or {}, elsewhere)
+def case(function: Callable[..., Any], *args: Any, **columns: Any) -> OpCase:
+    """A case with the columns that it does not have in common with most."""
+    return OpCase(function=function, args=args, **columns)
 
 
 def r(*shape: int) -> torch.Tensor:
@@ -118,8 +109,8 @@ def steady(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-class _Wrapped(nn.Module):
-    """A function where `torch.export` wants a module."""
+class Calls(nn.Module):
+    """A function as a module, which `torch.export` wants."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -154,7 +145,7 @@ def _of_users(function: Callable[..., Any]) -> Callable[..., Any]:
 def exported_like_eager(given: OpCase) -> Capture:
     """Send a case through `torch.export` and `explain`, and compare results and arguments with eager."""
     function = given.function
-    module = function if isinstance(function, nn.Module) else _Wrapped(function)
+    module = function if isinstance(function, nn.Module) else Calls(function)
     with torch.no_grad():
         program = torch.export.export(module, tuple(twin(arg) for arg in given.args))
         lenses: list[Lens] = []

@@ -15,6 +15,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import ortlens
+from tests.conformance.operator_case import Calls
 from tests.integration.against_eager import assert_same
 
 if TYPE_CHECKING:
@@ -64,17 +65,6 @@ class Flexible(nn.Module):
         if y is not None:
             result = result + y
         return result if bias is None else result - bias
-
-
-class Calls(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 class Counter(nn.Module):

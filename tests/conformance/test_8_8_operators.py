@@ -1,4 +1,7 @@
-"""CONTRACT 8.8: the classic operator cases, static and dynamic through `torch.compile`, and as ExportedProgram."""
+"""CONTRACT 8.8: the classic operator cases, static and dynamic through `torch.compile`, and as ExportedProgram.
+
+What an operator does with plain numbers alone is in PyTorch's own database, which `tests.opinfo` goes through.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ CHOSEN = [
 
 def test_8_8_no_case_is_written_twice() -> None:
     assert len(CASES) == sum(len(table) for table in TABLES)
-    assert len(CASES) >= 150
+    assert len(CASES) >= 130
 
 
 @pytest.mark.filterwarnings(

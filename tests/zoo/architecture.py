@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 
 BATCH = 2
 TOKENS = 100
+SPECIAL: dict[str, Any] = {
+    "vocab_size": TOKENS,
+    "use_cache": False,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+"""What an encoder-decoder of tokens is told of them."""
 
 Family: TypeAlias = Literal[
     "text encoder", "decoder", "mixture of experts", "recurrent", "encoder-decoder", "vision", "audio", "multimodal", "time series"
@@ -47,6 +56,16 @@ class Architecture:
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.02)
         return model
+
+
+def layers(width: int) -> dict[str, Any]:
+    """Sizes of a stack of layers, by the names that most configs give them."""
+    return {"hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 2 * width}
+
+
+def both_sides(**sizes: int) -> dict[str, int]:
+    """The same sizes for an encoder and a decoder."""
+    return {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
 
 
 def tokens(length: int = 16) -> torch.Tensor:

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tests.zoo.architecture import BATCH, Architecture, tokens, wave
+from tests.zoo.architecture import BATCH, SPECIAL, Architecture, both_sides, layers, tokens, wave
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _WAV2VEC2: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
+    **layers(32),
     "conv_dim": [16, 16, 16],
     "conv_stride": [5, 4, 2],
     "conv_kernel": [10, 3, 3],
@@ -25,21 +22,8 @@ _WAV2VEC2: dict[str, Any] = {
     "vocab_size": 32,
 }
 _SEW: dict[str, Any] = _WAV2VEC2 | {"squeeze_factor": 2}
-_SPEECH: dict[str, Any] = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "vocab_size": 100,
-    "use_cache": False,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
+_SIDES: dict[str, Any] = both_sides(layers=2, attention_heads=4, ffn_dim=64)
+_SPEECH: dict[str, Any] = {"d_model": 32, **_SIDES, **SPECIAL}
 
 
 def _audio(model: str, inputs: Callable[[], dict[str, Any]], /, **config: Any) -> Architecture:  # noqa: ANN401 - a config holds anything
@@ -54,10 +38,7 @@ ARCHITECTURES = (
     _audio(
         "ASTModel",
         lambda: _spectrogram(64, 32, name="input_values"),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=128,
+        **layers(64),
         max_length=64,
         num_mel_bins=32,
     ),
@@ -79,10 +60,7 @@ ARCHITECTURES = (
         hidden_size=32,
         intermediate_size=64,
         vocab_size=100,
-        encoder_num_hidden_layers=2,
-        decoder_num_hidden_layers=2,
-        encoder_num_attention_heads=4,
-        decoder_num_attention_heads=4,
+        **both_sides(num_hidden_layers=2, num_attention_heads=4),
         use_cache=False,
     ),
     _audio("SEWModel", wave(), **_SEW),
@@ -100,22 +78,14 @@ ARCHITECTURES = (
         "SpeechT5ForSpeechToText",
         lambda: {**wave()(), "decoder_input_ids": tokens(8)},
         **_WAV2VEC2 | {"vocab_size": 100},
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
+        **_SIDES,
         use_cache=False,
     ),
     _audio("UniSpeechSatModel", wave(), **_WAV2VEC2),
     _audio(
         "Wav2Vec2BertModel",
         lambda: _spectrogram(32, 16),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
+        **layers(32),
         feature_projection_input_dim=16,
     ),
     _audio("Wav2Vec2ConformerModel", wave(), **_WAV2VEC2, position_embeddings_type="relative"),

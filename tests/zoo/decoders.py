@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.zoo.architecture import TOKENS, Architecture, Family, text
+from tests.zoo.architecture import TOKENS, Architecture, Family, layers, text
 
 _SPECIAL: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "use_cache": False, "vocab_size": TOKENS}
 _LLAMA: dict[str, Any] = _SPECIAL | {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    **layers(64),
     "num_key_value_heads": 2,
-    "intermediate_size": 128,
     "max_position_embeddings": 64,
 }
 _GPT: dict[str, Any] = _SPECIAL | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_ctx": 64}

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.zoo.architecture import TOKENS, Architecture, pair
+from tests.zoo.architecture import SPECIAL, TOKENS, Architecture, both_sides, pair
 
-_SPECIAL: dict[str, Any] = {
-    "vocab_size": TOKENS,
-    "use_cache": False,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
-_BART: dict[str, Any] = _SPECIAL | {
-    "d_model": 64,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 128,
-    "decoder_ffn_dim": 128,
-    "max_position_embeddings": 64,
-}
-_T5: dict[str, Any] = _SPECIAL | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+_SIDES: dict[str, Any] = both_sides(layers=2, attention_heads=4, ffn_dim=128)
+_BART: dict[str, Any] = SPECIAL | _SIDES | {"d_model": 64, "max_position_embeddings": 64}
+_T5: dict[str, Any] = SPECIAL | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
 
 
 def _seq2seq(model: str, config: dict[str, Any], /, **more: Any) -> Architecture:  # noqa: ANN401 - a config holds anything
@@ -50,14 +34,9 @@ ARCHITECTURES = (
     _seq2seq("PLBartModel", _BART),
     _seq2seq(
         "ProphetNetModel",
-        _SPECIAL,
+        SPECIAL | both_sides(ffn_dim=128),
+        **{f"num_{name}": size for name, size in both_sides(layers=2, attention_heads=4).items()},
         hidden_size=64,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        num_encoder_attention_heads=4,
-        num_decoder_attention_heads=4,
-        encoder_ffn_dim=128,
-        decoder_ffn_dim=128,
         max_position_embeddings=64,
     ),
     _seq2seq("SwitchTransformersModel", _T5, num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tests.zoo.architecture import BATCH, TOKENS, Architecture, Family, text_and_pixels, tokens
+from tests.zoo.architecture import BATCH, TOKENS, Architecture, Family, both_sides, layers, text_and_pixels, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LAYERS: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+_LAYERS = layers(64)
 _TEXT: dict[str, Any] = _LAYERS | {
     "vocab_size": TOKENS,
     "max_position_embeddings": 64,
@@ -77,18 +77,14 @@ def _trajectory() -> dict[str, Any]:
     }
 
 
+_PATCHES: dict[str, Any] = {"context_length": 16, "patch_length": 4, "patch_stride": 4, "num_input_channels": 3}
 _FORECAST: dict[str, Any] = {
     "prediction_length": 4,
     "context_length": 12,
     "lags_sequence": [1, 2, 3],
     "num_time_features": 1,
     "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
+    **both_sides(layers=2, attention_heads=2, ffn_dim=64),
     "use_cache": False,
 }
 
@@ -156,10 +152,7 @@ ARCHITECTURES = (
         "PatchTSMixerModel",
         "time series",
         _past,
-        context_length=16,
-        patch_length=4,
-        patch_stride=4,
-        num_input_channels=3,
+        **_PATCHES,
         d_model=16,
         num_layers=2,
     ),
@@ -167,10 +160,7 @@ ARCHITECTURES = (
         "PatchTSTModel",
         "time series",
         _past,
-        context_length=16,
-        patch_length=4,
-        patch_stride=4,
-        num_input_channels=3,
+        **_PATCHES,
         d_model=32,
         num_attention_heads=4,
         ffn_dim=64,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.zoo.architecture import TOKENS, Architecture, padded_text, text
+from tests.zoo.architecture import TOKENS, Architecture, layers, padded_text, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _BERT: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
+    **layers(64),
     "vocab_size": TOKENS,
     "max_position_embeddings": 64,
     "type_vocab_size": 2,

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.zoo.architecture import Architecture, frames, pixels
+from tests.zoo.architecture import Architecture, both_sides, frames, layers, pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _VIT: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
+    **layers(64),
     "image_size": 32,
     "patch_size": 8,
 }
 _SWIN: dict[str, Any] = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
 _DETR: dict[str, Any] = {
     "d_model": 64,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 128,
-    "decoder_ffn_dim": 128,
+    **both_sides(layers=2, attention_heads=4, ffn_dim=128),
     "num_queries": 10,
     "use_timm_backbone": False,
     "use_pretrained_backbone": False,
@@ -40,6 +32,7 @@ _DETR: dict[str, Any] = {
     },
 }
 _STAGES: dict[str, Any] = {"hidden_sizes": [16, 32], "depths": [1, 1]}
+_FOUR: dict[str, Any] = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 32], "num_attention_heads": [1, 2, 2, 4]}
 
 
 def _vision(model: str, inputs: Callable[[], dict[str, Any]], /, **config: Any) -> Architecture:  # noqa: ANN401 - a config holds anything
@@ -103,10 +96,8 @@ ARCHITECTURES = (
     _vision(
         "GLPNForDepthEstimation",
         pixels(64),
+        **_FOUR,
         num_encoder_blocks=4,
-        depths=[1, 1, 1, 1],
-        hidden_sizes=[8, 16, 16, 32],
-        num_attention_heads=[1, 2, 2, 4],
         decoder_hidden_size=16,
     ),
     _vision("HieraModel", pixels(64), image_size=[64, 64], embed_dim=16, depths=[1, 1, 1], num_heads=[1, 2, 4], num_query_pool=2),
@@ -125,27 +116,12 @@ ARCHITECTURES = (
     _vision("MobileViTModel", pixels(64), image_size=64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 8, 16, 16, 16, 32]),
     _vision("MobileViTV2Model", pixels(64), image_size=64, width_multiplier=0.25),
     _vision("PoolFormerModel", pixels(64), num_encoder_blocks=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 16, 32]),
-    _vision(
-        "PvtModel",
-        pixels(),
-        image_size=32,
-        depths=[1, 1, 1, 1],
-        hidden_sizes=[8, 16, 16, 32],
-        num_attention_heads=[1, 2, 2, 4],
-        sequence_reduction_ratios=[4, 2, 1, 1],
-    ),
-    _vision("PvtV2Model", pixels(), image_size=32, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 16, 32], num_attention_heads=[1, 2, 2, 4]),
+    _vision("PvtModel", pixels(), image_size=32, **_FOUR, sequence_reduction_ratios=[4, 2, 1, 1]),
+    _vision("PvtV2Model", pixels(), image_size=32, **_FOUR),
     _vision("RegNetModel", pixels(64), embedding_size=16, **_STAGES, groups_width=8),
     _vision("ResNetModel", pixels(64), embedding_size=16, **_STAGES, layer_type="bottleneck"),
     _vision("RTDetrResNetBackbone", pixels(64), embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic"),
-    _vision(
-        "SegformerForSemanticSegmentation",
-        pixels(64),
-        depths=[1, 1, 1, 1],
-        hidden_sizes=[8, 16, 16, 32],
-        num_attention_heads=[1, 2, 2, 4],
-        decoder_hidden_size=32,
-    ),
+    _vision("SegformerForSemanticSegmentation", pixels(64), **_FOUR, decoder_hidden_size=32),
     _vision("SwiftFormerModel", pixels(64), image_size=64, depths=[1, 1, 1, 1], embed_dims=[8, 16, 16, 32]),
     _vision("SwinModel", pixels(), **_SWIN),
     _vision("Swinv2Model", pixels(), **_SWIN),

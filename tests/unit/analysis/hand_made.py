@@ -97,7 +97,7 @@ def kernel(op_type: str, **changes: Any) -> Kernel:
     return replace(made, **changes)
 
 
-def ledger(graph_id: str = "g0", **ns: int) -> tuple[LedgerPart, ...]:
+def ledger(graph_id: str = "g0", /, **ns: int) -> tuple[LedgerPart, ...]:
     """Where the time of a call goes, by part."""
     whole = max(sum(ns.values()), 1)
     return tuple(LedgerPart(graph_id=graph_id, part=part, ns=spent, share=spent / whole) for part, spent in ns.items())  # type: ignore[arg-type]  # names

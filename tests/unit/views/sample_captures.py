@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.analysis.overview import Overview, overview_of
 from ortlens.trace.facts import facts_of
@@ -30,6 +30,7 @@ from tests.recorded import recorded
 if TYPE_CHECKING:
     from ortlens.trace.records import LedgerPartName, Phase
 
+_Record = TypeVar("_Record")
 FILE = "/home/ada/project/attention.py"
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\x1b[31m\u202egnp.exe\x00\ud800\n--> done"
 
@@ -129,22 +130,11 @@ def demo_like() -> Capture:
 
 
 def _resumed(graph_id: str, compile_id: str, recompile_of: str | None) -> Graph:
-    return Graph(
-        graph_id=graph_id,
-        compile_id=compile_id,
-        phase="inference",
-        name="torch_dynamo_resume_in_forward_at_71",
-        file=FILE,
-        line=71,
-        node_count=6 if recompile_of is None else 8,
-        op_count=5,
-        partition_count=1,
-        fallback_count=0,
-        coverage=1.0,
-        recompile_of=recompile_of,
-        dynamo_ns=50_000_000,
-        compile_ns=100_000_000,
-    )
+    ids = {"graph_id": graph_id, "compile_id": compile_id, "recompile_of": recompile_of}
+    counts = {"node_count": 6 if recompile_of is None else 8, "op_count": 5, "partition_count": 1, "fallback_count": 0}
+    times = {"dynamo_ns": 50_000_000, "compile_ns": 100_000_000}
+    name = "torch_dynamo_resume_in_forward_at_71"
+    return Graph(**ids, phase="inference", name=name, file=FILE, line=71, **counts, coverage=1.0, **times)  # type: ignore[arg-type]  # by name
 
 
 def whole() -> Capture:
@@ -198,82 +188,52 @@ def training() -> Capture:
 
 
 def _trained(graph_id: str, phase: Phase, name: str | None) -> Graph:
-    return Graph(
-        graph_id=graph_id,
-        compile_id="0/0",
-        phase=phase,
-        name=name,
-        node_count=10,
-        op_count=4,
-        partition_count=1,
-        coverage=1.0,
-        convert_ns=5,
-    )
+    counts = {"node_count": 10, "op_count": 4, "partition_count": 1, "convert_ns": 5}
+    return Graph(graph_id=graph_id, compile_id="0/0", phase=phase, name=name, coverage=1.0, **counts)  # type: ignore[arg-type]  # by name
+
+
+def named(kind: type[_Record], text: str, fields: str, **rest: Any) -> _Record:  # noqa: ANN401 - fields of any record
+    """A record whose fields of these names hold a text."""
+    return kind(**dict.fromkeys(fields.split(), text), **rest)
 
 
 def hostile(text: str = HOSTILE) -> Capture:
     """Names that try to break out of whatever shows them."""
+    counts = {"node_count": 2, "op_count": 1, "partition_count": 1, "coverage": 0.5, "compile_ns": 1}
+    place = "reason file function source"
+    calls = {"calls": 1, "total_ns": 1, "p50_ns": 1}
     return Capture(
         name=text,
         backend=text,
-        graphs=(
-            Graph(
-                graph_id=text,
-                compile_id=text,
-                phase="inference",
-                name=text,
-                file=text,
-                line=1,
-                node_count=2,
-                op_count=1,
-                partition_count=1,
-                coverage=0.5,
-                compile_ns=1,
-            ),
-        ),
-        breaks=(
-            Break(
-                break_id=text, reason=text, explanation=text, hints=(text,), file=text, line=2, function=text, source=text, occurrences=3
-            ),
-        ),
-        recompiles=(Recompile(compile_id=text, of_compile_id=text, function=text, file=text, guard=text, reason=text),),
-        partitions=(Partition(partition_id=text, graph_id=text, node_count=1, input_count=1, output_count=1),),
-        fallbacks=(
-            Fallback(graph_id=text, node=text, target=text, reason_code="layout", reason=text, file=text, line=3, source=text, calls=1),
-        ),
-        sessions=(Session(session_id=text, partition_id=text, providers=(text,), input_signature=text, calls=1, total_ns=1, p50_ns=1),),
-        findings=(Finding(rule=text, severity="warning", title=text, file=text, mitigation=text),),
+        graphs=(named(Graph, text, "graph_id compile_id name file", phase="inference", line=1, **counts),),
+        breaks=(named(Break, text, f"break_id explanation {place}", hints=(text,), line=2, occurrences=3),),
+        recompiles=(named(Recompile, text, "compile_id of_compile_id function file guard reason"),),
+        partitions=(named(Partition, text, "partition_id graph_id", node_count=1, input_count=1, output_count=1),),
+        fallbacks=(named(Fallback, text, "graph_id node target reason file source", reason_code="layout", line=3, calls=1),),
+        sessions=(named(Session, text, "session_id partition_id input_signature", providers=(text,), **calls),),
+        findings=(named(Finding, text, "rule title file mitigation", severity="warning"),),
     )
 
 
 def huge(count: int = 1500) -> Capture:
     """Thousands of everything, with long strings full of characters that grow when escaped."""
-    text = '"\u202e' * 400
+    text, numbers = '"\u202e' * 400, range(count)
+    known = {"reason_code": "policy", "calls": 5}
     return Capture(
         name=text,
         backend=text,
         graphs=tuple(
-            Graph(graph_id=f"g{n}", compile_id=f"{n}/0", phase="backward", name=text, file=text, line=n, node_count=9, op_count=1)
-            for n in range(count)
+            named(Graph, text, "name file", graph_id=f"g{n}", compile_id=f"{n}/0", phase="backward", line=n, node_count=9, op_count=1)
+            for n in numbers
         ),
-        breaks=tuple(Break(break_id=f"b{n}", reason=text, hints=(text,), file=text, line=n, source=text) for n in range(count)),
-        recompiles=tuple(Recompile(compile_id=f"{n}/1", function=text, file=text, guard=text, reason=text) for n in range(count)),
+        breaks=tuple(named(Break, text, "reason file source", break_id=f"b{n}", hints=(text,), line=n) for n in numbers),
+        recompiles=tuple(named(Recompile, text, "function file guard reason", compile_id=f"{n}/1") for n in numbers),
         fallbacks=tuple(
-            Fallback(
-                graph_id=f"g{n}",
-                node="x",
-                target=f"{n}{text}",
-                reason_code="policy",
-                reason=text,
-                file=text,
-                source=text,
-                calls=5,
-                total_ns=n,
-            )
-            for n in range(count)
+            named(Fallback, text, "reason file source", graph_id=f"g{n}", node="x", target=f"{n}{text}", total_ns=n, **known)
+            for n in numbers
         ),
-        sessions=tuple(Session(session_id=text, partition_id=f"p{n}", input_signature=text, providers=(text,) * 9) for n in range(count)),
-        findings=tuple(Finding(rule="r", severity="error", title=text, mitigation=text) for _ in range(count)),
+        sessions=tuple(named(Session, text, "session_id input_signature", partition_id=f"p{n}", providers=(text,) * 9) for n in numbers),
+        findings=tuple(named(Finding, text, "title mitigation", rule="r", severity="error") for _ in numbers),
     )
 
 

@@ -120,14 +120,6 @@ def test_packed_frames_are_in_depth_first_order() -> None:
     assert "width" not in packed_flame(flame_of(measured(100, 60)))
 
 
-def test_ten_thousand_nodes_are_packed() -> None:
-    capture = measured(100, 60)
-    nodes = tuple(replace(capture.nodes[0], node=f"add_{n}", module=f"layers.{n // 50}.block.{n % 50 // 10}") for n in range(10_000))
-    kernels = tuple(replace(capture.kernels[0], kernel=f"k{n}", node=f"add_{n}") for n in range(10_000))
-    packed = packed_flame(flame_of(replace(capture, nodes=nodes, kernels=kernels)))
-    assert len(packed["ns"]) > 21_000
-
-
 def test_the_picture_is_inert_and_says_what_the_frames_say() -> None:
     capture = recorded("twelve")
     svg = flame_svg(capture)

@@ -45,7 +45,7 @@ class Shell:
         self.events.trigger("pre_run_cell", None)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     made = Shell()
     monkeypatch.setattr("IPython.get_ipython", lambda: made)
@@ -103,8 +103,7 @@ def test_what_there_is_not_is_an_error_everywhere(where: str, shell: Shell, monk
 
 
 @pytest.mark.parametrize("missing", ["anywidget", "ipywidgets"])
-def test_without_widgets_the_summary_is_shown_with_a_hint(missing: str, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shell.kernel
+def test_without_widgets_the_summary_is_shown_with_a_hint(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     view = PIECES.show()
     assert isinstance(view, StaticSummary)
@@ -117,8 +116,7 @@ def test_without_widgets_the_summary_is_shown_with_a_hint(missing: str, shell: S
     assert missing in repr(view)
 
 
-def test_the_output_holds_what_other_viewers_show(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shell.kernel
+def test_the_output_holds_what_other_viewers_show(monkeypatch: pytest.MonkeyPatch) -> None:
     view = shown()
     data, _ = view._repr_mimebundle_() or ({}, None)
     assert data[VIEW]["model_id"] == view.model_id
@@ -131,8 +129,7 @@ def test_the_output_holds_what_other_viewers_show(shell: Shell, monkeypatch: pyt
     assert VIEW in data
 
 
-def test_state_is_set_read_and_observed(shell: Shell) -> None:
-    assert shell.kernel
+def test_state_is_set_read_and_observed() -> None:
     view = shown(selected="partition:p3", tab="graph", graph="g1")
     assert (view.selected, view.tab, view.graph) == ("partition:p3", "graph", "g1")
     heard: list[object] = []
@@ -145,8 +142,7 @@ def test_state_is_set_read_and_observed(shell: Shell) -> None:
     assert heard[1:] == ["break:b0", None]
 
 
-def test_a_wrong_id_leaves_what_was(shell: Shell) -> None:
-    assert shell.kernel
+def test_a_wrong_id_leaves_what_was() -> None:
     view = shown(selected="partition:p3")
     for error in (UsageError, TraitError):
         with pytest.raises(error, match="did you mean 'partition:p1'"):
@@ -169,8 +165,7 @@ CHAIN_COLUMNS = {
 }
 
 
-def test_the_chain_is_a_frame_of_what_is_selected(shell: Shell) -> None:
-    assert shell.kernel
+def test_the_chain_is_a_frame_of_what_is_selected() -> None:
     view = shown()
     assert view.chain.empty
     assert list(view.chain.columns) == list(PIECES.links().columns)
@@ -190,8 +185,7 @@ def test_the_chain_is_a_frame_of_what_is_selected(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "kind", ["graph", "partition", "node", "model", "session", "kernel", "recompile", "module", "line", "onnx", "finding", "run"]
 )
-def test_what_can_be_selected_leads_to_what_it_names(kind: str, shell: Shell) -> None:
-    assert shell.kernel
+def test_what_can_be_selected_leads_to_what_it_names(kind: str) -> None:
     view = shown()
     found = 0
     for selected in list(view._selectable._ids(kind))[:10]:
@@ -203,8 +197,7 @@ def test_what_can_be_selected_leads_to_what_it_names(kind: str, shell: Shell) ->
     assert found
 
 
-def test_views_of_one_capture_share_its_bytes_and_the_code(shell: Shell) -> None:
-    assert shell.kernel
+def test_views_of_one_capture_share_its_bytes_and_the_code() -> None:
     views = [shown() for _ in range(3)]
     assert len({view._data for view in views}) == len({view._code for view in views}) == 1
     later = replace(PIECES.captured(), created="2031-01-01T00:00:00Z")  # another snapshot of a lens that saw nothing new
@@ -265,8 +258,7 @@ def asked(view: Explorer, monkeypatch: pytest.MonkeyPatch, **question: str) -> t
     return said[0]
 
 
-def test_the_browser_is_answered_what_it_asks_for(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shell.kernel
+def test_the_browser_is_answered_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     view = shown()
     assert asked(view, monkeypatch, ask="code") == ({"answer": "0.5"}, [widget.code()])
     assert json.loads(gzip.decompress(asked(view, monkeypatch, ask="data")[1][0]))["version"] == 1
@@ -278,17 +270,13 @@ def test_the_browser_is_answered_what_it_asks_for(shell: Shell, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("question", "told"), [({"ask": "banana"}, "run the cell again"), ({}, "None"), ({"ask": "model", "id": "m99"}, "KeyError")]
 )
-def test_a_question_that_cannot_be_answered_is_answered_so(
-    question: dict[str, str], told: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert shell.kernel
+def test_a_question_that_cannot_be_answered_is_answered_so(question: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answer, buffers = asked(shown(), monkeypatch, **question)
     assert told in answer["error"]
     assert buffers == []
 
 
-def test_hostile_and_empty_captures_are_shown(shell: Shell) -> None:
-    assert shell.kernel
+def test_hostile_and_empty_captures_are_shown() -> None:
     name = "</script><script>alert(1)</script>" + "a" * 10_000
     for capture in (r.Capture(), r.Capture(name=name, graphs=(replace(PIECES.captured().graphs[0], graph_id=name),))):
         view = shown(SavedCapture(capture))
