@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ortlens import _versions
 from ortlens._files import write_file
+from ortlens.analysis.advice import advised
 from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.environment import option_text
@@ -143,7 +144,7 @@ def _capture(row: SurveyRow) -> Capture | None:
     if row.capture is None:
         return None
     with contextlib.suppress(OrtLensError, OSError):
-        return store.load(row.capture)
+        return advised(store.load(row.capture))
     return None
 
 

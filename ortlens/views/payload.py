@@ -14,9 +14,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
 from ortlens.trace.facts import facts_of
@@ -55,10 +55,10 @@ from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, place, visible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortlens.analysis.first_look import Look
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview
+    from ortlens.analysis.recommendations import Recommendation
     from ortlens.trace.records import Capture
 
 VERSION = 1
@@ -267,7 +267,7 @@ def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
     return {"graphs": list(found), "ahead": {graph_id: rows for graph_id, rows in found.items() if rows}, "behind": [*met, *behind]}
 
 
-def _look(look: Look, overview: Overview, capture: Capture) -> dict[str, Any]:
+def _look(look: Recommendation, overview: Overview, capture: Capture) -> dict[str, Any]:
     return {
         "sentence": look_sentence(look),
         "subject": look.subject,

@@ -8,16 +8,15 @@ from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.onnx_sentences import onnx_title
 from ortlens.views.time_sentences import price_text, saving_words
-from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, remedy, visible
+from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, visible
 
 if TYPE_CHECKING:
-    from ortlens.analysis.first_look import Look
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import FallbackGroup, Overview
+    from ortlens.analysis.recommendations import Recommendation
     from ortlens.trace.records import Finding, StepRole
 
 _NO_VERDICT = "no verdict: "  # as the notes of `verify` begin
-_QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
 def title(overview: Overview) -> str:
@@ -223,44 +222,31 @@ def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
     return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy, at_most=finding.at_most)
 
 
-def exception_words(group: FallbackGroup) -> str:
-    """Return class and message of the innermost cause on one line; empty without one, or where the reason includes it."""
-    lines = [line for line in (group.exception or "").splitlines() if line.strip()]
-    if "has no kernel of" in group.reason:  # the message says the same, less plainly
-        return ""
-    return "" if not lines or lines[-1].strip()[:_QUOTED] in group.reason else f"raised {visible(lines[-1].strip())}"
-
-
-def look_sentence(look: Look) -> str:
+def look_sentence(look: Recommendation) -> str:
     """Say what to look at, and what it would change."""
     at = f"{where}: " if (where := look_place(look)) else ""
     is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
     cost = f" ({price})" if price else ""
     saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
+    todo = visible(look.todo[:1].lower() + look.todo[1:])
     if look.subject in ("finding", "for_training", "slower", "rule"):
-        return (at if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
+        return (at if look.file else "") + visible(look.what) + saving + (f"; {todo}" if todo else "")
     if look.subject == "break":
-        return f"{at}{_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
+        return f"{at}{todo or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
-        todo = visible(look.advice) if look.advice else remedy(look.reason_code, look.reason, visible(look.what))
-        if look.reason_code == "policy" and look.reason and not look.advice:
-            todo = visible(look.reason) if look.what in look.reason else f"{todo}: {visible(look.reason)}"
+        is_kept = look.advice is not None and look.advice.kind == "policy"  # for a reason, which says more
+        todo = visible(look.why) if is_kept and look.why else todo
         if look.subject == "nothing_runs":
-            instead = "so" if look.reason_code == "policy" and not look.advice else "otherwise"
-            return f"{at}nothing runs in ONNX Runtime: {todo}; {instead} leave the function uncompiled{saving}"
+            return f"{at}nothing runs in ONNX Runtime: {todo}; {'so' if is_kept else 'otherwise'} leave the function uncompiled{saving}"
         return f"{at}{todo}{cost}"
     spent = (
         f" ({counted(look.count, 'recompile')}, {time_from_ns(look.recompile_ns)} in all)" if look.recompile_ns and look.count > 1 else ""
     )
-    return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
+    return f"{at}{todo or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
 
 
-def look_place(look: Look) -> str:
+def look_place(look: Recommendation) -> str:
     """Say where a look leads: `model.py:12 and 3 other lines` that need the same change, or a module; empty if unknown."""
     at = place(look.file, look.line, look.module) if look.file or look.module else ""
     return f"{at} and {counted(look.other_lines, 'other line')}" if at and look.other_lines else at
-
-
-def _advice(look: Look) -> str:
-    return visible(look.advice[:1].lower() + look.advice[1:]) if look.advice else ""

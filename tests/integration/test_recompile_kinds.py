@@ -17,8 +17,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     import torch.fx
 
-    from ortlens.trace.records import ReasonCode
+    from ortlens.trace.records import FallbackCause, ReasonCode
 
 
 class NodeKind(Enum):
@@ -50,6 +50,7 @@ class Verdict(NamedTuple):
     code: ReasonCode | None = None
     reason: str | None = None
     exception: str | None = None  # its text, if conversion or session creation raised one
+    cause: FallbackCause | None = None
 
 
 YES = Verdict(supported=True)
@@ -133,7 +134,7 @@ class Support:
             return Verdict(supported=False, code="side_effect", reason=f"{name} is a check that PyTorch makes at run time")
         if draws(node):
             reason = f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed"
-            return Verdict(supported=False, code="side_effect", reason=reason)
+            return Verdict(supported=False, code="side_effect", reason=reason, cause="random")
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
             return Verdict(supported=False, code="side_effect", reason=f"{name} writes into its arguments, which ONNX operators cannot do")
@@ -167,7 +168,7 @@ class Support:
         if _torch.dispatch(node, self._registry) is not None:
             return None
         if any(t.is_complex() for t in _tensors_of(node)):
-            return Verdict(supported=False, code="dtype", reason=f"{name} on complex numbers has no ONNX function")
+            return Verdict(supported=False, code="dtype", reason=f"{name} on complex numbers has no ONNX function", cause="complex")
         return _without_function(name)
 
     def _elements(self, node: torch.fx.Node) -> Verdict | None:
@@ -175,7 +176,8 @@ class Support:
         for tensor in _tensors_of(node):
             if tensor.dtype not in known:
                 name = str(tensor.dtype).removeprefix("torch.")
-                return Verdict(supported=False, code="dtype", reason=f"{name} tensors cannot be passed to ONNX Runtime")
+                reason = f"{name} tensors cannot be passed to ONNX Runtime"
+                return Verdict(supported=False, code="dtype", reason=reason, cause="complex" if tensor.is_complex() else None)
         return None
 
     def _bits(self, node: torch.fx.Node) -> Verdict | None:
@@ -200,7 +202,7 @@ class Support:
         if node.target in _casts() and any(map(self._computes_beside, beside)):
             return None
         reason = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
-        return Verdict(supported=False, code="dtype", reason=reason)
+        return Verdict(supported=False, code="dtype", reason=reason, cause="bfloat16")
 
     def _computes_beside(self, node: torch.fx.Node) -> bool:
         """Tell whether ONNX Runtime computes what a cast converts, or computes with it: then it makes the cast, too, and faster."""

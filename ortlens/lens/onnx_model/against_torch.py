@@ -10,6 +10,7 @@ import onnxruntime
 import torch
 
 from ortlens import _torch
+from ortlens.analysis.catalogue import remedy
 from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
@@ -190,8 +191,11 @@ def _finding(wrong: Sequence[Verdict], count: int, reference: str) -> r.Finding:
         title=f"{wrong[0].node} differs from PyTorch's: {_distance(wrong[0])}" + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
         evidence=f"{len(wrong)} of {counted(count, 'output')} differ from {reference}: {'; '.join(parts[:_NAMED])}",
         hazard="The model gives other results than the module that it was made from.",
-        mitigation="Check that both have the same weights and that the module is in evaluation mode; export it again. If the difference "
-        "remains with graph_optimization_level = ORT_DISABLE_ALL in ort_session_options, the exporter is at fault, else ONNX Runtime.",
+        **remedy(
+            "Check that both have the same weights and that the module is in evaluation mode; export it again.",
+            "If the difference remains with graph_optimization_level = ORT_DISABLE_ALL in ort_session_options, the exporter is at fault, "
+            "else ONNX Runtime.",
+        ),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.catalogue import remedy
 from ortlens.lens.verify.verdicts import Verdict
 from ortlens.trace import records as r
 from ortlens.units import counted
@@ -31,12 +32,15 @@ _CALL_CAUSES = {
     "unsought": "Where it comes from was not looked for: the time was over",
 }
 _CALL_MITIGATIONS = {
-    "boundary": "Report it with the function and its inputs. Until then, OrtBackendOptions(min_partition_nodes=1_000_000) leaves the "
-    "function to PyTorch.",
-    "lowering": 'Try torch.compile(..., backend="aot_eager"): if it differs too, report it to PyTorch, else to ortlens.',
-    "inside": "See the finding about that value; lens.repro writes the evidence.",
-    "unsought": "Call verify again with a larger budget_s, which finds out where it comes from.",
-    "": "Report it with the function and its inputs.",
+    "boundary": remedy(
+        "Report it with the function and its inputs.",
+        "Until then, OrtBackendOptions(min_partition_nodes=1_000_000) leaves the function to PyTorch.",
+        min_partition_nodes=1_000_000,
+    ),
+    "lowering": remedy('Try torch.compile(..., backend="aot_eager"): if it differs too, report it to PyTorch, else to ortlens.'),
+    "inside": remedy("See the finding about that value; lens.repro writes the evidence."),
+    "unsought": remedy("Call verify again with a larger budget_s, which finds out where it comes from."),
+    "": remedy("Report it with the function and its inputs."),
 }
 
 
@@ -55,7 +59,7 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
         hazard="Rounding errors add up in ONNX Runtime far more than in PyTorch; they grow with the number of elements."
         if cause.kind == "accuracy"
         else "The results of the model differ from PyTorch's by more than rounding explains.",
-        mitigation=_mitigation(cause),
+        **_mitigation(cause),
     )
 
 
@@ -97,26 +101,36 @@ def _up_to(found: Comparison) -> str:
     return f"by up to {found.max_abs:.3g}" + (f" ({found.max_rel:.2g} of its size)" if found.max_rel else "")
 
 
-def _mitigation(cause: Cause) -> str:
+def _mitigation(cause: Cause) -> dict[str, Any]:
     if cause.optimizers:
         names = ";".join(cause.optimizers)
-        return (
+        return remedy(
             "Disable the rewrite: set options = onnxruntime.SessionOptions(), "
             f'options.add_session_config_entry("optimization.disable_specified_optimizers", "{names}") as ort_session_options; '
             "and report it to ONNX Runtime."
         )
-    return {
-        "accuracy": "Compute this line in float64 (x.double()), reduce in stages (over one dimension after the other), or subtract a "
-        "typical value first; report it if PyTorch is accurate without that.",
-        "memory": "Pass a plain copy: x.resolve_conj().resolve_neg().contiguous(). Report it to ortlens.",
-        "check": "Check these inputs before the call. If no function in custom_translation_table is the cause, report it to ortlens.",
-        "converter": "Pass another function in custom_translation_table, or fix the one passed there; if it is not yours, report it.",
-        "transform": "Fix the transform, or remove it.",
-        "optimizer": "Report it with the model, which is right as converted.",
-        "ort": "Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL. Report it to ONNX Runtime.",
-        "stale": "Change weights under torch.no_grad() with in-place operators or load_state_dict, which PyTorch's version counter "
+    return _MITIGATIONS.get(cause.kind, remedy("Compare the operators one by one: verify(..., per_op=True)."))
+
+
+_MITIGATIONS = {
+    "accuracy": remedy(
+        "Compute this line in float64 (x.double()), reduce in stages (over one dimension after the other), or subtract a "
+        "typical value first; report it if PyTorch is accurate without that."
+    ),
+    "memory": remedy("Pass a plain copy: x.resolve_conj().resolve_neg().contiguous().", "Report it to ortlens."),
+    "check": remedy(
+        "Check these inputs before the call.", "If no function in custom_translation_table is the cause, report it to ortlens."
+    ),
+    "converter": remedy("Pass another function in custom_translation_table, or fix the one passed there; if it is not yours, report it."),
+    "transform": remedy("Fix the transform, or remove it."),
+    "optimizer": remedy("Report it with the model, which is right as converted."),
+    "ort": remedy("Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL.", "Report it to ONNX Runtime."),
+    "stale": remedy(
+        "Change weights under torch.no_grad() with in-place operators or load_state_dict, which PyTorch's version counter "
         "notices; or set freeze_weights=False.",
-    }.get(cause.kind, "Compare the operators one by one: verify(..., per_op=True).")
+        freeze_weights=False,
+    ),
+}
 
 
 def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
@@ -159,7 +173,7 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
         line=row.line if inside is None or inside.file is None else inside.line,
         evidence=f"{parts}. {where}.",
         hazard="The compiled function gives other results than the function itself.",
-        mitigation=_CALL_MITIGATIONS[cause if inside is None else "inside"],
+        **_CALL_MITIGATIONS[cause if inside is None else "inside"],
     )
 
 
