@@ -223,7 +223,7 @@ def advise(kind: str, **params: object) -> Advice:
     return Advice(kind=kind, params=known)
 
 
-def remedy(first: str, more: str = "", **options: object) -> dict[str, Any]:
+def remedy(first: str, more: str = "", /, **options: object) -> dict[str, Any]:
     """Return the fields of a finding that say what to do: in one sentence, in further ones, and as options of the backend."""
     settings = option_lines(**options)
     return (

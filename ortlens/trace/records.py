@@ -276,16 +276,16 @@ class Fallback:
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     source: str | None = column("Text of the user line.", default=None)
-    cause: FallbackCause | None = column(
-        "What else is known of why: it draws `random` numbers; ONNX Runtime's CPU provider does not compute in `bfloat16`, or knows no "
-        "`complex` numbers.",
-        default=None,
-    )
     calls: int = column("How often PyTorch ran it while observed.", default=0)
     total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0)
     exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
     call_ns: int | None = column(
         "Time in it per call of the model, mean over the calls that the ledger averages; empty where none was.", unit="ns", default=None
+    )
+    cause: FallbackCause | None = column(
+        "What else is known of why: it draws `random` numbers; ONNX Runtime's CPU provider does not compute in `bfloat16`, or knows no "
+        "`complex` numbers.",
+        default=None,
     )
     rank: int | None = column(_RANK, default=None)
 
@@ -474,8 +474,6 @@ class Finding:
     evidence: str = column("The recorded facts behind it.", default="")
     hazard: str = column("Why it matters.", default="")
     mitigation: str = column("What to do.", default="")
-    todo: str = column("The first sentence of that, without a full stop; empty where it has only one.", default="")
-    settings: tuple[str, ...] = column(_SETTINGS, default=())
     gain_ns: int | None = column("What the mitigation saves per call; empty where unknown.", unit="ns", default=None)
     measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False)
     at_most: bool = column(
@@ -484,6 +482,8 @@ class Finding:
         default=False,
     )
     subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
+    todo: str = column("The first sentence of `mitigation`, without a full stop; empty where it has only one.", default="")
+    settings: tuple[str, ...] = column(_SETTINGS, default=())
     rank: int | None = column(_RANK, default=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -264,7 +265,7 @@ def test_every_sentence_is_one_line_and_names_no_address() -> None:
 
 
 def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() -> None:
-    trees = [ast.parse(Path(rules.__file__).read_text(encoding="utf-8")) for rules in (advice, guards, fallback_advice)]
+    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, guards, fallback_advice)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)} | {*get_args(ReasonCode), "draw_outside"}
     assert set(SENTENCES) - texts == {"draw_multinomial", "draw_bernoulli"}
