@@ -459,6 +459,11 @@ class Numeric:
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="")
+    why: str = column("Of that, why there is no verdict.", default="")
+    is_undecided: bool = column("Whether it was compared and differs, and PyTorch leaves the answer open.", default=False)
+    left_out: bool = column(
+        "Whether the time of `verify` was over before it, or some calls of its partition, were compared.", default=False
+    )
     rank: int | None = column(_RANK, default=None)
 
 

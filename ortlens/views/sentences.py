@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ortlens.analysis.recommendations import Recommendation
     from ortlens.trace.records import Finding, StepRole
 
-_NO_VERDICT = "no verdict: "  # as the notes of `verify` begin
-
 
 def title(overview: Overview) -> str:
     """Name the capture, when it has a name, and the backend; say of an ONNX model that it is one."""
@@ -160,9 +158,9 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
     if numbers.origins:
         parts.append(f"NaN or Inf first appears at {visible(numbers.origins[0].node)}")
     if numbers.unchecked:
-        reason, count = numbers.unchecked[0]
-        others = sum(more for _, more in numbers.unchecked[1:])
-        parts.append(f"{count:,} {_without_verdict(reason)}" + (f" and {others:,} for other reasons" if others else ""))
+        why, is_open, count = numbers.unchecked[0]
+        others = sum(more for *_, more in numbers.unchecked[1:])
+        parts.append(f"{count:,} {_without_verdict(why, is_open=is_open)}" + (f" and {others:,} for other reasons" if others else ""))
     if numbers.eager_nodes:
         parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch, not compared")
     if numbers.compared and numbers.first is None and (farthest := farthest_words(numbers.farthest, is_right=True)):
@@ -182,16 +180,15 @@ def call_sentence(numbers: NumericsSummary) -> str:
         return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from PyTorch's{where}"
     if not call.right:
         how = f"differs from PyTorch's by up to {call.undecided:.2g}" if call.undecided else "was compared"
-        if call.note.startswith(_NO_VERDICT):
-            return f"the call as a whole {how}, {_without_verdict(call.note)}"
-        return f"the call as a whole was not compared ({visible(call.note)})"
+        if call.is_open:
+            return f"the call as a whole {how}, {_without_verdict(call.why, is_open=True)}"
+        return f"the call as a whole was not compared ({visible(call.why)})"
     return "the call gives what PyTorch gives" if not call.unchecked else "the call gives what PyTorch gives, as far as compared"
 
 
-def _without_verdict(reason: str) -> str:
+def _without_verdict(why: str, *, is_open: bool) -> str:
     """Tell apart values that differ where PyTorch leaves the answer open, which were compared, and those that were not."""
-    said = visible(reason.removeprefix(_NO_VERDICT))
-    return f"without a verdict ({said})" if reason.startswith(_NO_VERDICT) else f"not compared ({said})"
+    return f"{'without a verdict' if is_open else 'not compared'} ({visible(why)})"
 
 
 def undecided_sentence(numbers: NumericsSummary | None) -> str:

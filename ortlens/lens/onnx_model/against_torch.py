@@ -69,9 +69,9 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         verdict = Verdict(node=name, scope="call", place=place, onnx_value=name, line_of=None)
         judge(verdict, outputs[name], theirs, wide[place], tolerances)
         if place in unsteady:
-            _leave_open(verdict, f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
+            verdict.leave_open(f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
         elif _differ(outputs[name], again.get(name), tolerances):
-            _leave_open(verdict, "the model's own results differ between two runs")
+            verdict.leave_open("the model's own results differ between two runs")
         verdicts.append(verdict)
     compared = {verdict.node for verdict in verdicts}
     for name, left in outputs.items():
@@ -151,10 +151,6 @@ def _differ(one: Any, other: Any, tolerances: Tolerances) -> bool:
     return verdict.ok is False
 
 
-def _leave_open(verdict: Verdict, why: str) -> None:
-    verdict.ok, verdict.note = None, "; ".join(filter(None, (f"no verdict: {why}", verdict.note)))
-
-
 def _called(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
     try:
         with torch.no_grad(), _torch.uncompiled():
@@ -202,5 +198,5 @@ def _finding(wrong: Sequence[Verdict], count: int, reference: str) -> r.Finding:
 def _distance(verdict: Verdict) -> str:
     found = verdict.comparison
     if found is None or (found.within and found.clashes):
-        return verdict.note or "it differs"
+        return verdict.text or "it differs"
     return f"by up to {found.max_abs:.3g}"

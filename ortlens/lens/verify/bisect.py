@@ -131,14 +131,14 @@ class Bisection:
         """Name the cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
         target = "" if verdict.line_of is None else str(verdict.line_of.target)
         if verdict.ok is None:
-            verdict.ok, verdict.comparison, verdict.tolerance, verdict.note = False, alone.comparison, alone.tolerance, ""
-            verdict.add("the model does not hold this value; figures of the operator converted by itself")
+            verdict.ok, verdict.comparison, verdict.tolerance, verdict.open_because = False, alone.comparison, alone.tolerance, ""
+            verdict.restate("the model does not hold this value; figures of the operator converted by itself")
         if self._ops.is_right_on_copies(step, self._check.tolerances):
             text = f"{target} is right on plain copies of its inputs: ONNX Runtime reads the memory of an input otherwise than PyTorch"
             return Cause(kind="memory", node=verdict.node, text=text)
         clashes = alone.comparison is not None and alone.comparison.clashes > 0  # an overflow, or NaN on one side: that is no rounding
         if not clashes and alone.comparison is not None and alone.comparison.within:
-            return Cause(kind="converter", node=verdict.node, text=f"in the ONNX function of {target}, {alone.note}")
+            return Cause(kind="converter", node=verdict.node, text=f"in the ONNX function of {target}, {alone.text}")
         if not clashes and self._ops.rounds_only(step):
             text = f"{target} loses accuracy in ONNX Runtime: in float64 its ONNX function is right, in {_dtype(verdict)} rounding adds up"
             return Cause(kind="accuracy", node=verdict.node, text=text)

@@ -180,6 +180,6 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
 def _words(verdict: Verdict) -> str:
     found = verdict.comparison
     if found is not None and not (found.within and not found.clashes):
-        more = f"; {verdict.note}" if verdict.note else ""
-        return f"{_up_to(found)}{more}" if not found.within else (verdict.note or "NaN or infinite on one side only")
-    return verdict.note or "it differs"
+        more = f"; {verdict.text}" if verdict.text else ""
+        return f"{_up_to(found)}{more}" if not found.within else (verdict.text or "NaN or infinite on one side only")
+    return verdict.text or "it differs"
