@@ -73,6 +73,7 @@ def _facts(look: Recommendation, capture: Capture, overview: Overview) -> dict[s
         "count": look.count,
         "gain": gain_text(look),
         "ns": look.ns_per_call,
+        "sure": look.confidence,
         "confidence": look.confidence + (" on a busy machine" if look.is_busy and look.confidence != "unknown" else ""),
         "why": _why(look),
         "do": _do(look),

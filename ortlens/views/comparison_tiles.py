@@ -49,7 +49,7 @@ def _speed(compared: Compared) -> Tile:
         title="Speed",
         state=states[call.verdict],
         word=word,
-        detail=times_words(call).replace("->", "→") or timing_words(call),
+        detail=times_words(call, "→") or timing_words(call),
     )
 
 

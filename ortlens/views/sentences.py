@@ -25,7 +25,7 @@ def title(overview: Overview) -> str:
     return f"{name}torch.compile with backend {visible(overview.backend)}{', dry run' if overview.is_dry_run else ''}"
 
 
-def coverage_sentence(overview: Overview) -> str:
+def coverage_sentence(overview: Overview, nothing: str = "nothing") -> str:
     """Say whether the model is in ONNX Runtime, and how much of it, without a full stop."""
     coverage = overview.coverage
     nodes, share = counted(coverage.node_count, "compute node"), percent(coverage.share or 0.0)
@@ -34,14 +34,14 @@ def coverage_sentence(overview: Overview) -> str:
     if coverage.verdict == "empty":
         if coverage.is_cut_short:
             return f"unknown: {_dry_run_end(overview)}, before the first graph was complete"
-        unable = "nothing: PyTorch could not compile the function, and ran it as it is"
+        unable = f"{nothing}: PyTorch could not compile the function, and ran it as it is"
         if coverage.break_count:
             return unable
-        return "nothing: PyTorch compiled no code of the function" if any(overview.explain_calls) else _NOT_RECORDED
+        return f"{nothing}: PyTorch compiled no code of the function" if any(overview.explain_calls) else _NOT_RECORDED
     return {
-        "foreign": f"nothing: the backend is {visible(overview.backend)}; ortlens only recorded it",
+        "foreign": f"{nothing}: the backend is {visible(overview.backend)}; ortlens only recorded it",
         "no_compute": "nothing to run: the graphs hold no compute nodes",
-        "none": f"nothing: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
+        "none": f"{nothing}: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
     }[coverage.verdict]
 
 
@@ -93,12 +93,12 @@ def _dry_run_end(overview: Overview) -> str:
     return f"the dry run ended{at}, where the model needs the values of a tensor"
 
 
-def dry_run_sentence(overview: Overview) -> str:
+def dry_run_sentence(overview: Overview, head: str = "a dry run ") -> str:
     """Say what must be said first where nothing was run; empty where something was run."""
     if not overview.is_dry_run:
         return ""
     end = f"; {_dry_run_end(overview)}, and what follows is unknown" if overview.coverage.is_cut_short else ""
-    return f"a dry run with fake tensors: nothing was run, and what ONNX Runtime would run is a plan{end}"
+    return f"{head}with fake tensors: nothing was run, and what ONNX Runtime would run is a plan{end}"
 
 
 def partitions_sentence(overview: Overview) -> str:

@@ -99,8 +99,8 @@ def _sections(overview: Overview, numbers: NumericsSummary | None, room: int) ->
             yield label, _prose(answer, room, lines=3)
         yield from _verdicts(overview, numbers, room)
         return
-    if dry := dry_run_sentence(overview):
-        yield "Dry run", _prose(dry.removeprefix("a dry run "), room, lines=3)
+    if dry := dry_run_sentence(overview, head=""):
+        yield "Dry run", _prose(dry, room, lines=3)
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room, lines=3)
     if said := generation_sentences(overview):
         yield "Generation", [line for sentence in said for line in _prose(sentence, room, hang="  ")]
