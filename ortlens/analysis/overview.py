@@ -153,7 +153,7 @@ class Overview:
         compile_ns: Time of all compilations together.
         phases: The same by phase.
         findings: What was recorded and what the rules find, errors first, then the most expensive.
-        advice: What to do about breaks and recompiles, by their ids.
+        advice_by_id: What to do about breaks and recompiles, by their ids.
         generation: Prefill and decode, where tokens were generated; None elsewhere.
         slow_lines: The lines of the program that take most of a measured call; empty where not known.
         onnx: Of an ONNX model or a session; None where something was compiled.
@@ -184,7 +184,7 @@ class Overview:
     compile_ns: int
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
-    advice: Mapping[str, Advice]
+    advice_by_id: Mapping[str, Advice]
     generation: Generation | None = None
     slow_lines: tuple[SlowLine, ...] = ()
     onnx: OnnxFacts | None = None
@@ -242,7 +242,7 @@ def overview_of(capture: Capture) -> Overview:
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),
         findings=findings_of(capture),
-        advice=advice_by_id(capture),
+        advice_by_id=advice_by_id(capture),
         generation=generation_of(capture),
         slow_lines=slow_lines(capture),
         onnx=onnx_facts(capture),

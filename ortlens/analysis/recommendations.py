@@ -307,7 +307,7 @@ def _breaks(overview: Overview) -> Iterator[Recommendation]:
     for index, item in enumerate(overview.breaks):
         if price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole:  # measured, and nothing to be saved
             continue
-        advice, hint = overview.advice.get(item.break_id), (item.hints or ("",))[0]  # of PyTorch
+        advice, hint = overview.advice_by_id.get(item.break_id), (item.hints or ("",))[0]  # of PyTorch
         yield Recommendation(
             subject="break",
             index=index,
@@ -374,9 +374,9 @@ def _is_beside_the_point(groups: Sequence[FallbackGroup], overview: Overview) ->
 
 
 def _recompiles(overview: Overview) -> Iterator[Recommendation]:
-    given_up = {overview.advice[item.break_id].change for item in overview.breaks if item.break_id in overview.advice}
+    given_up = {overview.advice_by_id[item.break_id].change for item in overview.breaks if item.break_id in overview.advice_by_id}
     for index, item in enumerate(overview.recompiles):
-        advice = overview.advice.get(item.compile_id)
+        advice = overview.advice_by_id.get(item.compile_id)
         if advice is not None and (advice.is_expected or advice.change in given_up):
             continue
         guard, (file, line) = item.guard or item.reason, guard_place(item)
