@@ -120,8 +120,7 @@ def _on_purpose(item: Break) -> Advice:
 
 
 def _disabled(item: Break) -> Advice:
-    found = _FUNCTION.search(_said(item))
-    name = found["name"] if found else None
+    name = _name_in(item, _FUNCTION)
     written = _as_written(item, name) if name else None
     if _is_behind(item) or (written or "").startswith("torch."):  # somebody else's function
         return _call_outside(item, name) if name else advise("call_outside")
@@ -152,11 +151,8 @@ def _item_call(item: Break) -> Advice:
     return advise("keep_in_tensor", call=named, setting=_SCALARS if meets_its_tensor(source) else None, size=call == "int(")
 
 
-def _dynamic_shape(item: Break) -> Advice | None:
-    found = _OPERATOR.search(_said(item))
-    if found is None:
-        return None
-    name = _short(found["name"])
+def _dynamic_shape(item: Break, operator: str) -> Advice:
+    name = _short(operator)
     if name in _WITHOUT_SHAPES:
         return _call_outside(item, name)
     if name == "repeat_interleave":
@@ -169,11 +165,8 @@ def _dynamic_shape(item: Break) -> Advice | None:
     return advise("call_outside", name=_as_written(item, name) or name, setting=setting, sized=True)
 
 
-def _data_dependent(item: Break) -> Advice | None:
-    found = _OPERATOR.search(_said(item))
-    if found is None:
-        return None
-    name, source = _short(found["name"]), item.source or ""
+def _data_dependent(item: Break, operator: str) -> Advice:
+    name, source = _short(operator), item.source or ""
     if name == "local_scalar_dense":  # whatever takes a number out of a tensor
         if "random" in source:
             return advise("draw_with_torch")
@@ -182,21 +175,14 @@ def _data_dependent(item: Break) -> Advice | None:
     return _call_outside(item, name) if tensor is None else advise("keep_answer_in_tensor", instead=tensor, name=name)
 
 
-def _builtin(item: Break) -> Advice | None:
-    found = _BUILTIN.search(_said(item))
-    if found is None:
-        return None
-    name = found["name"]
+def _builtin(item: Break, name: str) -> Advice:
     if name == "print":
         return advise("print_outside", listed=_hinted_list(item))
     return advise(_BUILTINS[name]) if name in _BUILTINS else _call_outside(item, name)
 
 
-def _skipped(item: Break) -> Advice | None:
-    found = _SKIPPED.search(_said(item))
-    if found is None:
-        return None
-    name = found["name"].rsplit(">.", maxsplit=1)[-1]
+def _skipped(item: Break, name: str) -> Advice:
+    name = name.rsplit(">.", maxsplit=1)[-1]
     module, _, function = name.rpartition(".")
     if module == "time" and function in _CLOCKS:
         return advise("read_clock_around")
@@ -210,12 +196,8 @@ def _skipped(item: Break) -> Advice | None:
     return _call_outside(item, name, wrapped=wrapped)
 
 
-def _numpy(item: Break) -> Advice | None:
-    found = _FUNCTION.search(_said(item))
-    if found is None:
-        return None
-    is_random = "rng" in found["name"] or "random" in found["name"]
-    return advise("draw_with_torch") if is_random else advise("use_torch_function", name=found["name"])
+def _numpy(_item: Break, name: str) -> Advice:
+    return advise("draw_with_torch") if "rng" in name or "random" in name else advise("use_torch_function", name=name)
 
 
 def _method(item: Break) -> Advice | None:
@@ -225,18 +207,8 @@ def _method(item: Break) -> Advice | None:
     return advise("move_line", creates=True) if found["method"] == "__new__" else _call_outside(item, f"{found['owner']}.{found['method']}")
 
 
-def _context_manager(item: Break) -> Advice:
-    found = _CONTEXT.search(_said(item))
-    return advise("enter_around", name=found["name"] if found else None)
-
-
 def _autograd(item: Break) -> Advice:
     return advise("compute_gradients_outside", setting=_hinted_setting(item))
-
-
-def _consumed(item: Break) -> Advice:
-    found = _CONSUMED.search(_said(item))
-    return advise("return_detached", name=found["name"] if found else None)
 
 
 def _recurrent(item: Break) -> Advice:
@@ -244,8 +216,19 @@ def _recurrent(item: Break) -> Advice:
     return advise("call_layer_outside", setting=f"{_CONFIG}.allow_rnn = True" if "lstm_in_inference" in item.traits else None)
 
 
+def _name_in(item: Break, form: re.Pattern[str]) -> str | None:
+    """Find what PyTorch's text names."""
+    found = form.search(_said(item))
+    return found["name"] if found else None
+
+
+def _about(form: re.Pattern[str], rule: Callable[[Break, str], Advice]) -> Callable[[Break], Advice | None]:
+    """Make a rule about what PyTorch's text names, which knows nothing where it names nothing."""
+    return lambda item: None if (name := _name_in(item, form)) is None else rule(item, name)
+
+
 def _hooked(item: Break) -> Advice | None:
-    return _skipped(item) if item.source != _FSDP2_HOOK else advise("compile_sharded_modules")
+    return _about(_SKIPPED, _skipped)(item) if item.source != _FSDP2_HOOK else advise("compile_sharded_modules")
 
 
 def _packed(item: Break) -> Advice | None:
@@ -276,8 +259,8 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], str | Callable[[Break], Advice | N
     (("Data-dependent branching",), _branching),
     (("Tensor.item()",), _item_call),
     (("Tensor.tolist()",), "compute_with_tensor"),
-    (("Dynamic shape operator",), _dynamic_shape),
-    (("Data dependent operator",), _data_dependent),
+    (("Dynamic shape operator",), _about(_OPERATOR, _dynamic_shape)),
+    (("Data dependent operator",), _about(_OPERATOR, _data_dependent)),
     (("DistributedDataParallel._",), "compile_before_wrapping"),
     (("`set_runtime_stats_and_log`",), "compile_before_wrapping"),
     (("function `disable` in file",), _hooked),
@@ -285,20 +268,20 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], str | Callable[[Break], Advice | N
     (("Call to a time function",), "read_clock_around"),
     (("repr() on tensor",), "format_outside"),
     (("sort with non-constant keys", "torch.Tensor"), "sort_with_torch"),
-    (("Failed to trace builtin operator",), _builtin),
-    (("numpy function",), _numpy),
+    (("Failed to trace builtin operator",), _about(_BUILTIN, _builtin)),
+    (("numpy function",), _about(_FUNCTION, _numpy)),
     (("copy.deepcopy",), "clone_tensors"),
-    (("consumed returned tensor's grad_fn",), _consumed),
+    (("consumed returned tensor's grad_fn",), lambda item: advise("return_detached", name=_name_in(item, _CONSUMED))),
     (("Tensor.backward()",), _autograd),
     (("torch.autograd.grad",), _autograd),
     (("function `grad` in file", "autograd"), _autograd),
     (("torch.jit.script",), "use_plain_module"),
     (("ScriptModules",), "use_plain_module"),
     (("sparse Tensor",), "use_dense_tensors"),
-    (("Unsupported context manager",), _context_manager),
+    (("Unsupported context manager",), lambda item: advise("enter_around", name=_name_in(item, _CONTEXT))),
     (("active context manager",), "move_context_around"),
     (("Attempt to trace generator",), "compile_consumer"),
-    (("marked as skipped",), _skipped),
+    (("marked as skipped",), _about(_SKIPPED, _skipped)),
     (("Unsupported method call",), _method),
     (("guard on data-dependent expression",), lambda _item: advise("move_line", decides=True)),
     (("setattr() is not supported",), _hooks),

@@ -115,7 +115,8 @@ def _by_guard(item: Recompile) -> Advice | None:
         return advise("keep_number_in_tensor") if _ON_STACK.match(guard) else None
     if "library_alone" in traits and _is_passed(guard):
         return advise("unbreak_caller")
-    return next((advice for rule in _RULES if (advice := rule(guard, item)) is not None), None)
+    given = ((form.match(guard), rule) for form, rule in _RULES)
+    return next((advice for found, rule in given if found and (advice := _of_a_global(found, rule) or rule(found, item))), None)
 
 
 def _is_passed(guard: str) -> bool:
@@ -124,10 +125,9 @@ def _is_passed(guard: str) -> bool:
     return found is not None and not _SIZE.search(guard) and found["name"] != "self" and not found["name"].startswith(("self.", "G["))
 
 
-def _held_elsewhere(guard: str, _item: Recompile) -> Advice | None:
-    """Advise on a guard of a global, which is no argument: nobody can pass it."""
-    found = _LENGTH.match(guard) or _KEYS.match(guard) or _IDENTITY.match(guard) or _KIND.match(guard)
-    if found is None or not _GLOBAL.match(found["name"]):
+def _of_a_global(found: re.Match[str], rule: object) -> Advice | None:
+    """Advise on a guard of a global object, which is no argument: nobody can pass it."""
+    if rule not in _OF_OBJECTS or not _GLOBAL.match(found["name"]):
         return None
     name = user_name(found["name"]).removesuffix(".__code__")
     imported = _IMPORTED.match(name)
@@ -137,10 +137,7 @@ def _held_elsewhere(guard: str, _item: Recompile) -> Advice | None:
     return advise("call_once_before", name=imported["module"].replace("_dot_", ".") + (imported["part"] or ""))
 
 
-def _tensor(guard: str, item: Recompile) -> Advice | None:
-    found = _TENSOR.match(guard)
-    if found is None:
-        return None
+def _tensor(found: re.Match[str], item: Recompile) -> Advice | None:
     name, what = user_name(found["name"]), found["what"]
     if what == "size":
         return _size(found["name"], int(found["dim"] or 0), item.values)
@@ -178,48 +175,35 @@ def _dispatch(name: str, item: Recompile) -> Advice | None:
     return advise("one_kind_of_tensor" if is_other else "one_inference_mode", name=name)
 
 
-def _kind(guard: str, item: Recompile) -> Advice | None:
-    found = _KIND.match(guard)
-    if found is None:
-        return None
+def _kind(found: re.Match[str], item: Recompile) -> Advice | None:
     name = user_name(found["name"])
     if any("NoneType" in value for value in item.values[-1:]) or "found <class 'NoneType'>" in item.reason:
         return advise("set_or_leave_none" if _is_attribute(name) else "pass_tensor", name=name)
     return advise("same_kind", name=name, kept=_is_attribute(name))
 
 
-def _state(guard: str, _item: Recompile) -> Advice | None:
-    found = _STATE.match(guard)
-    if found is None:
-        return None
+def _state(found: re.Match[str], _item: Recompile) -> Advice | None:
     what = re.sub(r"\(\w+\)", "", found["what"])  # `autocast(cpu)_dtype`
     return next((advice for state, advice in _STATES.items() if what.startswith(state)), None)
 
 
-def _length(guard: str, _item: Recompile) -> Advice | None:
-    found = _LENGTH.match(guard)
-    if found is None:
-        return None
+def _length(found: re.Match[str], _item: Recompile) -> Advice | None:
     name = user_name(found["name"])
     if name.endswith("._modules"):
         return advise("same_modules", name=name.removesuffix("._modules"))
     if name in ("kw", "kwargs"):
         return advise("same_keyword_arguments")
-    return advise("same_keys" if "!=" in guard else "same_count", name=name, kept=_is_attribute(name))  # with `!=`, only dicts are reported
+    return advise(
+        "same_keys" if "!=" in found[0] else "same_count", name=name, kept=_is_attribute(name)
+    )  # with `!=`, only dicts are reported
 
 
-def _keys(guard: str, _item: Recompile) -> Advice | None:
-    found = _KEYS.match(guard)
-    if found is None:
-        return None
+def _keys(found: re.Match[str], _item: Recompile) -> Advice | None:
     name = user_name(found["name"])
     return advise("same_keys", name=name, ordered=True, kept=_is_attribute(name))
 
 
-def _identity(guard: str, _item: Recompile) -> Advice | None:
-    found = _IDENTITY.match(guard)
-    if found is None:
-        return None
+def _identity(found: re.Match[str], _item: Recompile) -> Advice | None:
     name = user_name(found["name"])
     if found["what"] == "type":
         return advise("same_class", name=name, kept=_is_attribute(name))
@@ -234,10 +218,9 @@ def _is_attribute(name: str) -> bool:
     return name.startswith("self.")
 
 
-def _shape(guard: str, item: Recompile) -> Advice | None:
+def _shape(found: re.Match[str], item: Recompile) -> Advice:
+    guard = found[0]
     sizes = list(_SIZE.finditer(guard))
-    if not sizes:
-        return None
     is_special = [any(value in (f"{size.group()} = 0", f"{size.group()} = 1") for value in item.values) for size in sizes]
     at_least_two = re.match(rf"2 <= {re.escape(sizes[0].group())}$", guard)
     if at_least_two or ("duck sizing" in item.reason and any(is_special)):
@@ -248,25 +231,20 @@ def _shape(guard: str, item: Recompile) -> Advice | None:
     return advise("same_condition", condition=" ".join(guard.split()))
 
 
-def _same_tensor(guard: str, _item: Recompile) -> Advice | None:
-    found = _DUPLICATES.match(guard)
-    if found is not None:
-        listed = _literal(found["names"])
-        names = ", ".join(f"`{user_name(str(name))}`" for name in listed) if isinstance(listed, list) else ""
-        return advise("different_tensors", names=names) if names else None
-    same = _SAME.match(guard)
-    if same is None:
-        return None
-    name = user_name(same["name"])
-    if same["second"] == "None":
+def _duplicates(found: re.Match[str], _item: Recompile) -> Advice | None:
+    listed = _literal(found["names"])
+    names = ", ".join(f"`{user_name(str(name))}`" for name in listed) if isinstance(listed, list) else ""
+    return advise("different_tensors", names=names) if names else None
+
+
+def _same_tensor(found: re.Match[str], _item: Recompile) -> Advice:
+    name = user_name(found["name"])
+    if found["second"] == "None":
         return advise("set_or_leave_none" if _is_attribute(name) else "pass_or_never", name=name)
-    return advise("same_tensor", name=name, other=user_name(same["second"]))
+    return advise("same_tensor", name=name, other=user_name(found["second"]))
 
 
-def _equal(guard: str, item: Recompile) -> Advice | None:
-    found = _EQUAL.match(guard)
-    if found is None:
-        return None
+def _equal(found: re.Match[str], item: Recompile) -> Advice | None:
     value = _literal(found["value"])
     source, name = found["name"], user_name(found["name"])
     if isinstance(value, bool):
@@ -292,18 +270,20 @@ def _number(source: str, name: str, item: Recompile) -> Advice:
     return advise("pass_as_tensor", name=name, floats=floats, dynamic=not floats and not is_special and len(kinds) == 1)
 
 
-_RULES: Sequence[Callable[[str, Recompile], Advice | None]] = (
-    _tensor,
-    _held_elsewhere,
-    _kind,
-    _state,
-    _length,
-    _keys,
-    _identity,
-    _same_tensor,
-    _shape,
-    _equal,
+_OF_OBJECTS = (_kind, _length, _keys, _identity)
+_RULES: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], Recompile], Advice | None]]] = (
+    (_TENSOR, _tensor),
+    (_KIND, _kind),
+    (_STATE, _state),
+    (_LENGTH, _length),
+    (_KEYS, _keys),
+    (_IDENTITY, _identity),
+    (_DUPLICATES, _duplicates),
+    (_SAME, _same_tensor),
+    (re.compile(rf".*?{_SIZE.pattern}.*", re.DOTALL), _shape),
+    (_EQUAL, _equal),
 )
+"""The forms of guards, and what advises on each; the first that knows something does."""
 
 
 def _literal(text: str) -> object:

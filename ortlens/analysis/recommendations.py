@@ -52,57 +52,31 @@ _WHOLE_CALL, _INSIDE = "call_differs", ("numbers_differ", "loses_accuracy", "fus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """One thing to do.
+    """One thing to do."""
 
-    Attributes:
-        subject: What kind of thing it is about.
-        index: Place of its record, the costliest of several, among the breaks, fallbacks, recompiles or findings of the overview.
-        what: The operator, the reason of the break, the guard of the recompile, or the title of the finding.
-        why: The reason of the break, why an operator stays in PyTorch, the guard that failed, or the hazard of the finding.
-        file: File of the user line.
-        line: Number of the user line.
-        module: nn.Module that it is in, for an operator; None for the rest.
-        reason_code: Why it stays in PyTorch, for an operator; None for the rest.
-        count: Nodes, graph boundaries or recompiles behind it.
-        other_lines: Further lines that need the same change, for breaks and operators; the line above is the costliest of them.
-        ns_per_call: Its time per call; None where it was not measured.
-        is_measured: Whether that was measured; else it is an estimate.
-        at_most: Whether it is a limit, as in `Finding.at_most`.
-        is_busy: Whether other work ran beside the calls, so that its time is less certain.
-        own_code_ns: Besides, what the program itself does there between graphs, which stays when the break goes; 0 elsewhere.
-        recompile_ns: What compiling again took in all, for a recompile; 0 elsewhere.
-        splitting_ns: Besides, about what entering ONNX Runtime again behind it costs, for an operator that splits a graph; 0 elsewhere.
-        advice: What to change, as data; None where nothing is known, and for a finding.
-        todo: The same in one sentence without a full stop; of a finding the first of `do`.
-        do: The whole of what to change; empty where nothing is known.
-        settings: Lines that make the change as a setting: an option of the backend, or a setting of PyTorch.
-        source: The user's line; None where it is not known.
-        patch: The line as it would be; empty text to delete it; None where no rule can write it.
-    """
-
-    subject: Subject
-    index: int
-    what: str
-    why: str
+    subject: Subject  # what kind of thing it is about
+    index: int  # place of its record, the costliest of several, among the breaks, fallbacks, recompiles or findings of the overview
+    what: str  # the operator, the reason of the break, the guard of the recompile, or the title of the finding
+    why: str  # the reason of the break, why an operator stays in PyTorch, the guard that failed, or the hazard of the finding
     file: str | None
     line: int | None
-    module: str | None = None
-    reason_code: ReasonCode | None = None
-    count: int
-    other_lines: int = 0
-    ns_per_call: int | None
-    is_measured: bool = True
-    at_most: bool = False
-    is_busy: bool = False
-    own_code_ns: int = 0
-    splitting_ns: int = 0
-    recompile_ns: int = 0
-    advice: Advice | None = None
-    todo: str = ""
-    do: str = ""
-    settings: tuple[str, ...] = ()
-    source: str | None = None
-    patch: str | None = None
+    module: str | None = None  # nn.Module that it is in, for an operator
+    reason_code: ReasonCode | None = None  # why it stays in PyTorch, for an operator
+    count: int  # nodes, graph boundaries or recompiles behind it
+    other_lines: int = 0  # that need the same change, for breaks and operators; `line` is the costliest of all
+    ns_per_call: int | None  # None where it was not measured
+    is_measured: bool = True  # else it is an estimate
+    at_most: bool = False  # whether that is a limit, as in `Finding.at_most`
+    is_busy: bool = False  # whether other work ran beside the calls, so that its time is less certain
+    own_code_ns: int = 0  # besides, what the program itself does there between graphs, which stays when the break goes
+    splitting_ns: int = 0  # besides, about what entering ONNX Runtime again behind an operator costs
+    recompile_ns: int = 0  # what compiling again took in all
+    advice: Advice | None = None  # what to change; None where nothing is known, and for a finding
+    todo: str = ""  # the same in a sentence without a full stop; of a finding the first of `do`
+    do: str = ""  # all that there is to change
+    settings: tuple[str, ...] = ()  # lines that make the change as an option of the backend or a setting of PyTorch
+    source: str | None = None  # the user's line
+    patch: str | None = None  # the line as it would be; empty text to delete it, None where no rule can write it
 
     @property
     def confidence(self) -> GainConfidence:

@@ -66,7 +66,8 @@ def assigned(nodes: list[ast.AST]) -> frozenset[str]:
 def reads(text: str) -> Iterator[str]:
     """Yield each place where a module takes a sentence apart, or looks for something in it."""
     tree = ast.parse(text)
-    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] or [tree]:
+    functions: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for function in functions or [tree]:
         nodes = list(ast.walk(function))
         names = assigned(nodes)
         for node in nodes:
@@ -76,7 +77,7 @@ def reads(text: str) -> Iterator[str]:
                 read = [node.func.value] if node.func.attr in READING else []
                 read += node.args if node.func.attr in MATCHING else []
             if any(is_prose(part, names) for part in read):
-                yield f"{node.lineno}: {ast.unparse(node)}"
+                yield f"{getattr(node, 'lineno', 0)}: {ast.unparse(node)}"
 
 
 JAVASCRIPT = re.compile(

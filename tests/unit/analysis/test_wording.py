@@ -44,7 +44,7 @@ def findings() -> Iterator[str]:
 def advised() -> Iterator[str]:
     versions: defaultdict[tuple[str, str | None], list[str]] = defaultdict(list)
     for version, subject, advice in test_advice.recorded():
-        versions[subject, advice and advice.sentence()].append(version)
+        versions[subject, advice.sentence() if advice else None].append(version)
     for (subject, sentence), those in versions.items():
         only = "" if set(those) == set(test_advice.VERSIONS) else f" ({' '.join(sorted(set(those)))})"
         yield f"{subject}{only}: {sentence}"
