@@ -20,8 +20,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from generations import CASES, GOAL, measured_generation
 
 import ortlens
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.views.sentences import look_sentence
 from tests.figures import measured_with, read, write
 

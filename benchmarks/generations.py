@@ -9,8 +9,8 @@ import torch
 from measure import take_turns
 
 import ortlens
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.views.sentences import look_sentence
 from tests.zoo.generation import generation_inputs, generator
 

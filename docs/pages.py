@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._versions import SUPPORTED
-from ortlens.analysis.actions import ActionRow
 from ortlens.analysis.findings.registry import RECORDED, RULES
+from ortlens.analysis.recommendations import ActionRow
 from ortlens.trace.schema import TABLES, table_from_record
 from tests.conformance.lines import LINES
 from tests.faults.page import faults

@@ -26,7 +26,7 @@ export function mountActions(root, store) {
 }
 
 function actionCard(store, action, at) {
-  const { id, title, is_code: isCode, where, kind, gain, confidence, why, do: todo, count: times } = action;
+  const { id, title, is_code: isCode, where, kind, gain, sure, confidence, why, do: todo, count: times } = action;
   const name = isCode ? el("code", {}, clipped(title, 200)) : clipped(title, 300);
   const known = id && store.identity.has(id);
   const often = times > 1 ? ` × ${count(times)}` : "";
@@ -34,7 +34,7 @@ function actionCard(store, action, at) {
     `li.ol-event.ol-action.ol-action-${action.subject}`,
     { "data-ids": known ? id : null },
     el("h4", {}, el("span.ol-rank", { "aria-hidden": "true" }, `${at + 1} `), known ? link(store, id, name) : name),
-    el("p.ol-action-facts", {}, el("b", {}, gain), confidence === "unknown" ? null : el("span.ol-soft", {}, `${SIGNS[confidence.split(" ")[0]]} ${confidence}`), el("span.ol-chip", {}, kind + often), el("span.ol-soft", {}, where)),
+    el("p.ol-action-facts", {}, el("b", {}, gain), sure === "unknown" ? null : el("span.ol-soft", {}, `${SIGNS[sure]} ${confidence}`), el("span.ol-chip", {}, kind + often), el("span.ol-soft", {}, where)),
     todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(clipped(todo, 800))) : null,
     change(action),
     ...action.paste.map(pasteLine),

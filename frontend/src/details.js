@@ -174,7 +174,7 @@ function reasons(store, rows) {
     const reason = nodes.get(row, "reason") || store.data.overview.reasons?.[nodes.get(row, "reason_code")];
     if (nodes.get(row, "partition_id") === null && reason) found.set(nodes.get(row, "target") ?? nodes.get(row, "node"), reason);
   }
-  const shown = [...found].slice(0, MAX_REASONS).map(([target, reason]) => ["in PyTorch", clipped(reason.includes(target) ? reason : `${target}: ${reason}`, 300)]);
+  const shown = [...found].slice(0, MAX_REASONS).map(([target, reason]) => ["in PyTorch", clipped(`${target}: ${reason}`, 300)]);
   return found.size > MAX_REASONS ? [...shown, ["", `and ${counted(found.size - MAX_REASONS, "more operator")}`]] : shown;
 }
 

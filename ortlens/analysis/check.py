@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
-from ortlens.analysis.numbers import LEFT_OUT
 from ortlens.errors import UsageError
 from ortlens.trace.records import column
 from ortlens.units import counted
@@ -176,7 +175,7 @@ def _abs_err(capture: Capture, limits: Limits) -> VerdictRow | None:
     sizes = [math.inf if row.max_abs is None and not row.ok else row.max_abs or 0.0 for row in known]
     sizes = [math.inf if math.isnan(size) else size for size in sizes]
     worst = max(range(len(known)), key=sizes.__getitem__)
-    left = sum(LEFT_OUT in row.note for row in capture.numerics)
+    left = sum(row.left_out for row in capture.numerics)
     if left and sizes[worst] <= limits.max_abs_err:
         why = f"{counted(left, 'value')} {'was' if left == 1 else 'were'} not compared, because the time of verify was over"
         return VerdictRow(limit="max_abs_err", verdict="unmeasured", value=sizes[worst], allowed=limits.max_abs_err, detail=why)

@@ -13,7 +13,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key
-from ortlens.analysis.guards import advice_in_generation
 from ortlens.analysis.index import nodes_by_graph
 from ortlens.analysis.ledger import SteppedCall, StepReading, middle_half
 from ortlens.analysis.timing import graph_times
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.ledger import CallTrace
-    from ortlens.trace.records import Capture, Graph, Node, Recompile, StepRole
+    from ortlens.trace.records import Capture, Graph, Node, StepRole
 
 _ROLES: tuple[StepRole, ...] = ("encode", "prefill", "decode", "python")
 _EMBEDDING = "aten.embedding.default"
@@ -107,20 +106,11 @@ def _entered(calls: Iterable[CallTrace], role: StepRole) -> Iterator[str]:
 
 
 def with_roles(capture: Capture) -> Capture:
-    """Set the role of each graph of a generation, and advise on recompiles accordingly; the same capture if nothing was generated."""
+    """Set the role of each graph of a generation; the same capture if nothing was generated."""
     roles = _roles(capture)
     if not roles:
         return capture
-    graphs = tuple(replace(graph, role=roles.get(graph.graph_id)) for graph in capture.graphs)
-    by_compilation = {graph.compile_id: graph for graph in graphs}
-    return replace(capture, graphs=graphs, recompiles=tuple(_advised(item, by_compilation) for item in capture.recompiles))
-
-
-def _advised(item: Recompile, graphs: Mapping[str | None, Graph]) -> Recompile:
-    new, old = graphs.get(item.compile_id), graphs.get(item.of_compile_id)
-    if new is None or new.role is None:
-        return item
-    return replace(item, advice=advice_in_generation(item, new.role, old.role if old is not None else None, sizes_vary=new.dynamic_shapes))
+    return replace(capture, graphs=tuple(replace(graph, role=roles.get(graph.graph_id)) for graph in capture.graphs))
 
 
 def _roles(capture: Capture) -> dict[str, StepRole]:

@@ -22,6 +22,11 @@ RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)")
 _LINE = re.compile(r"^(?P<file>.+):(?P<line>\d+)$")
 
 
+def frame_of(compile_id: str | None) -> str:
+    """Return the number of the frame that a compilation is one of: `1` of `1/0`."""
+    return (compile_id or "").rpartition("/")[0]
+
+
 def plain_function(name: str) -> str:
     """Return the user's function behind a resume function of Dynamo: `f` for `torch_dynamo_resume_in_f_at_16`."""
     match = RESUMED.fullmatch(name)

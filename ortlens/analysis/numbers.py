@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Numeric
 
 
-LEFT_OUT = "not compared: the time of"  # how the note begins on what `verify` left out when its time was over
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallNumbers:
     """The verdict on a call as a whole: its results, what it wrote, its gradients."""
@@ -23,7 +20,8 @@ class CallNumbers:
     right: int  # parts that match PyTorch
     wrong: tuple[Numeric, ...]  # parts that differ
     unchecked: int  # parts without a verdict
-    note: str  # why the first of these has none
+    why: str  # why the first of these has none
+    is_open: bool  # whether that one was compared, and PyTorch leaves the answer open
     undecided: float = 0.0  # the largest absolute difference in parts that were compared without a verdict; 0 without one
 
 
@@ -42,10 +40,10 @@ class NumericsSummary:
 
     right: int  # values inside partitions that were compared and are right
     wrong: int  # values inside partitions that were compared and are wrong
-    unchecked: tuple[tuple[str, int], ...]  # reasons why values were not compared, and how many, the most frequent first
+    unchecked: tuple[tuple[str, bool, int], ...]  # reasons why values have no verdict, whether compared, how many; the most frequent first
     first: Numeric | None  # the first of them that is wrong, in the order of the graph; None when none is
     origins: tuple[Numeric, ...]  # values that are the first to hold NaN or infinities
-    per_op: bool  # whether operators were compared one by one, each on PyTorch's inputs
+    per_op: bool  # whether operators were compared one by one, each on PyTorch inputs
     partitions: int  # partitions that the values are from
     eager_nodes: int  # nodes that PyTorch runs, which need no comparison
     call: CallNumbers | None = None  # the verdict on the call as a whole; None when it was not compared
@@ -68,20 +66,25 @@ def numbers_of(capture: Capture) -> NumericsSummary | None:
     if not capture.numerics:
         return None
     rows = [row for row in capture.numerics if row.scope != "call"]
-    reasons = Counter(row.note.partition(";")[0] or "no reason was recorded" for row in rows if row.ok is None)
+    reasons = Counter((why_not(row), row.is_undecided) for row in rows if row.ok is None)
     return NumericsSummary(
         right=sum(row.ok is True for row in rows),
         wrong=sum(row.ok is False for row in rows),
-        unchecked=tuple(reasons.most_common()),
+        unchecked=tuple((why, is_open, count) for (why, is_open), count in reasons.most_common()),
         first=next((row for row in rows if row.first_divergence), None),
         origins=tuple(row for row in rows if row.nonfinite == "origin"),
         per_op=any(row.scope == "op" for row in rows),
         partitions=len({row.partition_id for row in rows}),
         eager_nodes=len(capture.fallbacks),
         call=_call_of([row for row in capture.numerics if row.scope == "call"]),
-        left_out=sum(LEFT_OUT in row.note for row in capture.numerics),
+        left_out=sum(row.left_out for row in capture.numerics),
         farthest=_farthest(capture.numerics),
     )
+
+
+def why_not(row: Numeric) -> str:
+    """Say why a value has no verdict; captures of earlier versions hold only the whole note."""
+    return row.why or row.note or "no reason was recorded"
 
 
 def tolerances_of(max_abs: float, max_rel: float, row: Numeric) -> float:
@@ -116,6 +119,7 @@ def _call_of(rows: Sequence[Numeric]) -> CallNumbers | None:
         right=sum(row.ok is True for row in rows),
         wrong=tuple(row for row in rows if row.ok is False),
         unchecked=len(unchecked),
-        note=next((row.note.partition(";")[0] for row in unchecked), ""),
+        why=why_not(unchecked[0]) if unchecked else "",
+        is_open=bool(unchecked) and unchecked[0].is_undecided,
         undecided=max((row.max_abs for row in unchecked if row.max_abs and math.isfinite(row.max_abs)), default=0.0),
     )

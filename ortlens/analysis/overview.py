@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.advice import advice_by_id, advised
 from ortlens.analysis.coverage import (
     Coverage,
     code_key,
@@ -17,8 +18,7 @@ from ortlens.analysis.coverage import (
     own_recompiles,
     partitioned_nodes,
 )
-from ortlens.analysis.findings.bfloat16 import bfloat16_advice, is_bfloat16
-from ortlens.analysis.findings.complex_numbers import COMPLEX_ADVICE, is_complex
+from ortlens.analysis.fallback_advice import advice_for_fallback, cause_of
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
@@ -44,7 +44,8 @@ from ortlens.analysis.timing import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ortlens.trace.records import Break, Capture, Fallback, Figures, Finding, Graph, Node, ReasonCode, Recompile
+    from ortlens.analysis.catalogue import Advice
+    from ortlens.trace.records import Break, Capture, Fallback, FallbackCause, Figures, Finding, Graph, Node, ReasonCode, Recompile
 
 _BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
 _CROWDED = 0.25  # cores: others had this many, and fewer were idle
@@ -69,7 +70,8 @@ class FallbackGroup:
         total_ns: Time it spent in them, likewise.
         ns_per_call: Time in them per call of the model, see `timing.fallback_ns`; None without calls.
         splitting_ns: Besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing.
-        advice: What to do, where it depends on more than the reason code; else None.
+        cause: What else is known of why, of the first node.
+        advice: What to do.
     """
 
     target: str
@@ -85,7 +87,8 @@ class FallbackGroup:
     total_ns: int
     ns_per_call: int | None
     splitting_ns: int
-    advice: str | None
+    cause: FallbackCause | None
+    advice: Advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,7 @@ class Overview:
         compile_ns: Time of all compilations together.
         phases: The same by phase.
         findings: What was recorded and what the rules find, errors first, then the most expensive.
+        advice_by_id: What to do about breaks and recompiles, by their ids.
         generation: Prefill and decode, where tokens were generated; None elsewhere.
         slow_lines: The lines of the program that take most of a measured call; empty where not known.
         onnx: Of an ONNX model or a session; None where something was compiled.
@@ -180,6 +184,7 @@ class Overview:
     compile_ns: int
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
+    advice_by_id: Mapping[str, Advice]
     generation: Generation | None = None
     slow_lines: tuple[SlowLine, ...] = ()
     onnx: OnnxFacts | None = None
@@ -188,13 +193,6 @@ class Overview:
     def is_busy(self) -> bool:
         """Whether other work ran beside the measured calls, so that times are less certain."""
         return self.others is not None or (self.spread is not None and self.spread >= _BUSY)
-
-
-def _advice(reason: str, capture: Capture) -> str | None:
-    """Advise on operators of one data type; None for all other reasons."""
-    if is_bfloat16(reason):
-        return bfloat16_advice(has_instructions=capture.figures.cpu_bfloat16)
-    return COMPLEX_ADVICE if is_complex(reason) else None
 
 
 def _spread(figures: Figures) -> float | None:
@@ -215,6 +213,7 @@ def _uncounted(figures: Figures) -> UncountedCalls | None:
 
 def overview_of(capture: Capture) -> Overview:
     """Read the answers off any capture; counts are 0 and tuples empty where nothing was recorded."""
+    capture = advised(capture)
     figures = capture.figures
     others = _others(figures)
     return Overview(
@@ -243,6 +242,7 @@ def overview_of(capture: Capture) -> Overview:
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),
         findings=findings_of(capture),
+        advice_by_id=advice_by_id(capture),
         generation=generation_of(capture),
         slow_lines=slow_lines(capture),
         onnx=onnx_facts(capture),
@@ -288,9 +288,12 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     for fallback in capture.fallbacks:
         members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
-    groups = (_group(rows, sum(row.graph_id not in replaced for row in rows), modules, prices, splitting) for rows in members.values())
-    advised = (replace(group, advice=_advice(group.reason, capture)) for group in groups)
-    kept = (group for group in advised if group.node_count)
+    counts = {cause: sum(row.graph_id not in replaced for row in rows) for cause, rows in members.items()}
+    kept = (
+        _group(rows, counts[cause], modules, prices, splitting, has_bfloat16=capture.figures.cpu_bfloat16)
+        for cause, rows in members.items()
+        if counts[cause]
+    )
     return tuple(sorted(kept, key=lambda group: (-(group.ns_per_call or 0), -group.total_ns, -group.node_count, group.target)))
 
 
@@ -298,12 +301,14 @@ def _module(node: Node) -> str:
     return f"{node.module} ({node.module_type})" if node.module_type else f"{node.module}"
 
 
-def _group(
+def _group(  # noqa: PLR0913 - what is known of all groups
     rows: list[Fallback],
     node_count: int,
     modules: Mapping[tuple[str, str], str],
     prices: Mapping[tuple[str, str], float],
     splitting: Mapping[tuple[str, str], float],
+    *,
+    has_bfloat16: bool | None,
 ) -> FallbackGroup:
     def how_well_placed(row: Fallback) -> tuple[bool, bool]:
         return (not row.file, (row.graph_id, row.node) not in modules)
@@ -323,5 +328,6 @@ def _group(
         total_ns=sum(row.total_ns for row in rows),
         ns_per_call=round(sum(priced)) if (priced := [prices[row.graph_id, row.node] for row in rows if row.calls and prices]) else None,
         splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
-        advice=None,
+        cause=cause_of(placed),
+        advice=advice_for_fallback(placed, has_instructions=has_bfloat16),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._os_errors import with_clear_os_errors
+from ortlens.analysis.advice import advised
 from ortlens.analysis.generation import with_roles
 from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend.api import OrtBackend
@@ -182,7 +183,7 @@ class Lens(CaptureView):
         self.compilations.note_bypassed(self)
         self.compilations.note_break_sources()
         capture = self._recorder.captured()
-        return with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture)))
+        return advised(with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))))
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Call what was compiled a few dozen times, for half a second at most, and record where the wall time of a call goes.
@@ -446,7 +447,7 @@ class Lens(CaptureView):
             args,
             kwargs,
             backend=self._backend_for(None),
-            breaks=lambda: self._recorder.records(r.Break),
+            breaks=lambda: self.captured().breaks,
             dynamic=dynamic,
             dynamic_shapes=dynamic_shapes,
             fallback=fallback,

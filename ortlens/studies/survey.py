@@ -25,6 +25,7 @@ from ortlens._files import write_file
 from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
+from ortlens.analysis.advice import advised
 from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.environment import option_text
@@ -326,7 +327,7 @@ def _capture(row: SurveyRow) -> Capture | None:
     if row.capture is None:
         return None
     with contextlib.suppress(OrtLensError, OSError):
-        return store.load(row.capture)
+        return advised(store.load(row.capture))
     return None
 
 

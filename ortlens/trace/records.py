@@ -26,6 +26,7 @@ ReasonCode: TypeAlias = Literal[
     "policy",
     "session_refused",
 ]
+FallbackCause: TypeAlias = Literal["random", "bfloat16", "complex"]
 Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
 Severity: TypeAlias = Literal["error", "warning", "info"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
@@ -37,6 +38,12 @@ NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
 VariantVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
 
 
+_SETTINGS = "Lines of Python that make the change as a setting."
+_TRAITS = (
+    "What the advice depends on besides: `number_becomes_size` a line below takes the number as a size; `decides_by_size` the program "
+    "decides by the size of the result; `lstm_in_inference` an LSTM is called without gradients; `constant_size` the code makes the size a "
+    "constant; `library_alone` the function of a library was compiled by itself."
+)
 _RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
 
 
@@ -145,6 +152,17 @@ class Break:
         default=None,
     )
     advice: str | None = column("What to change, in one sentence.", default=None)
+    settings: tuple[str, ...] = column(_SETTINGS, default=())
+    stop_source: str | None = column(
+        "Text of the line that stops the graph, which may be one of a library behind the user's line, with the first line of an `if`. It "
+        "is empty text where it could not be read.",
+        default=None,
+    )
+    stop_function: str | None = column("Function that this line is in.", default=None)
+    traits: tuple[str, ...] = column(_TRAITS, default=())
+    refused_guard: str | None = column("Where PyTorch stopped recompiling the function: the last guard that failed.", default=None)
+    refused_reason: str | None = column("Dynamo's full reason for that recompile.", default=None)
+    refused_values: tuple[str, ...] = column("The values seen by that guard.", default=())
     rank: int | None = column(_RANK, default=None)
 
 
@@ -161,6 +179,8 @@ class Recompile:
     reason: str = column("Dynamo's full reason, with expected and actual values.")
     values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=())
     advice: str | None = column("What to change, in one sentence.", default=None)
+    settings: tuple[str, ...] = column(_SETTINGS, default=())
+    traits: tuple[str, ...] | None = column(_TRAITS + " Missing where it was not recorded.", default=None)
     dynamo_ns: int | None = column("Dynamo's own time for it; of a function without a graph, all that it took.", unit="ns", default=None)
     rank: int | None = column(_RANK, default=None)
 
@@ -261,6 +281,11 @@ class Fallback:
     exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
     call_ns: int | None = column(
         "Time in it per call of the model, mean over the calls that the ledger averages; empty where none was.", unit="ns", default=None
+    )
+    cause: FallbackCause | None = column(
+        "What else is known of why: it draws `random` numbers; ONNX Runtime's CPU provider does not compute in `bfloat16`, or knows no "
+        "`complex` numbers.",
+        default=None,
     )
     rank: int | None = column(_RANK, default=None)
 
@@ -434,6 +459,11 @@ class Numeric:
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
     note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="")
+    why: str = column("Of that, why there is no verdict.", default="")
+    is_undecided: bool = column("Whether it was compared and differs, and PyTorch leaves the answer open.", default=False)
+    left_out: bool = column(
+        "Whether the time of `verify` was over before it, or some calls of its partition, were compared.", default=False
+    )
     rank: int | None = column(_RANK, default=None)
 
 
@@ -457,6 +487,8 @@ class Finding:
         default=False,
     )
     subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
+    todo: str = column("The first sentence of `mitigation`, without a full stop; empty where it has only one.", default="")
+    settings: tuple[str, ...] = column(_SETTINGS, default=())
     rank: int | None = column(_RANK, default=None)
 
 

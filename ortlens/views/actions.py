@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.actions import ActionRow, actions_of
 from ortlens.analysis.findings.registry import PROBED
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import ActionRow, recommendations_of
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import look_place, look_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
-from ortlens.views.wording import REASON_WORDS, clipped, guard, remedy, visible
+from ortlens.views.wording import REASON_WORDS, clipped, guard, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.analysis.actions import Action
-    from ortlens.analysis.first_look import Look, Subject
     from ortlens.analysis.overview import Overview
+    from ortlens.analysis.recommendations import Recommendation, Subject
     from ortlens.trace.records import Capture
 
 KIND_WORDS: Mapping[Subject, str] = {
@@ -35,7 +34,7 @@ _FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "
 
 def action_facts(capture: Capture, overview: Overview) -> list[dict[str, Any]]:
     """Describe the actions of a capture as plain JSON data, the most useful one first."""
-    return [_facts(action, capture, overview) for action in actions_of(capture, overview)]
+    return [_facts(action, capture, overview) for action in recommendations_of(capture, overview)]
 
 
 def action_rows(capture: Capture) -> list[ActionRow]:
@@ -44,50 +43,50 @@ def action_rows(capture: Capture) -> list[ActionRow]:
     return [
         ActionRow(
             rank=rank,
-            kind=action.look.subject,
-            subject=action.look.what,
-            subject_id=look_id(action.look, overview, capture),
-            file=action.look.file,
-            line=action.look.line,
+            kind=action.subject,
+            subject=action.what,
+            subject_id=look_id(action, overview, capture),
+            file=action.file,
+            line=action.line,
             do=_do(action),
-            gain_ns=action.look.ns_per_call,
+            gain_ns=action.ns_per_call,
             confidence=action.confidence,
-            tried=_was_probed(action.look, overview),
-            settings=action.paste,
-            patch=action.after,
+            tried=_was_probed(action, overview),
+            settings=action.settings,
+            patch=action.patch,
         )
-        for rank, action in enumerate(actions_of(capture, overview), start=1)
+        for rank, action in enumerate(recommendations_of(capture, overview), start=1)
     ]
 
 
-def _was_probed(look: Look, overview: Overview) -> bool:
+def _was_probed(look: Recommendation, overview: Overview) -> bool:
     return look.subject in ("rule", "slower") and look.is_measured and overview.findings[look.index].rule in PROBED
 
 
-def _facts(action: Action, capture: Capture, overview: Overview) -> dict[str, Any]:
-    look = action.look
+def _facts(look: Recommendation, capture: Capture, overview: Overview) -> dict[str, Any]:
     facts = {
         "kind": KIND_WORDS[look.subject],
         "subject": look.subject,
-        "title": visible(action.source or look.what),
-        "is_code": action.source is not None,
+        "title": visible(look.source or look.what),
+        "is_code": look.source is not None,
         "where": look_place(look),
         "count": look.count,
         "gain": gain_text(look),
         "ns": look.ns_per_call,
-        "confidence": action.confidence + (" on a busy machine" if look.is_busy and action.confidence != "unknown" else ""),
-        "why": _why(action),
-        "do": _do(action),
-        "before": visible(action.source) if action.source and action.after is not None else None,
-        "after": None if action.after is None else visible(action.after),
-        "paste": list(action.paste),
+        "sure": look.confidence,
+        "confidence": look.confidence + (" on a busy machine" if look.is_busy and look.confidence != "unknown" else ""),
+        "why": _why(look),
+        "do": _do(look),
+        "before": visible(look.source) if look.source and look.patch is not None else None,
+        "after": None if look.patch is None else visible(look.patch),
+        "paste": list(look.settings),
         "id": look_id(look, overview, capture),
         "sentence": look_sentence(look),
     }
     return facts | {"issue": _issue(facts, capture)}
 
 
-def gain_text(look: Look) -> str:
+def gain_text(look: Recommendation) -> str:
     """Say what it costs, or what changing it saves: `saves about 1.20 ms per call`, `no time measured`, `gain unknown`.
 
     A break `costs`, since its time goes with it; an operator `takes` time in PyTorch, which is no gain.
@@ -106,24 +105,16 @@ def gain_text(look: Look) -> str:
     return f"saves {amount_words(look.ns_per_call, is_measured=look.is_measured, at_most=look.at_most)} per call"
 
 
-def _why(action: Action) -> str:
-    look = action.look
+def _why(look: Recommendation) -> str:
     if look.subject == "recompile":
         return f"guard failed: {guard(look.what)}"
-    if look.reason_code is not None:
-        why = visible(action.why) or REASON_WORDS[look.reason_code]
-        return why if look.what in why else f"{visible(look.what)}: {why}"
-    return visible(action.why)
+    return visible(look.why) or (REASON_WORDS[look.reason_code] if look.reason_code is not None else "")
 
 
-def _do(action: Action) -> str:
-    look = action.look
-    if look.reason_code is not None and not action.do:
-        said = remedy(look.reason_code, look.reason, visible(look.what))
-        return said[:1].upper() + said[1:]
-    if look.subject == "recompile" and not action.do:
+def _do(look: Recommendation) -> str:
+    if look.subject == "recompile" and not look.do:
         return f"Keep `{guard(look.what)}` true on every call"
-    return visible(action.do) or "Rewrite the line as the reason suggests"
+    return visible(look.do) or "Rewrite the line as the reason suggests"
 
 
 def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
@@ -141,7 +132,7 @@ def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
     return "\n".join(parts)
 
 
-def look_id(look: Look, overview: Overview, capture: Capture) -> str | None:
+def look_id(look: Recommendation, overview: Overview, capture: Capture) -> str | None:
     """Find the id that the explorer selects for a look; None where nothing stands for it."""
     if look.subject == "break":
         return f"break:{overview.breaks[look.index].break_id}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors, with_clear_os_errors
 from ortlens._shell import in_notebook
-from ortlens.analysis.actions import ActionRow
+from ortlens.analysis.advice import advised
 from ortlens.analysis.check import VerdictRow, limits_from, verdicts_of
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.analysis.findings.registry import findings_of
@@ -23,6 +23,7 @@ from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.overview import compilation_count
 from ortlens.analysis.ranks import merged
+from ortlens.analysis.recommendations import ActionRow
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.surveyed import key_figures
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
@@ -480,7 +481,7 @@ def load(path: str | os.PathLike[str]) -> SavedCapture:
     Raises:
         CaptureError: The file is missing, damaged, or not a capture.
     """
-    return SavedCapture(store.load(path))
+    return SavedCapture(advised(store.load(path)))
 
 
 def capture_from(source: CaptureView | Capture | str | os.PathLike[str]) -> Capture:
@@ -490,7 +491,7 @@ def capture_from(source: CaptureView | Capture | str | os.PathLike[str]) -> Capt
     if isinstance(source, Capture):
         return source
     if isinstance(source, str | PathLike):
-        return store.load(source)
+        return advised(store.load(source))
     raise UsageError(f"expected a lens, a capture or the path of a saved one, not {type(source).__name__}")
 
 

@@ -419,7 +419,7 @@ def _speed(compared: Compared) -> Tile:
     word = words[call.verdict]
     if call.verdict in ("slower", "faster"):
         word = f"{word}: {timing_words(call)}"
-    detail = times_words(call).replace("->", "→") or timing_words(call)
+    detail = times_words(call, "→") or timing_words(call)
     return Tile(name="speed", title="Speed", state=states[call.verdict], word=word, detail=detail)
 
 

@@ -99,12 +99,12 @@ def timing_sentence(row: Timing) -> str:
     return f"{row_name(row)}: {times_words(row)}: {timing_words(row)}"
 
 
-def times_words(row: Timing) -> str:
+def times_words(row: Timing, arrow: str = "->") -> str:
     """Write both times with bands: `717 µs (696 µs to 769 µs) -> …`; empty where a capture has too few calls."""
     if row.before_ns is None or row.after_ns is None:
         return ""
     before = _band(row.before_ns, row.before_low_ns, row.before_high_ns)
-    return f"{before} -> {_band(row.after_ns, row.after_low_ns, row.after_high_ns)}"
+    return f"{before} {arrow} {_band(row.after_ns, row.after_low_ns, row.after_high_ns)}"
 
 
 def timing_words(row: Timing) -> str:

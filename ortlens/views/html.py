@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.markup import render, safe
 from ortlens.views.onnx_sentences import onnx_answers

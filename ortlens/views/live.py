@@ -58,8 +58,7 @@ def _cells(figures: LiveFigures) -> Iterator[tuple[str, str]]:
         (figures.session_count, "session", ""),
         (len(figures.fallbacks), "operator", " in PyTorch"),
     ):
-        value, _, label = counted(number, noun).partition(" ")
-        yield label + more, value
+        yield f"{noun}{'' if number == 1 else 's'}{more}", f"{number:,}"
     if figures.memory_bytes is not None:
         yield "memory of the process", size_from_bytes(figures.memory_bytes)
 

@@ -19,9 +19,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
 from ortlens.trace.facts import facts_of
@@ -46,7 +46,7 @@ from ortlens.views.sentences import (
 )
 from ortlens.views.tiles import tiles_of
 from ortlens.views.time_sentences import (
-    against_sentence,
+    against_words,
     average_words,
     busy_sentence,
     decode_words,
@@ -59,10 +59,10 @@ from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, place, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.analysis.first_look import Look
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview
+    from ortlens.analysis.recommendations import Recommendation
     from ortlens.trace.records import Capture
     from ortlens.trace.schema import Column, Table
 
@@ -196,8 +196,8 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     if overview.onnx is not None:
         return _onnx_verdict(overview, overview.onnx, numbers_of(capture))
     if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
-        said = coverage_sentence(overview).replace("nothing: ", "nothing runs in ONNX Runtime: ", 1)
-        pace = against_sentence(overview).partition(":")[0] if coverage.verdict == "none" else ""
+        said = coverage_sentence(overview, nothing="nothing runs in ONNX Runtime")
+        pace = against_words(overview) if coverage.verdict == "none" else ""
         return f"{said}, {pace}" if pace else said
     partitions, numbers = counted(coverage.partition_count, "partition"), numbers_of(capture)
     counted_code = "the compiled code" if coverage.is_partial_view else "the model"
@@ -205,7 +205,7 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     facts = [f"{percent(coverage.share or 0.0)} of {counted_code} {runs} in ONNX Runtime", f"in {partitions}"]
     facts += [counted(len(overview.breaks), "graph break")] if overview.breaks else ["no graph break"]
     share = ort_share(overview)
-    facts += [against_sentence(overview).partition(":")[0]] if against_sentence(overview) else []
+    facts += [against_words(overview)] if against_words(overview) else []
     facts += [decode_words(overview)] if decode_words(overview) else []
     facts += [f"{percent(share)} of a call's time in ONNX Runtime"] if coverage.is_partial_view and share is not None else []
     facts += [recompiles_sentence(overview)] if recompiles_sentence(overview) else []
@@ -267,7 +267,7 @@ def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
     return {"graphs": list(found), "ahead": {graph_id: rows for graph_id, rows in found.items() if rows}, "behind": [*met, *behind]}
 
 
-def _look(look: Look, overview: Overview, capture: Capture) -> dict[str, Any]:
+def _look(look: Recommendation, overview: Overview, capture: Capture) -> dict[str, Any]:
     return {
         "sentence": look_sentence(look),
         "subject": look.subject,

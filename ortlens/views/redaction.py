@@ -37,14 +37,23 @@ def redacted_capture(capture: Capture) -> Capture:
     tables: dict[str, Any] = {
         name: tuple(_redacted(record, table, names, scrub) for record in getattr(capture, name)) for name, table in TABLES.items()
     }
+    # What advice depends on goes, so that the advice stays.
     tables["recompiles"] = tuple(
-        replace(shown, values=tuple(erased_value(value, item.guard or item.reason) for value in item.values))
+        replace(shown, values=_without_values(item.values, item.guard or item.reason), traits=None)
         for item, shown in zip(capture.recompiles, tables["recompiles"], strict=True)
+    )
+    tables["breaks"] = tuple(
+        replace(shown, stop_source=None, refused_reason=None, refused_values=_without_values(item.refused_values, item.refused_guard or ""))
+        for item, shown in zip(capture.breaks, tables["breaks"], strict=True)
     )
     environment = {key: _without_secrets(key, scrub(value)) for key, value in capture.environment.items()}
     ways = tuple(replace(way, note=scrub(way.note)) for way in capture.figures.ways)
     figures = replace(capture.figures, ways=ways)
     return replace(capture, name=scrub(capture.name), environment=environment, figures=figures, attachments={}, **tables)
+
+
+def _without_values(values: Iterable[str], guard: str) -> tuple[str, ...]:
+    return tuple(erased_value(value, guard) for value in values)
 
 
 def _files(capture: Capture) -> Iterable[str]:

@@ -8,16 +8,13 @@ from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.onnx_sentences import onnx_title
 from ortlens.views.time_sentences import price_text, saving_words
-from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, remedy, visible
+from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, visible
 
 if TYPE_CHECKING:
-    from ortlens.analysis.first_look import Look
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import FallbackGroup, Overview
+    from ortlens.analysis.recommendations import Recommendation
     from ortlens.trace.records import Finding, StepRole
-
-_NO_VERDICT = "no verdict: "  # as the notes of `verify` begin
-_QUOTED = 120  # characters of an exception that are looked for in a reason
 
 
 def title(overview: Overview) -> str:
@@ -28,7 +25,7 @@ def title(overview: Overview) -> str:
     return f"{name}torch.compile with backend {visible(overview.backend)}{', dry run' if overview.is_dry_run else ''}"
 
 
-def coverage_sentence(overview: Overview) -> str:
+def coverage_sentence(overview: Overview, nothing: str = "nothing") -> str:
     """Say whether the model is in ONNX Runtime, and how much of it, without a full stop."""
     coverage = overview.coverage
     nodes, share = counted(coverage.node_count, "compute node"), percent(coverage.share or 0.0)
@@ -37,14 +34,14 @@ def coverage_sentence(overview: Overview) -> str:
     if coverage.verdict == "empty":
         if coverage.is_cut_short:
             return f"unknown: {_dry_run_end(overview)}, before the first graph was complete"
-        unable = "nothing: PyTorch could not compile the function, and ran it as it is"
+        unable = f"{nothing}: PyTorch could not compile the function, and ran it as it is"
         if coverage.break_count:
             return unable
-        return "nothing: PyTorch compiled no code of the function" if any(overview.explain_calls) else _NOT_RECORDED
+        return f"{nothing}: PyTorch compiled no code of the function" if any(overview.explain_calls) else _NOT_RECORDED
     return {
-        "foreign": f"nothing: the backend is {visible(overview.backend)}; ortlens only recorded it",
+        "foreign": f"{nothing}: the backend is {visible(overview.backend)}; ortlens only recorded it",
         "no_compute": "nothing to run: the graphs hold no compute nodes",
-        "none": f"nothing: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
+        "none": f"{nothing}: PyTorch runs {'the only compute node' if coverage.node_count == 1 else f'all {nodes}'}",
     }[coverage.verdict]
 
 
@@ -96,12 +93,12 @@ def _dry_run_end(overview: Overview) -> str:
     return f"the dry run ended{at}, where the model needs the values of a tensor"
 
 
-def dry_run_sentence(overview: Overview) -> str:
+def dry_run_sentence(overview: Overview, head: str = "a dry run ") -> str:
     """Say what must be said first where nothing was run; empty where something was run."""
     if not overview.is_dry_run:
         return ""
     end = f"; {_dry_run_end(overview)}, and what follows is unknown" if overview.coverage.is_cut_short else ""
-    return f"a dry run with fake tensors: nothing was run, and what ONNX Runtime would run is a plan{end}"
+    return f"{head}with fake tensors: nothing was run, and what ONNX Runtime would run is a plan{end}"
 
 
 def partitions_sentence(overview: Overview) -> str:
@@ -161,9 +158,9 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
     if numbers.origins:
         parts.append(f"NaN or Inf first appears at {visible(numbers.origins[0].node)}")
     if numbers.unchecked:
-        reason, count = numbers.unchecked[0]
-        others = sum(more for _, more in numbers.unchecked[1:])
-        parts.append(f"{count:,} {_without_verdict(reason)}" + (f" and {others:,} for other reasons" if others else ""))
+        why, is_open, count = numbers.unchecked[0]
+        others = sum(more for *_, more in numbers.unchecked[1:])
+        parts.append(f"{count:,} {_without_verdict(why, is_open=is_open)}" + (f" and {others:,} for other reasons" if others else ""))
     if numbers.eager_nodes:
         parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch, not compared")
     if numbers.compared and numbers.first is None and (farthest := farthest_words(numbers.farthest, is_right=True)):
@@ -183,16 +180,15 @@ def call_sentence(numbers: NumericsSummary) -> str:
         return f"{visible(first.node)}{more} {'differ' if more else 'differs'} from PyTorch's{where}"
     if not call.right:
         how = f"differs from PyTorch's by up to {call.undecided:.2g}" if call.undecided else "was compared"
-        if call.note.startswith(_NO_VERDICT):
-            return f"the call as a whole {how}, {_without_verdict(call.note)}"
-        return f"the call as a whole was not compared ({visible(call.note)})"
+        if call.is_open:
+            return f"the call as a whole {how}, {_without_verdict(call.why, is_open=True)}"
+        return f"the call as a whole was not compared ({visible(call.why)})"
     return "the call gives what PyTorch gives" if not call.unchecked else "the call gives what PyTorch gives, as far as compared"
 
 
-def _without_verdict(reason: str) -> str:
+def _without_verdict(why: str, *, is_open: bool) -> str:
     """Tell apart values that differ where PyTorch leaves the answer open, which were compared, and those that were not."""
-    said = visible(reason.removeprefix(_NO_VERDICT))
-    return f"without a verdict ({said})" if reason.startswith(_NO_VERDICT) else f"not compared ({said})"
+    return f"{'without a verdict' if is_open else 'not compared'} ({visible(why)})"
 
 
 def undecided_sentence(numbers: NumericsSummary | None) -> str:
@@ -223,44 +219,31 @@ def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
     return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy, at_most=finding.at_most)
 
 
-def exception_words(group: FallbackGroup) -> str:
-    """Return class and message of the innermost cause on one line; empty without one, or where the reason includes it."""
-    lines = [line for line in (group.exception or "").splitlines() if line.strip()]
-    if "has no kernel of" in group.reason:  # the message says the same, less plainly
-        return ""
-    return "" if not lines or lines[-1].strip()[:_QUOTED] in group.reason else f"raised {visible(lines[-1].strip())}"
-
-
-def look_sentence(look: Look) -> str:
+def look_sentence(look: Recommendation) -> str:
     """Say what to look at, and what it would change."""
     at = f"{where}: " if (where := look_place(look)) else ""
     is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
     cost = f" ({price})" if price else ""
     saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
+    todo = visible(look.todo[:1].lower() + look.todo[1:])
     if look.subject in ("finding", "for_training", "slower", "rule"):
-        return (at if look.file else "") + visible(look.what) + saving + (f"; {_advice(look)}" if look.advice else "")
+        return (at if look.file else "") + visible(look.what) + saving + (f"; {todo}" if todo else "")
     if look.subject == "break":
-        return f"{at}{_advice(look) or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
+        return f"{at}{todo or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
     if look.reason_code is not None:
-        todo = visible(look.advice) if look.advice else remedy(look.reason_code, look.reason, visible(look.what))
-        if look.reason_code == "policy" and look.reason and not look.advice:
-            todo = visible(look.reason) if look.what in look.reason else f"{todo}: {visible(look.reason)}"
+        is_kept = look.advice is not None and look.advice.kind == "policy"  # for a reason, which says more
+        todo = visible(look.why) if is_kept and look.why else todo
         if look.subject == "nothing_runs":
-            instead = "so" if look.reason_code == "policy" and not look.advice else "otherwise"
-            return f"{at}nothing runs in ONNX Runtime: {todo}; {instead} leave the function uncompiled{saving}"
+            return f"{at}nothing runs in ONNX Runtime: {todo}; {'so' if is_kept else 'otherwise'} leave the function uncompiled{saving}"
         return f"{at}{todo}{cost}"
     spent = (
         f" ({counted(look.count, 'recompile')}, {time_from_ns(look.recompile_ns)} in all)" if look.recompile_ns and look.count > 1 else ""
     )
-    return f"{at}{_advice(look) or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
+    return f"{at}{todo or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
 
 
-def look_place(look: Look) -> str:
+def look_place(look: Recommendation) -> str:
     """Say where a look leads: `model.py:12 and 3 other lines` that need the same change, or a module; empty if unknown."""
     at = place(look.file, look.line, look.module) if look.file or look.module else ""
     return f"{at} and {counted(look.other_lines, 'other line')}" if at and look.other_lines else at
-
-
-def _advice(look: Look) -> str:
-    return visible(look.advice[:1].lower() + look.advice[1:]) if look.advice else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ortlens.analysis.memory import memory
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
-from ortlens.views.sentences import exception_words, reason_words
+from ortlens.views.sentences import reason_words
 from ortlens.views.time_sentences import gain_words
 from ortlens.views.wording import PART_WORDS, clipped, first_sentence, function, guard, place
 
@@ -208,7 +208,7 @@ def _fallbacks(overview: Overview, limit: int) -> Table:
         columns=(
             Column("operator", lambda group: group.target, "code"),
             Column("nodes", lambda group: _count(group.node_count), "number"),
-            Column("reason", lambda group: ": ".join(filter(None, (reason_words(group), exception_words(group))))),
+            Column("reason", reason_words),
             Column("where", lambda group: place(group.file, group.line, group.module)),
             Column("line", lambda group: group.source or "", "code"),
             Column("per call", lambda group: _ns(group.ns_per_call), "number"),

@@ -6,9 +6,9 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import own_code_ns
 from ortlens.analysis.verdict import recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
@@ -17,7 +17,6 @@ from ortlens.views.sentences import (
     coverage_sentence,
     dry_run_sentence,
     empty_sentence,
-    exception_words,
     finding_sentence,
     look_sentence,
     numbers_sentence,
@@ -99,8 +98,8 @@ def _sections(overview: Overview, numbers: NumericsSummary | None, room: int) ->
             yield label, _prose(answer, room, lines=3)
         yield from _verdicts(overview, numbers, room)
         return
-    if dry := dry_run_sentence(overview):
-        yield "Dry run", _prose(dry.removeprefix("a dry run "), room, lines=3)
+    if dry := dry_run_sentence(overview, head=""):
+        yield "Dry run", _prose(dry, room, lines=3)
     yield "In ONNX Runtime", _prose(_bar(overview) + coverage_sentence(overview), room, lines=3)
     if said := generation_sentences(overview):
         yield "Generation", [line for sentence in said for line in _prose(sentence, room, hang="  ")]
@@ -144,7 +143,6 @@ def _fallbacks(overview: Overview, room: int) -> Iterator[tuple[str, list[str]]]
         whole = f"{head}  {where}".rstrip()
         lines += [whole] if len(whole) <= room else [clipped(head.rstrip(), room), f"  {clipped(where, room - 2)}"]
         lines += _prose(reason_words(group), room, indent="  ")
-        lines += _prose(exception_words(group), room, indent="  ") if exception_words(group) else []
     left = groups[_MAX_FALLBACKS:]
     if left:
         nodes = counted(sum(group.node_count for group in left), "node")

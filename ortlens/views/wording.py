@@ -7,7 +7,6 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.splitting import RANDOM, random_remedy
 from ortlens.analysis.identity import RESUMED
 from ortlens.units import percent, times
 
@@ -30,30 +29,6 @@ REASON_WORDS: Mapping[ReasonCode, str] = {
     "session_refused": "ONNX Runtime refused the model or failed to run it",
 }
 """What each reason code means to someone who has not read the documentation."""
-
-REMEDY_WORDS: Mapping[ReasonCode, str] = {
-    "no_converter": "rewrite {} with operators that ONNX Runtime supports",
-    "converter_raised": "see the table fallbacks for why {} could not be converted",
-    "dtype": "use another data type for {}",
-    "layout": "use plain dense tensors for {}",
-    "device": "move the tensors of {} to a device that ONNX Runtime supports here",
-    "dynamic_shape": "rewrite {} so that the size of its result is known in advance",
-    "side_effect": "check whether the model needs {}",
-    "too_small": "lower min_partition_nodes, so that {} runs in ONNX Runtime too",
-    "policy": "{} stays in PyTorch on purpose",
-    "session_refused": "see the table fallbacks for why ONNX Runtime refused {}",
-}
-"""What to try about an operator that stays in PyTorch; the braces stand for it."""
-
-
-def remedy(code: ReasonCode, reason: str, target: str) -> str:
-    """Say what to try about an operator that stays in PyTorch, in a clause without a capital."""
-    if RANDOM in reason:
-        return random_remedy(target)
-    if "aten._assert_" in target:
-        return f"check whether the model needs {target}: PyTorch adds such checks, for example for a size that depends on data"
-    return REMEDY_WORDS[code].format(target)
-
 
 PHASE_WORDS: Mapping[str, str] = {
     "dynamo": "tracing",

@@ -17,8 +17,9 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from ortlens.analysis.first_look import looks_of
+from ortlens.analysis.catalogue import advise
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -471,7 +472,7 @@ def test_code_without_a_graph_is_compiled_again_too() -> None:
     assert "6 calls were made, and each compiled code" in lens.summary()
     first = looks_of(overview)[0]
     assert (first.subject, first.count, first.recompile_ns) == ("recompile", 5, sum(overview.recompile_ns.values()))
-    assert "Make the global `CALLS` a tensor" in (first.advice or "")
+    assert first.advice == advise("make_tensor", name="CALLS", outside=True)
 
 
 def test_calls_past_the_limit_do_not_compile() -> None:

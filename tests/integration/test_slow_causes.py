@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from tests.integration.marked_lines import line_of
 
 # Each compiles, measures and perhaps profiles a program, which takes a second or more.

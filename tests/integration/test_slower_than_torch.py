@@ -10,8 +10,8 @@ from torch import nn
 
 import ortlens
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.runtime import left_to_torch
 

@@ -12,8 +12,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ortlens
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.backend.runtime.ab_timing import clocked, compare
 from ortlens.views.sentences import look_sentence
 from tests.integration import two_ranks

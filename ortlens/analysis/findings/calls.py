@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.causes import cause_of
 from ortlens.analysis.findings.facts import current, splitting_costs
 from ortlens.analysis.findings.rule import rule
@@ -61,14 +62,14 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     if slow is None:
         return
     totals, part = slow.totals, slow.part
-    takes, remedy = _PARTS[part]
+    takes, todo = _PARTS[part]
     cause = _cause_within(capture, totals.graph_ids) if part == "run" else None
     node = cause.node if cause is not None else None
     if node is not None and capture.kernels:  # they were found
-        remedy = "Write that line with other operators"
-    remedy += "; or leave the function uncompiled."
+        todo = "Write that line with other operators"
+    what_to_do = remedy(f"{todo}; or leave the function uncompiled.")
     if part == "guards" and _is_to_freeze(capture, totals):
-        remedy = _FREEZE
+        what_to_do = _FREEZE
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
     place = node if node is not None and node.file else graph
     yield slower_call.finding(
@@ -79,7 +80,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
-        mitigation=cause.remedy if cause is not None and cause.remedy else remedy,
+        **remedy(cause.remedy) if cause is not None and cause.remedy else what_to_do,
         file=place.file if place is not None else None,
         line=place.line if place is not None else None,
         gain_ns=min(slow.unexplained_ns, slow.part_ns),  # at the part that the advice is about, of which some may remain
@@ -153,7 +154,7 @@ def costly_entry(capture: Capture) -> Iterator[Finding]:
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
         evidence="medians of the measured calls; what a frozen callable checks instead takes some microseconds",
-        mitigation=_FREEZE,
+        **_FREEZE,
         file=graph.file,
         line=graph.line,
         gain_ns=entering,
@@ -161,9 +162,9 @@ def costly_entry(capture: Capture) -> Iterator[Finding]:
     )
 
 
-_FREEZE = (
-    "For deployment, `ortlens.freeze(model, x)` runs the same sessions without Dynamo; weights are constants from then on. "
-    "Otherwise compile a larger part of the program at once, so that it is entered less often."
+_FREEZE = remedy(
+    "For deployment, `ortlens.freeze(model, x)` runs the same sessions without Dynamo; weights are constants from then on.",
+    "Otherwise compile a larger part of the program at once, so that it is entered less often.",
 )
 
 

@@ -6,15 +6,18 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.advice import advice_by_id
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, measured_ledger
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.guards import is_expected
+from ortlens.analysis.identity import frame_of
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of, recompile_times
 from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
+    from ortlens.analysis.catalogue import Advice
     from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile, StepRole
 
 STORM = 4
@@ -38,7 +41,7 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
         role = roles.get(item.compile_id)
         if role is None or role == roles.get(item.of_compile_id):  # decode is compiled after prefill, which is no recompile of it
             groups[item.function, item.file, item.line, role].append(item)
-    spent = recompile_times(capture)
+    spent, known = recompile_times(capture), advice_by_id(capture)
     for (function, file, line, role), rows in groups.items():
         if len(rows) < STORM:
             continue
@@ -52,12 +55,16 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
             + (f", {time_from_ns(compile_ns)}" if compile_ns else "")
             + ("; then PyTorch reached its limit, and runs what needs another version in plain Python" if limit is not None else ""),
             evidence=f"guards that failed: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
-            mitigation=next((row.advice for row in rows if row.advice and not is_expected(row)), None)
+            mitigation=next((known[row.compile_id].sentence() for row in rows if _is_avoidable(known.get(row.compile_id))), None)
             or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
             file=file,
             line=line,
         )
     yield from _given_up(capture, {(function, file) for (function, file, _, _), rows in groups.items() if len(rows) >= STORM})
+
+
+def _is_avoidable(advice: Advice | None) -> bool:
+    return advice is not None and not advice.is_expected
 
 
 def _is_limit(item: Break) -> bool:
@@ -109,8 +116,11 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
         title=f"compiling took {time_from_ns(total)}{as_calls}; {time_from_ns(saved)} of it can be cached on disk",
         evidence="; ".join(f"{phase} {time_from_ns(ns)}" for phase, ns in spent.items() if ns)
         + f". Dynamo's {time_from_ns(spent['dynamo'])} and creating the sessions are spent in every process regardless",
-        mitigation='Set cache_dir="..." in the options: the next process reads the converted models. For a process without tracing, export '
-        "the model (`lens.export_onnx`) where one partition covers it.",
+        **remedy(
+            'Set cache_dir="..." in the options: the next process reads the converted models.',
+            "For a process without tracing, export the model (`lens.export_onnx`) where one partition covers it.",
+            cache_dir="...",
+        ),
     )
 
 
@@ -122,9 +132,9 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
 )
 def hot_break(capture: Capture) -> Iterator[Finding]:
     """Report breaks that happen several times per call."""
-    entered = _entered_per_call(capture)
+    entered, known = _entered_per_call(capture), advice_by_id(capture)
     for item in capture.breaks:
-        times = max((entered.get(_frame(compile_id), 0) for compile_id in item.compile_ids), default=0)
+        times = max((entered.get(frame_of(compile_id), 0) for compile_id in item.compile_ids), default=0)
         if _is_limit(item) or (times < _OFTEN and item.occurrences < _OFTEN):  # `recompile_storm` reports the limit
             continue
         often = f"is hit {times:.3g} times per call" if times >= _OFTEN else f"makes {item.occurrences} graph boundaries"
@@ -132,7 +142,11 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
             subject=item.break_id,
             title=f"a graph break in {item.function or 'a function'} {often}",
             evidence=f"{item.reason}; {_break_evidence(item, times)}",
-            mitigation=item.advice or (item.hints[0] if item.hints else "Rewrite the line so that it does not need the value of a tensor."),
+            mitigation=known[item.break_id].sentence()
+            if item.break_id in known
+            else item.hints[0]
+            if item.hints
+            else "Rewrite the line so that it does not need the value of a tensor.",
             file=item.file,
             line=item.line,
             gain_ns=price_of(item),
@@ -145,10 +159,6 @@ def _break_evidence(item: Break, times: float) -> str:
     return f"{seen}; {counted(item.occurrences, 'graph boundary', 'graph boundaries')}{cost}"
 
 
-def _frame(compile_id: str) -> str:
-    return compile_id.rpartition("/")[0]
-
-
 def _entered_per_call(capture: Capture) -> dict[str, float]:
     """Count how often the graphs of each of Dynamo's frames are entered per call of the model, at least.
 
@@ -159,7 +169,7 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
     versions: dict[str, list[float]] = defaultdict(list)
     for graph in capture.graphs:
         if graph.compile_id is not None and graph.phase != "backward":
-            versions[_frame(graph.compile_id)].append(entries.get(graph.graph_id, 0.0))
+            versions[frame_of(graph.compile_id)].append(entries.get(graph.graph_id, 0.0))
     return {frame: sum(found) if is_counted else max(found) for frame, found in versions.items()}
 
 

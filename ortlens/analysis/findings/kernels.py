@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import current, kernel_ns, most_common
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import kernels_by_session, nodes_of
@@ -138,18 +139,18 @@ def _slow(roof: Roof, runs_per_call: float) -> Finding:
         f"{roof.reached:.0%} of the machine's peak",
         evidence=f"{peak}; at that peak it would take {time_from_ns(roof.limit_ns)}. Peaks were measured there with matrix products and "
         f"with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
-        mitigation=_PRODUCT_REMEDY if roof.flops else _FUNCTION_REMEDY,
+        **_PRODUCT_REMEDY if roof.flops else _FUNCTION_REMEDY,
         file=roof.file,
         line=roof.line,
         gain_ns=gain if roof.flops else None,
     )
 
 
-_PRODUCT_REMEDY = (
-    "Look at its shapes and layout: single rows, odd strides and tiny inner dimensions are slow. Use larger batches, or write "
-    "the line with another operator."
+_PRODUCT_REMEDY = remedy(
+    "Look at its shapes and layout: single rows, odd strides and tiny inner dimensions are slow.",
+    "Use larger batches, or write the line with another operator.",
 )
-_FUNCTION_REMEDY = (
+_FUNCTION_REMEDY = remedy(
     "Try a cheaper function, a narrower data type, fewer elements, or an operator that ONNX Runtime fuses with its neighbours."
 )
 
@@ -205,9 +206,12 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
                 if spent
                 else ""
             ),
-            mitigation="Make the model and its inputs float32 (model.float(), x.float()) on the CPU. "
-            f'options={{"upcast": ("{first.dtype}",)}} does so inside ONNX Runtime and keeps the types outside: results are rounded '
-            "less often than PyTorch's, and a frozen weight takes 4 more bytes per element.",
+            **remedy(
+                "Make the model and its inputs float32 (model.float(), x.float()) on the CPU.",
+                f'options={{"upcast": ("{first.dtype}",)}} does so inside ONNX Runtime and keeps the types outside: results are rounded '
+                "less often than PyTorch's, and a frozen weight takes 4 more bytes per element.",
+                upcast=(first.dtype,),
+            ),
             file=first.file,
             line=first.line,
             gain_ns=round(spent) or None,

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, least_run_ns, run_times, whole_by_graph
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import kernels_by_session
@@ -104,7 +105,7 @@ def copying_kernels(capture: Capture) -> Iterator[Finding]:
             title=f"{counted(len(kernels), 'kernel')} of {session.session_id} that only copy ({_counts(kernels)}) take {time_from_ns(ns)} "
             f"per call, {share:.0%} of its kernel time",
             evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
-            mitigation=_COPYING_REMEDIES[worst.op_type],
+            **_COPYING_REMEDIES[worst.op_type],
             file=worst.file,
             line=worst.line,
             gain_ns=round(ns),
@@ -112,9 +113,11 @@ def copying_kernels(capture: Capture) -> Iterator[Finding]:
 
 
 _COPYING_REMEDIES = {
-    "Transpose": "Keep one layout from layer to layer, so that no layer has to transpose what the previous one wrote.",
-    "Cast": "Keep one data type from layer to layer. The CPU kernels of ONNX Runtime compute float16 mostly in float32, with a Cast before "
-    "and after.",
+    "Transpose": remedy("Keep one layout from layer to layer, so that no layer has to transpose what the previous one wrote."),
+    "Cast": remedy(
+        "Keep one data type from layer to layer.",
+        "The CPU kernels of ONNX Runtime compute float16 mostly in float32, with a Cast before and after.",
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import graphs_by_id, partitions_by_graph, partitions_by_id, sessions_by_partition
@@ -80,6 +81,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
         runs = entries.get(parts[partition_id].graph_id, 1.0) if partition_id in parts else 1.0
         changes = _changes(anew, runs)
         graph = graphs.get(parts[partition_id].graph_id) if partition_id in parts else None
+        first, *more = [sentence for kind in changes for sentence in _CHANGE_REMEDIES[kind]]
         given_up = sessions[-1].frozen_bytes == 0 and bool(partition_id in parts and parts[partition_id].weight_bytes)
         yield weights_changed.finding(
             subject=partition_id,
@@ -88,7 +90,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
             f"they ran {counted(sum(s.calls for s in sessions), 'time')} in total"
             + (f". The partition runs {runs:.3g} times per call" if runs >= _SEVERAL else "")
             + "".join(f". {_CHANGE_EVIDENCE[kind]}" for kind in changes if kind in _CHANGE_EVIDENCE),
-            mitigation=" ".join(_CHANGE_REMEDIES[kind] for kind in changes),
+            **remedy(first, " ".join(more), freeze_weights=False),
             file=graph.file if graph else None,
             line=graph.line if graph else None,
         )
@@ -118,16 +120,24 @@ _CHANGE_EVIDENCE: dict[WeightsChange, str] = {
     "replaced": "No weight was written to: other parameters or buffers were assigned, or several modules share its code",
     "other_module": "No weight had to change for this: several modules share its code, each with its own weights",
 }
+
+
+_UNWRITTEN = (
+    "Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model whose weights change "
+    "on every call, set freeze_weights=False."
+)
+_UNREPLACED = (
+    "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one graph; where "
+    "neither is possible, set freeze_weights=False."
+)
 _UNSHARED = (
     "Remove the graph break that gives each of these modules a frame of its own, or compile the model that contains them instead of each "
     "by itself: one graph with all of them can freeze their weights."
 )
-_CHANGE_REMEDIES: dict[WeightsChange, str] = {
-    "written": "Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model whose "
-    "weights change on every call, set freeze_weights=False.",
-    "replaced": "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one "
-    "graph; where neither is possible, set freeze_weights=False.",
-    "other_module": f"{_UNSHARED} Where neither is possible, set freeze_weights=False.",
+_CHANGE_REMEDIES: dict[WeightsChange, tuple[str, ...]] = {
+    "written": (_UNWRITTEN,),
+    "replaced": (_UNREPLACED,),
+    "other_module": (_UNSHARED, "Where neither is possible, set freeze_weights=False."),
 }
 
 
@@ -165,7 +175,9 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
         subject=part.partition_id,
         title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
         evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
-        mitigation=_UNSHARED if shared else 'Set freeze_weights="auto", and change weights only before the first compiled call.',
+        **remedy(_UNSHARED)
+        if shared
+        else remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
         file=graph.file,
         line=graph.line,
     )
@@ -194,9 +206,12 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
             title=f"packed weights of {size_from_bytes(packed)} are held as {size_from_bytes(held)}",
             evidence=f"{session.session_id} took {size_from_bytes(session.held_bytes or 0)} for "
             f"{size_from_bytes(session.frozen_bytes or 0)} of constants",
-            mitigation="Integers stay packed in linear layers of float32 on the CPU, whose width is a multiple of 16 and whose scales are "
-            "for whole rows or for groups of a multiple of 16, without ort_session_options. Or set freeze_weights=False: the session "
-            "then reads PyTorch's integers, and converts them in every call.",
+            **remedy(
+                "Integers stay packed in linear layers of float32 on the CPU, whose width is a multiple of 16 and whose scales are for "
+                "whole rows or for groups of a multiple of 16, without ort_session_options.",
+                "Or set freeze_weights=False: the session then reads PyTorch's integers, and converts them in every call.",
+                freeze_weights=False,
+            ),
             file=graph.file if graph else None,
             line=graph.line if graph else None,
         )
@@ -226,8 +241,11 @@ def packed_copies(capture: Capture) -> Iterator[Finding]:
             evidence=f"creating it took {size_from_bytes(session.held_bytes or 0)} of heap and {time_from_ns(session.create_ns)}; "
             f"{size_from_bytes(session.shareable_bytes or 0)} of its {size_from_bytes(session.frozen_bytes or 0)} of constants are read "
             "by matrix products alone, which can read PyTorch's memory",
-            mitigation=f"Where memory matters more than time, set prepack_weights=False: it saves about {size_from_bytes(saved)}, and "
-            "sessions are created faster, but products of several rows get slower; ortlens.tune measures by how much.",
+            **remedy(
+                f"Where memory matters more than time, set prepack_weights=False: it saves about {size_from_bytes(saved)}, and sessions "
+                "are created faster, but products of several rows get slower; ortlens.tune measures by how much.",
+                prepack_weights=False,
+            ),
             file=graph.file if graph else None,
             line=graph.line if graph else None,
         )
@@ -310,8 +328,11 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
             title=f"{graph.graph_id}: {time_from_ns(crossing)} of overhead for {time_from_ns(running)} of compute",
             evidence=f"medians of bind plus output and of run; {counted(graph.node_count or 0, 'compute node')}, "
             f"{flops:,} floating-point operations; the overhead adds {time_from_ns(added)} to a call of the model",
-            mitigation="Use larger batches, compile a larger part of the program as one function, or leave such graphs to "
-            f"PyTorch: min_partition_nodes={(graph.node_count or 0) + 1}.",
+            **remedy(
+                "Use larger batches, compile a larger part of the program as one function, or leave such graphs to PyTorch: "
+                f"min_partition_nodes={(graph.node_count or 0) + 1}.",
+                min_partition_nodes=(graph.node_count or 0) + 1,
+            ),
             file=graph.file,
             line=graph.line,
         )
@@ -345,7 +366,7 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
             f"{counted(part.output_count, 'output')}",
             evidence=f"median of output_ns over the kept runs of {counted(session.calls, 'call')} "
             f"({calls.get(part.graph_id, 0):,} of the model); sizes are symbolic: {session.input_signature or 'signature not recorded'}",
-            mitigation="Try preallocate_output=True, and let the graph return no more than is used.",
+            **remedy("Try preallocate_output=True, and let the graph return no more than is used.", preallocate_output=True),
             file=graph.file,
             line=graph.line,
         )

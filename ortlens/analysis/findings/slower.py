@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
 from ortlens.analysis.findings.facts import current, entries_per_call, whole_by_graph
 from ortlens.analysis.findings.rule import rule
@@ -112,6 +113,7 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
     ort, torch = (round(sum(getattr(slow, name) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
     what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
     node, leaving = first.cause.node, _leaving(first)
+    options = {"on_slow": "fallback"} if first.by_partition else {}
     return slower_than_torch.finding(
         subject=first.subject,
         severity="warning" if loss >= _MUCH_NS else "info",
@@ -120,7 +122,9 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
         evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
         + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
         + f"; the difference is {loss / whole if whole else 1:.0%} of a call",
-        mitigation=f"{first.cause.remedy} Or {leaving}" if first.cause.remedy else leaving[0].upper() + leaving[1:],
+        **remedy(first.cause.remedy, f"Or {leaving}", **options)
+        if first.cause.remedy
+        else remedy(leaving[0].upper() + leaving[1:], **options),
         file=node.file if node is not None and node.file else first.graph.file,
         line=node.line if node is not None and node.file else first.graph.line,
         gain_ns=loss,
@@ -182,7 +186,7 @@ def element_loop(capture: Capture) -> Iterator[Finding]:
                 severity="info",
                 title=loop_text(same[0]),
                 evidence=f"{counted(len(same), 'node')} of {graph.graph_id}; not timed against PyTorch in this capture",
-                mitigation=f'{LOOP_REMEDY} on_slow="fallback" leaves its partition to PyTorch if that is faster.',
+                **remedy(LOOP_REMEDY, 'on_slow="fallback" leaves its partition to PyTorch if that is faster.', on_slow="fallback"),
                 file=same[0].file or graph.file,
                 line=same[0].line if same[0].file else graph.line,
             )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.findings.bfloat16 import OPTION, bfloat16_remedy, is_bfloat16
-from ortlens.analysis.findings.complex_numbers import complex_remedy, is_complex
+from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.fallback_advice import advice_for_fallback, cause_of
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, measured_ledger, most_common, whole_by_graph
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph
@@ -28,9 +28,12 @@ _CROSSING_SHARE = 0.2
 _CROSSING_NS = 50_000
 _CROSSING_BYTES = 8 << 20
 _BYTES_SHARE = 0.25
-RANDOM = "draws random numbers"
-"""What the reason says of an operator that stays in PyTorch for its generator."""
-_DROPOUT = ("dropout", "bernoulli")
+OPTION = 'options={"upcast": ("bfloat16",)}'
+_BESIDES = {
+    "bfloat16": "Results are rounded less often than PyTorch's, and a frozen bfloat16 weight takes 4 more bytes per element. ",
+    "no_converter": "A conversion function (custom_translation_table) brings it in, too. ",
+}
+"""What else `hot_fallback` says to do, by cause or code."""
 
 
 @rule(
@@ -61,21 +64,22 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
             evidence=f"operators in PyTorch between them: {cut}"
             + (f"; binding and outputs of the small ones take {time_from_ns(sum(known))} per call (medians)" if known else "")
             + f"; {how}",
-            mitigation=(
-                "Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them)"
-                if not _is_cut_by_bfloat16(between)
-                else f"Compute bfloat16 in ONNX Runtime ({OPTION}; `hot_fallback` says at what price)"
-            )
-            + (
-                "."
-                if is_known and gain is None
-                else f", or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that "
-                "is faster."
-            ),
+            **_joining(by_type=_is_cut_by_bfloat16(between), may_leave=not is_known or gain is not None),
             file=between[0].file if between else graph.file,
             line=between[0].line if between else graph.line,
             gain_ns=gain,
         )
+
+
+def _joining(*, by_type: bool, may_leave: bool) -> dict[str, Any]:
+    options: dict[str, object] = {"min_partition_nodes": _FEW_NODES + 1} if may_leave else {}
+    bring = (
+        f"Compute bfloat16 in ONNX Runtime ({OPTION}; `hot_fallback` says at what price)"
+        if by_type
+        else "Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them)"
+    )
+    leave = f", or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that is faster"
+    return remedy(f"{bring}{leave if may_leave else ''}.", **options | ({"upcast": ("bfloat16",)} if by_type else {}))
 
 
 def _saved_in_torch(small: Sequence[Partition], entries: float) -> tuple[int | None, str]:
@@ -118,41 +122,22 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
             severity="warning" if is_hot or not per_call else "info",
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
             evidence=f"{code}: {worst.reason}; "
-            + (f"{most_common([row.target for row in here])}; " if is_bfloat16(worst.reason) else "")
+            + (f"{most_common([row.target for row in here])}; " if worst.cause == "bfloat16" else "")
             + f"timed around each of {counted(sum(row.calls for row in rows), 'call')}"
             + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
-            mitigation=_remedy(capture, code, worst) + " `what_if` shows which partitions supporting it would join.",
+            mitigation=f"{advice_for_fallback(worst, has_instructions=capture.figures.cpu_bfloat16).sentence()}. "
+            f"{_BESIDES.get(worst.cause or worst.reason_code, '')}`what_if` shows which partitions supporting it would join.",
             file=worst.file,
             line=worst.line,
         )
-
-
-_REMEDIES = {
-    "dtype": "Use another data type: the reason names the one that ONNX Runtime does not support.",
-    "layout": "Pass plain dense tensors.",
-    "device": "Move its tensors to a device that ONNX Runtime supports here.",
-    "dynamic_shape": "Rewrite it so that the size of its result is known in advance.",
-    "side_effect": "Check whether the model needs it; checks and in-place writes stay in PyTorch.",
-    "too_small": "Lower min_partition_nodes, so that it runs in ONNX Runtime too.",
-    "policy": "See the reason: a rule of the backend or an option keeps it there.",
-    "session_refused": "See the recorded exception; a newer onnxruntime may accept it.",
-}
-
-
-def _remedy(capture: Capture, code: str, worst: Fallback) -> str:
-    if is_bfloat16(worst.reason):
-        return bfloat16_remedy(has_instructions=capture.figures.cpu_bfloat16)
-    if is_complex(worst.reason):
-        return complex_remedy()
-    return _REMEDIES.get(code, "Provide a conversion function (custom_translation_table), or rewrite the line.")
 
 
 def _by_cause(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
     """Group what stays in PyTorch by operator and reason; by type alone where no operator has a kernel for it."""
     found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
     for fallback in capture.fallbacks:
-        if RANDOM not in fallback.reason:  # `random_splits` reports those
-            found["bfloat16" if is_bfloat16(fallback.reason) else fallback.target, fallback.reason_code].append(fallback)
+        if (cause := cause_of(fallback)) != "random":  # `random_splits` reports those
+            found["bfloat16" if cause == "bfloat16" else fallback.target, fallback.reason_code].append(fallback)
     return found
 
 
@@ -183,7 +168,7 @@ def boundary_copies(capture: Capture) -> Iterator[Finding]:
 
 
 def _is_cut_by_bfloat16(between: Sequence[Fallback]) -> bool:
-    return 2 * sum(is_bfloat16(row.reason) for row in between) > len(between)
+    return 2 * sum(row.cause == "bfloat16" for row in between) > len(between)
 
 
 def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int], *, slow: bool, by_type: bool) -> Finding:
@@ -200,7 +185,7 @@ def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int
         evidence=f"bind and output per call: {time_from_ns(spent)}{share} (medians of the kept runs); of {size_from_bytes(touched)} that "
         f"the nodes read and write, {over / touched if touched else 0:.0%} cross"
         + ("; the gain assumes a single partition" if avoidable else ""),
-        mitigation=f"Join the partitions: {bring}.",
+        **remedy(f"Join the partitions: {bring}.", **{"upcast": ("bfloat16",)} if by_type else {}),
         file=graph.file,
         line=graph.line,
         gain_ns=avoidable if slow else None,
@@ -225,19 +210,6 @@ def _crossing_in(named: dict[str, Node]) -> tuple[int, int]:
     return over, sum(node.bytes or 0 for node in named.values())
 
 
-_DRAWN_OUTSIDE = "draw the random numbers of {} outside of the compiled function and pass them in"
-_FROM_PROBABILITIES = {
-    "multinomial": "pass exponential noise in and take `(probabilities / noise).argmax(-1)` instead of {}",
-    "bernoulli": "pass uniform random numbers in and compare them with the probabilities instead of {}",
-}
-
-
-def random_remedy(target: str) -> str:
-    """Say what to do about an operator that draws random numbers, as a clause without a capital."""
-    said = next((said for name, said in _FROM_PROBABILITIES.items() if name in target), _DRAWN_OUTSIDE).format(target)
-    return f"{said}; model.eval() removes dropout" if any(name in target for name in _DROPOUT) else said
-
-
 @rule(
     name="random_splits",
     looks_for="Operators that draw random numbers, such as dropout in training mode, and split a graph.",
@@ -249,9 +221,9 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
     """Report graphs that are cut by random numbers."""
     left = fallbacks_by_graph(capture)
     for graph in current(capture):
-        drawing = [row for row in left.get(graph.graph_id, []) if row.reason_code == "side_effect" and RANDOM in row.reason]
+        drawing = [row for row in left.get(graph.graph_id, []) if cause_of(row) == "random"]
         is_inference = graph.phase == "inference"
-        remedy = "; ".join(dict.fromkeys(random_remedy(row.target) for row in drawing))
+        todo = dict.fromkeys(advice_for_fallback(row, has_instructions=None).sentence() for row in drawing)
         if len(drawing) < (1 if is_inference else _MANY_SMALL - 1) or (graph.partition_count or 0) <= 1:
             continue
         yield random_splits.finding(
@@ -261,7 +233,7 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
             f"{graph.graph_id} into "
             f"{counted(graph.partition_count or 0, 'partition')}: {most_common([row.target for row in drawing])}",
             evidence=f"phase {graph.phase}; {drawing[0].reason}",
-            mitigation=f"{remedy[:1].upper()}{remedy[1:]}."
+            mitigation=f"{'. '.join(todo)}."
             if is_inference
             else "Expected in training; set the dropout rates to 0 if training does not need them.",
             file=drawing[0].file,

@@ -30,7 +30,7 @@ from ortlens.backend.partitioning.wrong_functions import wrong_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from ortlens.trace.records import ReasonCode
+    from ortlens.trace.records import FallbackCause, ReasonCode
 
 
 class NodeKind(Enum):
@@ -50,13 +50,14 @@ class Verdict(NamedTuple):
     code: ReasonCode | None = None
     reason: str | None = None
     exception: str | None = None  # its text, if conversion or session creation raised one
+    cause: FallbackCause | None = None
 
 
 YES = Verdict(supported=True)
 
 
-def _no(code: ReasonCode, reason: str) -> Verdict:
-    return Verdict(supported=False, code=code, reason=reason)
+def _no(code: ReasonCode, reason: str, cause: FallbackCause | None = None) -> Verdict:
+    return Verdict(supported=False, code=code, reason=reason, cause=cause)
 
 
 _PACKED = ("aten._weight_int4pack_mm", "aten._dyn_quant_matmul_4bit")
@@ -137,7 +138,7 @@ class Support:
         if kind_of(node) is NodeKind.EFFECT:
             return _no("side_effect", f"{name} is a check that PyTorch makes at run time")
         if draws(node):
-            return _no("side_effect", f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed")
+            return _no("side_effect", f"{name} draws random numbers; only PyTorch's generator reproduces them from the seed", "random")
         if writes_argument(node):
             return _no("side_effect", f"{name} writes into its arguments, which ONNX operators cannot do")
         return None
@@ -166,7 +167,7 @@ class Support:
         if _torch.dispatch(node, self._registry) is not None:
             return None
         if any(t.is_complex() for t in _tensors_of(node)):
-            return _no("dtype", f"{name} on complex numbers has no ONNX function")
+            return _no("dtype", f"{name} on complex numbers has no ONNX function", "complex")
         return _without_function(name)
 
     def _elements(self, node: torch.fx.Node) -> Verdict | None:
@@ -174,7 +175,7 @@ class Support:
         for tensor in _tensors_of(node):
             if tensor.dtype not in known:
                 name = str(tensor.dtype).removeprefix("torch.")
-                return _no("dtype", f"{name} tensors cannot be passed to ONNX Runtime")
+                return _no("dtype", f"{name} tensors cannot be passed to ONNX Runtime", "complex" if tensor.is_complex() else None)
         return None
 
     def _bits(self, node: torch.fx.Node) -> Verdict | None:
@@ -194,7 +195,7 @@ class Support:
         beside = node.all_input_nodes if _makes_bfloat16(node) else list(node.users)
         if node.target in _casts() and any(map(self._computes_beside, beside)):
             return None
-        return _no("dtype", "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there")
+        return _no("dtype", "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there", "bfloat16")
 
     def _computes_beside(self, node: torch.fx.Node) -> bool:
         """Tell whether ONNX Runtime computes what a cast converts, or computes with it: then it makes the cast, too, and faster."""

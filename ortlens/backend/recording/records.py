@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens import _torch
+from ortlens.analysis.catalogue import remedy
 from ortlens.backend.conversion import node_provenance
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.buffer_writes import written_before
@@ -82,6 +83,7 @@ def fallback_record(graph_id: str, node: torch.fx.Node, verdict: Verdict) -> r.F
         target=provenance.target_name(node),
         reason_code=verdict.code or "policy",
         reason=verdict.reason or "",
+        cause=verdict.cause,
         exception=verdict.exception,
         file=line.file,
         line=line.line,
@@ -240,37 +242,35 @@ def _bytes_of(node: torch.fx.Node) -> int:
     return provenance.tensor_bytes(node.meta.get("val"))
 
 
-_WENT_BACK = (
-    "PyTorch computes the result, which is correct; the model is slower than it could be.",
-    'Set on_error="raise" to see the full traceback of the failure.',
-)
+_RAISING = remedy('Set on_error="raise" to see the full traceback of the failure.', on_error="raise")
+_WENT_BACK = ("PyTorch computes the result, which is correct; the model is slower than it could be.", _RAISING)
 _CONSEQUENCES = {
     "lowering_failed": (
         "The results are correct; operators that ONNX has no form for stay in PyTorch undivided, so less may run in ONNX Runtime.",
-        'Set on_error="raise" to see the full traceback of the failure.',
+        _RAISING,
     ),
     "optimiser_failed": (
         "The model runs in ONNX Runtime as it was converted; it may be larger and slower than it could be.",
-        "No action is needed. A newer onnxscript may optimise it.",
+        remedy("No action is needed.", "A newer onnxscript may optimise it."),
     ),
     "cache_failed": (
         "The model runs; the next process converts it again.",
-        "Check that cache_dir names a folder that can be written.",
+        remedy("Check that cache_dir names a folder that can be written."),
     ),
-    "dump_failed": ("The model runs; the file was not written.", "Check that dump_path names a folder that can be written."),
-    "provider_unavailable": ("The model does not run.", "Name a provider that is installed; `ortlens doctor` lists them."),
+    "dump_failed": ("The model runs; the file was not written.", remedy("Check that dump_path names a folder that can be written.")),
+    "provider_unavailable": ("The model does not run.", remedy("Name a provider that is installed; `ortlens doctor` lists them.")),
 }
 """The hazard and the mitigation of each rule; `_WENT_BACK` for the others."""
 
 
 def failure_finding(rule: str, title: str, error: Exception) -> r.Finding:
     """Return the finding about a failure."""
-    hazard, mitigation = _CONSEQUENCES.get(rule, _WENT_BACK)
+    hazard, todo = _CONSEQUENCES.get(rule, _WENT_BACK)
     return r.Finding(
         rule=rule,
         severity="warning",
         title=title,
         evidence=f"{type(error).__name__}: {error}"[:2000],
         hazard=hazard,
-        mitigation=mitigation,
+        **todo,
     )

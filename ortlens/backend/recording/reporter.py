@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
+from ortlens.analysis.catalogue import remedy
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
@@ -170,7 +171,7 @@ class GraphReporter:
             title=f"{partition_id} met more than {kept} combinations of sizes; the least recently used session is dropped for each new one",
             evidence=f"dynamic_shapes=False makes a session per combination of sizes; a partition keeps {kept}",
             hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
-            mitigation="Leave dynamic_shapes out: one session then serves all sizes. Or pad inputs to fewer sizes.",
+            **remedy("Leave dynamic_shapes out: one session then serves all sizes.", "Or pad inputs to fewer sizes."),
         )
         if finding not in self.recorder.records(r.Finding):
             self.recorder.add(finding)
@@ -187,8 +188,11 @@ class GraphReporter:
             title=title,
             evidence=f"{read}; the bytes of weights above 4 KiB are compared in turn, a window per call",
             hazard="Calls between the write and now may have returned results of the previous values.",
-            mitigation="Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it. "
-            "Or set freeze_weights=False.",
+            **remedy(
+                "Write under torch.no_grad() to the parameter itself, not to its .data, its storage or a numpy view of it.",
+                "Or set freeze_weights=False.",
+                freeze_weights=False,
+            ),
         )
         self.recorder.add(finding)
 

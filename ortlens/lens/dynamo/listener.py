@@ -19,10 +19,10 @@ import torch
 
 from ortlens import _torch
 from ortlens._shell import display_frames, display_name
-from ortlens.analysis.advice import advice_for_break
-from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, guard_place
-from ortlens.analysis.identity import plain_function
+from ortlens.analysis.guards import guard_place, recompile_traits
+from ortlens.analysis.identity import frame_of, plain_function
 from ortlens.analysis.literals import shortened
+from ortlens.analysis.number_uses import becomes_size, decides_by_size
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, recompile_from_text
 from ortlens.lens.dynamo.guard_values import type_text, value_text
@@ -67,7 +67,7 @@ class DynamoWatch:
         """Note that a compilation is for this lens, and the failures that Dynamo does not log before it, to find those during it."""
         self.started.append(compile_id)
         if compile_id.endswith("/0"):  # numbers start again after a reset
-            self._fixed.pop(_frame(compile_id), None)
+            self._fixed.pop(frame_of(compile_id), None)
         self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
     def on_graph_break(self, compile_id: str, text: str) -> None:
@@ -103,31 +103,24 @@ class DynamoWatch:
         made = r.Break(
             break_id=self.recorder.next_id("b"),
             gb_id=gb_id,
-            reason=said.reason,
-            explanation=said.explanation,
-            hints=said.hints or _torch.graph_break_hints().get(gb_id or "", ()),
+            reason=shortened(said.reason),
+            explanation=said.explanation and shortened(said.explanation),
+            hints=tuple(map(shortened, said.hints or _torch.graph_break_hints().get(gb_id or "", ()))),
             file=said.file and display_name(said.file),
             line=said.line,
             function=said.function,
             source=said.source(),
             user_stack=display_frames(_stack_of_the_user(said.frames)),
-        )
-        # What to change depends on the line that stops the graph, which may be one of a library behind the user's.
-        at_line = replace(made, function=heard.function, source=heard.statement())
-        advice = advice_for_break(at_line, heard.following(), met=heard.context, gradients=torch.is_grad_enabled())
-        made = replace(
-            made,
-            reason=shortened(made.reason),
-            explanation=made.explanation and shortened(made.explanation),
-            hints=tuple(map(shortened, made.hints)),
-            advice=advice,
+            stop_source=heard.statement() or "",
+            stop_function=heard.function,
+            traits=tuple(_break_traits(heard)),
         )
         self.recorder.add(made)
         return made
 
     def break_ahead(self, compile_id: str | None) -> str | None:
         """Return the id of the break right before a graph; None for the first graph of a function."""
-        return self._ahead.get(_frame(compile_id))
+        return self._ahead.get(frame_of(compile_id))
 
     def last_breaks(self) -> tuple[str, ...]:
         """Return the ids of the breaks that no graph follows; empty if every break separates two graphs."""
@@ -140,17 +133,14 @@ class DynamoWatch:
         if said is None:
             return
         self._recompiles[compile_id] = said.of_compile_id
-        record = r.Recompile(
-            compile_id=compile_id, of_compile_id=said.of_compile_id, guard=said.guard, reason=said.reason, values=said.values
-        )
-        advice = self._advice(record)
         self.recorder.add(
-            replace(
-                record,
-                guard=record.guard and shortened(record.guard),
-                reason=shortened(record.reason),
-                values=tuple(map(shortened, record.values)),
-                advice=advice and shortened(advice),
+            r.Recompile(
+                compile_id=compile_id,
+                of_compile_id=said.of_compile_id,
+                guard=said.guard and shortened(said.guard),
+                reason=shortened(said.reason),
+                values=tuple(map(shortened, said.values)),
+                traits=self._traits(compile_id, said.guard),
             )
         )
 
@@ -197,7 +187,8 @@ class DynamoWatch:
         if made is not None and refused is not None:
             file, line = guard_place(replace(refused, file=refused.file or made.file))
             place = {"file": file, "line": line, "source": line_text(file, line)} if file and line else {}
-            self.recorder.amend(r.Break, made.break_id, advice=advice_for_limit(refused), **place)
+            said = {"refused_guard": refused.guard, "refused_reason": refused.reason, "refused_values": refused.values}
+            self.recorder.amend(r.Break, made.break_id, traits=refused.traits or (), **said, **place)
 
     def _infer_silent_break(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Record a frame that Dynamo silently left to Python, or its rest, as a break, with the reason found in its counters."""
@@ -229,19 +220,18 @@ class DynamoWatch:
                     self.recorder.amend(r.Graph, graph.graph_id, recompile_of=self._recompiles.get(compile_id))
 
     def _note_fixed_sizes(self, compile_id: str | None) -> None:
-        """Note the sizes that this version made constants, and correct the advice for its recompile."""
-        frame, fixed = _frame(compile_id), _torch.fixed_sizes()
+        """Note the sizes that this version made constants, also for its recompile."""
+        frame, fixed = frame_of(compile_id), _torch.fixed_sizes()
         self._fixed[frame] = self._fixed.get(frame, frozenset()) | fixed
         for row in self.recorder.records(r.Recompile) if fixed else ():
             if row.compile_id == compile_id:
-                advice = self._advice(row)
-                self.recorder.amend(r.Recompile, row.compile_id, advice=advice and shortened(advice))
+                self.recorder.amend(r.Recompile, row.compile_id, traits=self._traits(row.compile_id, row.guard))
 
-    def _advice(self, record: r.Recompile) -> str | None:
+    def _traits(self, compile_id: str, guard: str | None) -> tuple[str, ...]:
         code = _torch.code_being_compiled()
         in_library = code is not None and is_of_a_library(code.co_filename) and _torch.is_compiled_by_itself()
-        fixed = self._fixed.get(_frame(record.compile_id), frozenset())
-        return advice_for_recompile(record, fixed, is_dynamic=_torch.varies_from_the_start(), in_library=in_library)
+        fixed = self._fixed.get(frame_of(compile_id), frozenset())
+        return tuple(recompile_traits(guard or "", fixed, is_dynamic=_torch.varies_from_the_start(), in_library=in_library))
 
     def _count_boundary(self, compile_id: str | None) -> None:
         """Note the break before a graph, the last one logged before its compilation; count it unless the graph is its callable's first."""
@@ -251,13 +241,23 @@ class DynamoWatch:
         seen = self._entries.get(entry, 0)
         self._entries[entry] = seen + 1
         earlier = [break_id for heard_in, break_id in self._heard.get(entry, ()) if heard_in != compile_id]
-        self._ahead.pop(_frame(compile_id), None)  # numbers start again after a reset
+        self._ahead.pop(frame_of(compile_id), None)  # numbers start again after a reset
         if not earlier:
             return
-        self._ahead[_frame(compile_id)] = earlier[-1]
+        self._ahead[frame_of(compile_id)] = earlier[-1]
         if seen:
             self._boundaries[earlier[-1]] = self._boundaries.get(earlier[-1], 0) + 1
             self.recorder.amend(r.Break, earlier[-1], occurrences=self._boundaries[earlier[-1]])
+
+
+def _break_traits(heard: BreakText) -> Iterator[str]:
+    statement, following = heard.statement() or "", heard.following()
+    if becomes_size(statement, following):
+        yield "number_becomes_size"
+    if decides_by_size(statement, following):
+        yield "decides_by_size"
+    if heard.context.startswith("LSTM(") and not torch.is_grad_enabled():
+        yield "lstm_in_inference"
 
 
 def _looker(scope: Mapping[str, Any]) -> Look | None:
@@ -265,10 +265,6 @@ def _looker(scope: Mapping[str, Any]) -> Look | None:
         return type_text(expression, scope) if kind else value_text(expression, scope)
 
     return look if scope else None
-
-
-def _frame(compile_id: str | None) -> str:
-    return (compile_id or "").rpartition("/")[0]
 
 
 class _TraceListener(logging.Handler):

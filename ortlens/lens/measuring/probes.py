@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._process import usable_cores
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.runtime.ab_timing import compare, compare_briefly, waiting_for
@@ -123,12 +124,12 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
     if not compared.is_faster:
         verdict = "is slower" if compared.is_slower else "shows no difference beyond the noise"
         title = f"{trial.change} {verdict}: {time_from_ns(compared.other_ns)} against {time_from_ns(compared.base_ns)}"
-        return replace(base, severity="info", title=title, evidence=evidence, mitigation="Leave it as it is.", gain_ns=0, measured=True)
+        return replace(base, severity="info", title=title, evidence=evidence, **remedy("Leave it as it is."), gain_ns=0, measured=True)
     gain = compared.gain_ns * trial.per_call
     if known is None and (gain < trial.worth_ns or compared.gain_ns < trial.worth_share * compared.base_ns):
         base = replace(base, severity="info")
     title = known.title if known is not None else f"{trial.change} makes calls faster"
-    return replace(base, title=title, evidence=evidence, mitigation=trial.mitigation, gain_ns=gain, measured=True)
+    return replace(base, title=title, evidence=evidence, **trial.remedy, gain_ns=gain, measured=True)
 
 
 def _blank(trial: Trial) -> r.Finding:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ortlens._process import usable_cores
+from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.sessions import SESSIONS
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.backend.runtime.threads import ThreadChoice
 from ortlens.lens.watching import PartitionRun, around_calls, around_runs, uncounted, variant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.recording.reporter import Identity
@@ -138,7 +139,7 @@ class Trial:
     rule: str
     subject: str
     change: str  # as a noun: `letting threads sleep`
-    mitigation: str  # how to make it permanent
+    remedy: Mapping[str, Any]  # how to make it permanent, as fields of a finding
     pair: Callable[[], Pair | None]  # makes the two ways; None when there is nothing to compare after all
     per_call: int = 1  # how often the timed run happens in one call of the target
     worth_ns: int = 0  # gain per call from which it is a warning, where no rule expected it
@@ -237,10 +238,12 @@ class CallTrials:
             rule="heavy_guards",
             subject=GUARDS,
             change="skipping the guards",
-            mitigation="Remove the graph breaks, so that guards run once per call."
+            remedy=remedy("Remove the graph breaks, so that guards run once per call.")
             if several
-            else "They run once per call, for everything that the code reads: modules, their Python attributes, globals. "
-            "For deployment, `ortlens.freeze(model, x)` runs the same sessions without them.",
+            else remedy(
+                "They run once per call, for everything that the code reads: modules, their Python attributes, globals.",
+                "For deployment, `ortlens.freeze(model, x)` runs the same sessions without them.",
+            ),
             worth_ns=GUARDS_NS,
             worth_share=GUARDS_SHARE if several else ONE_GRAPH_SHARE,
             pair=pair,
@@ -254,7 +257,7 @@ class CallTrials:
             made = {seen: _prepared(variant_of(seen.runner, choice=choices[seen]), seen) for seen in chosen}
             return self._whole({}), self._whole(made)
 
-        return Trial(rule=rule, subject=SESSIONS, change=change, mitigation=mitigation, pair=pair)
+        return Trial(rule=rule, subject=SESSIONS, change=change, remedy=remedy(mitigation), pair=pair)
 
     def _without(self, rule: str, graph_id: str, chosen: list[ObservedPartition]) -> Trial:
         largest = max(seen.node_count for seen in chosen)
@@ -262,7 +265,10 @@ class CallTrials:
             rule=rule,
             subject=graph_id,
             change=f"leaving {len(chosen)} partition{'s' if len(chosen) > 1 else ''} of {graph_id} to PyTorch",
-            mitigation=f"min_partition_nodes={largest + 1} leaves partitions of up to {largest} compute nodes to PyTorch.",
+            remedy=remedy(
+                f"min_partition_nodes={largest + 1} leaves partitions of up to {largest} compute nodes to PyTorch.",
+                min_partition_nodes=largest + 1,
+            ),
             pair=lambda: (self._whole({}), self._whole({seen: seen.runner.partition.module for seen in chosen})),
         )
 
@@ -300,7 +306,7 @@ def frozen(seen: ObservedPartition) -> Iterator[Trial]:
         rule="unfrozen_weights",
         subject=seen.identity.partition_id,
         change=f"freezing the weights of {seen.identity.partition_id}",
-        mitigation='freeze_weights="auto", and weights that stay as they are between calls.',
+        remedy=remedy('freeze_weights="auto", and weights that stay as they are between calls.', freeze_weights="auto"),
         pair=pair,
         per_call=seen.count,
     )
@@ -316,7 +322,7 @@ def dense(seen: ObservedPartition, copied: Container[str | None]) -> Iterator[Tr
                 rule="layout_copy",
                 subject=subject,
                 change=f"passing {node.name} contiguous",
-                mitigation="Make it contiguous once where it is made; in the call itself .contiguous() costs the same copy.",
+                remedy=remedy("Make it contiguous once where it is made; in the call itself .contiguous() costs the same copy."),
                 pair=partial(_pair, seen, values=others),
                 per_call=seen.count,
             )
@@ -330,7 +336,7 @@ def preallocated(seen: ObservedPartition, fired: Container[tuple[str, str | None
             rule="output_allocations",
             subject=session_id,
             change=f"letting PyTorch allocate the outputs of {session_id}",
-            mitigation="preallocate_output=True.",
+            remedy=remedy("preallocate_output=True.", preallocate_output=True),
             pair=lambda: _pair(seen, _prepared(variant_of(seen.runner, preallocate=True), seen)),
             per_call=seen.count,
         )

@@ -10,6 +10,7 @@ import onnxruntime
 import torch
 
 from ortlens import _torch
+from ortlens.analysis.catalogue import remedy
 from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run
@@ -68,9 +69,9 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         verdict = Verdict(node=name, scope="call", place=place, onnx_value=name, line_of=None)
         judge(verdict, outputs[name], theirs, wide[place], tolerances)
         if place in unsteady:
-            _leave_open(verdict, f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
+            verdict.leave_open(f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
         elif _differ(outputs[name], again.get(name), tolerances):
-            _leave_open(verdict, "the model's own results differ between two runs")
+            verdict.leave_open("the model's own results differ between two runs")
         verdicts.append(verdict)
     compared = {verdict.node for verdict in verdicts}
     for name, left in outputs.items():
@@ -150,10 +151,6 @@ def _differ(one: Any, other: Any, tolerances: Tolerances) -> bool:
     return verdict.ok is False
 
 
-def _leave_open(verdict: Verdict, why: str) -> None:
-    verdict.ok, verdict.note = None, "; ".join(filter(None, (f"no verdict: {why}", verdict.note)))
-
-
 def _called(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
     try:
         with torch.no_grad(), _torch.uncompiled():
@@ -191,6 +188,9 @@ def _finding(wrong: Sequence[Verdict], count: int, reference: str) -> r.Finding:
         + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""),
         evidence=f"{len(wrong)} of {counted(count, 'output')} differ from {reference}: {'; '.join(parts[:_NAMED])}",
         hazard="The model gives other results than the module that it was made from.",
-        mitigation="Check that both have the same weights and that the module is in evaluation mode; export it again. If the difference "
-        "remains with graph_optimization_level = ORT_DISABLE_ALL in ort_session_options, the exporter is at fault, else ONNX Runtime.",
+        **remedy(
+            "Check that both have the same weights and that the module is in evaluation mode; export it again.",
+            "If the difference remains with graph_optimization_level = ORT_DISABLE_ALL in ort_session_options, the exporter is at fault, "
+            "else ONNX Runtime.",
+        ),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from ortlens.analysis.catalogue import remedy
 from ortlens.lens.verify.compare_values import Verdict, judge
 from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
@@ -138,14 +139,14 @@ class Bisection:
         """Name the cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
         target = "" if verdict.line_of is None else str(verdict.line_of.target)
         if verdict.ok is None:
-            verdict.ok, verdict.comparison, verdict.tolerance, verdict.note = False, alone.comparison, alone.tolerance, ""
-            verdict.add("the model does not hold this value; figures of the operator converted by itself")
+            verdict.ok, verdict.comparison, verdict.tolerance, verdict.open_because = False, alone.comparison, alone.tolerance, ""
+            verdict.restate("the model does not hold this value; figures of the operator converted by itself")
         if self._ops.is_right_on_copies(step, self._check.tolerances):
             text = f"{target} is right on plain copies of its inputs: ONNX Runtime reads the memory of an input otherwise than PyTorch"
             return Cause(kind="memory", node=verdict.node, text=text)
         clashes = alone.comparison is not None and alone.comparison.clashes > 0  # an overflow, or NaN on one side: that is no rounding
         if not clashes and alone.comparison is not None and alone.comparison.within:
-            return Cause(kind="converter", node=verdict.node, text=f"in the ONNX function of {target}, {alone.note}")
+            return Cause(kind="converter", node=verdict.node, text=f"in the ONNX function of {target}, {alone.text}")
         if not clashes and self._ops.rounds_only(step):
             text = f"{target} loses accuracy in ONNX Runtime: in float64 its ONNX function is right, in {_dtype(verdict)} rounding adds up"
             return Cause(kind="accuracy", node=verdict.node, text=text)
@@ -217,12 +218,15 @@ _CALL_CAUSES = {
     "unsought": "Where it comes from was not looked for: the time was over",
 }
 _CALL_MITIGATIONS = {
-    "boundary": "Report it with the function and its inputs. Until then, OrtBackendOptions(min_partition_nodes=1_000_000) leaves the "
-    "function to PyTorch.",
-    "lowering": 'Try torch.compile(..., backend="aot_eager"): if it differs too, report it to PyTorch, else to ortlens.',
-    "inside": "See the finding about that value; lens.repro writes the evidence.",
-    "unsought": "Call verify again with a larger budget_s, which finds out where it comes from.",
-    "": "Report it with the function and its inputs.",
+    "boundary": remedy(
+        "Report it with the function and its inputs.",
+        "Until then, OrtBackendOptions(min_partition_nodes=1_000_000) leaves the function to PyTorch.",
+        min_partition_nodes=1_000_000,
+    ),
+    "lowering": remedy('Try torch.compile(..., backend="aot_eager"): if it differs too, report it to PyTorch, else to ortlens.'),
+    "inside": remedy("See the finding about that value; lens.repro writes the evidence."),
+    "unsought": remedy("Call verify again with a larger budget_s, which finds out where it comes from."),
+    "": remedy("Report it with the function and its inputs."),
 }
 
 
@@ -241,7 +245,7 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
         hazard="Rounding errors add up in ONNX Runtime far more than in PyTorch; they grow with the number of elements."
         if cause.kind == "accuracy"
         else "The results of the model differ from PyTorch's by more than rounding explains.",
-        mitigation=_mitigation(cause),
+        **_mitigation(cause),
     )
 
 
@@ -283,26 +287,36 @@ def _up_to(found: Comparison) -> str:
     return f"by up to {found.max_abs:.3g}" + (f" ({found.max_rel:.2g} of its size)" if found.max_rel else "")
 
 
-def _mitigation(cause: Cause) -> str:
+def _mitigation(cause: Cause) -> dict[str, Any]:
     if cause.optimizers:
         names = ";".join(cause.optimizers)
-        return (
+        return remedy(
             "Disable the rewrite: set options = onnxruntime.SessionOptions(), "
             f'options.add_session_config_entry("optimization.disable_specified_optimizers", "{names}") as ort_session_options; '
             "and report it to ONNX Runtime."
         )
-    return {
-        "accuracy": "Compute this line in float64 (x.double()), reduce in stages (over one dimension after the other), or subtract a "
-        "typical value first; report it if PyTorch is accurate without that.",
-        "memory": "Pass a plain copy: x.resolve_conj().resolve_neg().contiguous(). Report it to ortlens.",
-        "check": "Check these inputs before the call. If no function in custom_translation_table is the cause, report it to ortlens.",
-        "converter": "Pass another function in custom_translation_table, or fix the one passed there; if it is not yours, report it.",
-        "transform": "Fix the transform, or remove it.",
-        "optimizer": "Report it with the model, which is right as converted.",
-        "ort": "Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL. Report it to ONNX Runtime.",
-        "stale": "Change weights under torch.no_grad() with in-place operators or load_state_dict, which PyTorch's version counter "
+    return _MITIGATIONS.get(cause.kind, remedy("Compare the operators one by one: verify(..., per_op=True)."))
+
+
+_MITIGATIONS = {
+    "accuracy": remedy(
+        "Compute this line in float64 (x.double()), reduce in stages (over one dimension after the other), or subtract a "
+        "typical value first; report it if PyTorch is accurate without that."
+    ),
+    "memory": remedy("Pass a plain copy: x.resolve_conj().resolve_neg().contiguous().", "Report it to ortlens."),
+    "check": remedy(
+        "Check these inputs before the call.", "If no function in custom_translation_table is the cause, report it to ortlens."
+    ),
+    "converter": remedy("Pass another function in custom_translation_table, or fix the one passed there; if it is not yours, report it."),
+    "transform": remedy("Fix the transform, or remove it."),
+    "optimizer": remedy("Report it with the model, which is right as converted."),
+    "ort": remedy("Lower the level: ort_session_options with graph_optimization_level = ORT_DISABLE_ALL.", "Report it to ONNX Runtime."),
+    "stale": remedy(
+        "Change weights under torch.no_grad() with in-place operators or load_state_dict, which PyTorch's version counter "
         "notices; or set freeze_weights=False.",
-    }.get(cause.kind, "Compare the operators one by one: verify(..., per_op=True).")
+        freeze_weights=False,
+    ),
+}
 
 
 def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
@@ -345,7 +359,7 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
         line=row.line if inside is None or inside.file is None else inside.line,
         evidence=f"{parts}. {where}.",
         hazard="The compiled function gives other results than the function itself.",
-        mitigation=_CALL_MITIGATIONS[cause if inside is None else "inside"],
+        **_CALL_MITIGATIONS[cause if inside is None else "inside"],
     )
 
 
@@ -353,6 +367,6 @@ def difference_words(verdict: Verdict) -> str:
     """Say how far a wrong value is off, or what else is wrong about it."""
     found = verdict.comparison
     if found is not None and not (found.within and not found.clashes):
-        more = f"; {verdict.note}" if verdict.note else ""
-        return f"{_up_to(found)}{more}" if not found.within else (verdict.note or "NaN or infinite on one side only")
-    return verdict.note or "it differs"
+        more = f"; {verdict.text}" if verdict.text else ""
+        return f"{_up_to(found)}{more}" if not found.within else (verdict.text or "NaN or infinite on one side only")
+    return verdict.text or "it differs"

@@ -160,7 +160,7 @@ class CheckedPartitions:
 
     def _leave_out(self, runner: PartitionRunner, known: Checked) -> None:
         self.cut_short = known.is_cut_short = True
-        self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self.budget.over}"))
+        self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self.budget.over}", left_out=True))
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
@@ -204,7 +204,7 @@ class CheckedPartitions:
             left.pop(step.node, None)
             self.step(1)
         if not known.compared:
-            self._merge(known, unchecked(list(left), "op", f"not compared: {self.budget.over}"))
+            self._merge(known, unchecked(list(left), "op", f"not compared: {self.budget.over}", left_out=True))
         self._note_end(known, whole=not left)
 
     def _note_end(self, known: Checked, *, whole: bool) -> None:
@@ -270,6 +270,6 @@ def _badness(verdict: Verdict) -> tuple[int, float]:
     return rank, 0.0 if verdict.comparison is None else verdict.comparison.max_abs
 
 
-def _all_unchecked(runner: PartitionRunner, note: str) -> list[Verdict]:
+def _all_unchecked(runner: PartitionRunner, note: str, *, left_out: bool = False) -> list[Verdict]:
     (output,) = runner.partition.module.graph.find_nodes(op="output")
-    return unchecked(output.all_input_nodes, "output", note)
+    return unchecked(output.all_input_nodes, "output", note, left_out=left_out)

@@ -273,12 +273,31 @@ class Verdict:
     nonfinite: str | None = None  # as in the column
     is_excused: bool = False  # whether it differs, and PyTorch might return the same; see `excuses`
     note: str = ""  # why it was not checked, or what was found
+    details: tuple[str, ...] = ()  # what was found besides
+    open_because: str = ""  # why there is no verdict although it was compared
+    left_out: bool = False  # whether the time was over before it, or some calls of its partition, were compared
     line_of: torch.fx.Node | None  # the node whose user line is shown; None for a part of the whole call
     place_in_code: tuple[str | None, int | None] = (None, None)  # file and line of the user, where no node tells them
 
+    @property
+    def text(self) -> str:
+        """The note with its details."""
+        return "; ".join(filter(None, (self.note, *self.details)))
+
     def add(self, note: str) -> None:
         """Add to the note."""
-        self.note = f"{self.note}; {note}" if self.note else note
+        if self.note:
+            self.details += (note,)
+        else:
+            self.note = note
+
+    def restate(self, note: str) -> None:
+        """Replace the note and its details."""
+        self.note, self.details = note, ()
+
+    def leave_open(self, why: str) -> None:
+        """Give no verdict on what was compared."""
+        self.ok, self.open_because = None, why
 
     def row(self, partition_id: str | None) -> r.Numeric:
         """Make the record, not marked as the first divergence; `partition_id` is None for a part of the whole call."""
@@ -298,7 +317,10 @@ class Verdict:
             nonfinite=self.nonfinite,
             file=file,
             line=line,
-            note=self.note,
+            note="; ".join(filter(None, (self.open_because and f"no verdict: {self.open_because}", self.text))),
+            why="" if self.ok is not None else self.open_because or self.note,
+            is_undecided=bool(self.open_because),
+            left_out=self.left_out,
         )
 
 
@@ -356,7 +378,7 @@ def dtype_name(value: torch.Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str) -> list[Verdict]:
+def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str, *, left_out: bool = False) -> list[Verdict]:
     """Make the verdicts on values of one graph that were not compared."""
     places = {node: place for place, node in enumerate(nodes[0].graph.nodes)} if nodes else {}
-    return [Verdict(node=node.name, scope=scope, place=places[node], note=note, line_of=node) for node in nodes]
+    return [Verdict(node=node.name, scope=scope, place=places[node], note=note, left_out=left_out, line_of=node) for node in nodes]

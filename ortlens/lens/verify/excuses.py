@@ -50,7 +50,7 @@ def excuse(  # noqa: PLR0913, PLR0917 - a verdict, what it is on, and what that 
     """Accept a result of an operator that differs, if PyTorch might return it as well; tell for which reason it was accepted."""
     if _cancels(node, ort, eager, read, verdict.tolerance):
         verdict.ok, verdict.is_excused = True, True
-        verdict.note = "beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes"
+        verdict.restate("beyond the tolerance but ok: the terms of this sum cancel, and the difference is rounding beside their magnitudes")
         return "cancels"
     if differ_by_ties(node, item, ort, eager, read):
         # How far positions are apart is no difference of numbers.

@@ -88,7 +88,9 @@ class Verification:
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""
                 if place and self.budget.is_over():
-                    self._calls.append(_no_call(f"{prefix}result", f"not compared: {self.budget.over}", _first_line(target.function)))
+                    late = _no_call(f"{prefix}result", f"not compared: {self.budget.over}", _first_line(target.function))
+                    late.left_out = True
+                    self._calls.append(late)
                 else:
                     self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=prefix)
         self._calls += [_no_call(f"{target.name}: result", _OTHER_ARGUMENTS, _first_line(target.function)) for target in others]
@@ -183,8 +185,8 @@ class Verification:
         if check.cause == "inside" and first is None and self._partitions.saw_everything():
             reason = self._partitions.open_reason or "the function amplifies rounding differences"
             for verdict in check.wrong():
-                verdict.ok = None
-                verdict.note = f"no verdict: every value is right for its inputs, and {reason}"
+                verdict.restate("")
+                verdict.leave_open(f"every value is right for its inputs, and {reason}")
         if wrong := check.wrong():
             row = None if first is None else first[1].row(self._partitions.partition_id(first[0]))
             self._findings[prefix] = finding_of_call(wrong, check.cause, row, prefix)
@@ -195,6 +197,7 @@ class Verification:
             for verdict in sorted(known.verdicts.values(), key=lambda verdict: (verdict.place, verdict.scope != "value")):
                 if verdict.scope in ("output", "op") and (left := self._calls_left(known)):
                     verdict.add(left)
+                    verdict.left_out |= known.is_cut_short
                 rows.append(verdict.row(self._partitions.partition_id(runner)))
         rows += [verdict.row(None) for verdict in self._calls]
         first = next((place for place, row in enumerate(rows) if row.ok is False), None)

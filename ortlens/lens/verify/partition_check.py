@@ -82,8 +82,11 @@ class PartitionCheck:
         self.is_whole = not left
         note = f"not compared: {self.budget.over}"
         values = [node for node in left if isinstance(node.meta.get("val"), torch.Tensor)]
-        self.verdicts += [_verdict(node, "value", left[node], inner.name(node), note) for node in values]
-        self.verdicts += [_verdict(node, "output", left[node], inner.name(node), note) for node in left.keys() & set(returned)]
+        late = [_verdict(node, "value", left[node], inner.name(node), note) for node in values]
+        late += [_verdict(node, "output", left[node], inner.name(node), note) for node in left.keys() & set(returned)]
+        for verdict in late:
+            verdict.left_out = True
+        self.verdicts += late
         for node, output in zip(returned, outputs, strict=True):
             if node in self._returned:
                 self._output(*self._returned[node], output)
@@ -121,8 +124,7 @@ class PartitionCheck:
             return False
         if not (found.within or found.finite_alike()) or not is_excused(ort, step.eager, step.double):
             return False
-        verdict.ok = None
-        verdict.add(f"no verdict: PyTorch's value contains NaN or infinities from {origin.node.name}")
+        verdict.leave_open(f"PyTorch's value contains NaN or infinities from {origin.node.name}")
         return True
 
     def _look_for_origin(self, step: Step) -> None:
@@ -134,7 +136,8 @@ class PartitionCheck:
         """Reconsider a value that differs, or that was accepted as rounding although uninitialised memory is involved."""
         excused = verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within
         if step.node in self._unwritten and excused:
-            verdict.ok, verdict.note = False, ""
+            verdict.ok = False
+            verdict.restate("")
         if verdict.ok is True and self._rounds_a_number(verdict, step):
             self._blame(verdict, step)
             return
@@ -164,10 +167,9 @@ class PartitionCheck:
         elif self.suspects:
             verdict.add(f"{_CARRIED_ON}; see {self.suspects[0][0].node}")
         else:
-            verdict.ok = None
             unwritten = "parts of it are uninitialised memory" if step.node in self._unwritten else ""
             self.open_reason = self.open_reason or unwritten or f"{verdict.node} amplifies rounding differences beyond the tolerance"
-            verdict.add(f"no verdict: {_CARRIED_ON}, and {self.open_reason}")
+            verdict.leave_open(f"{_CARRIED_ON}, and {self.open_reason}")
 
     def _blame(self, verdict: Verdict, step: Step) -> None:
         if not self.suspects:
@@ -188,10 +190,10 @@ class PartitionCheck:
         elif (known.ok is not True or known.is_excused) and _is_close(output, step.ort, self.tolerances):
             verdict.ok = known.ok
             verdict.comparison = known.comparison and verdict.comparison
-            verdict.add("as inside the partition" if known.ok is False else known.note)
+            verdict.open_because = known.open_because
+            verdict.add("as inside the partition" if known.ok is False else known.text)
         elif self.open_reason:
-            verdict.ok = None
-            verdict.add(f"no verdict: {self.open_reason}")
+            verdict.leave_open(self.open_reason)
         elif not any(suspect.scope == "value" for suspect, _ in self.suspects):
             self.suspects.append((verdict, step))
 

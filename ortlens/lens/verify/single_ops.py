@@ -61,7 +61,8 @@ class SingleOps:
             if verdict.ok is False:
                 excuse(verdict, node, item, result, eager, step.read)
             if verdict.ok is True and (number := rounds_a_number(node, result, eager, step.read)) is not None:
-                verdict.ok, verdict.note = False, NUMBER_ROUNDED.format(number)
+                verdict.ok = False
+                verdict.restate(NUMBER_ROUNDED.format(number))
             yield verdict
 
     def is_right_on_copies(self, step: Step, tolerances: Tolerances) -> bool:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortlens.analysis.advice import advice_for_break
-from ortlens.analysis.findings.complex_numbers import is_complex
-from ortlens.analysis.guards import advice_for_limit, advice_for_recompile, user_name
+from ortlens.analysis import advice, fallback_advice, guards
+from ortlens.analysis.advice import advice_by_id, advice_for_break, advised
+from ortlens.analysis.catalogue import SENTENCES, advise
+from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
+from ortlens.analysis.number_uses import becomes_size, decides_by_size
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
-from ortlens.trace.records import Break, Recompile
+from ortlens.trace.records import Break, Capture, ReasonCode, Recompile
+from ortlens.views.redaction import redacted_capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ortlens.analysis.catalogue import Advice
 
 FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"
 VERSIONS = ("2.9", "2.13", "2.15")
@@ -38,7 +45,7 @@ def recompiled(text: str) -> Recompile:
     return Recompile(compile_id="0/1", guard=said.guard, reason=said.reason, values=said.values)
 
 
-def recorded() -> Iterator[tuple[str, str, str | None]]:
+def recorded() -> Iterator[tuple[str, str, Advice | None]]:
     """Yield version, subject and advice of everything that was recorded."""
     for version, texts in TEXTS.items():
         for name, each in texts["breaks"].items():
@@ -196,14 +203,15 @@ LIBRARY_GUARDS = (
 )
 
 
-def other_advice() -> Iterator[tuple[str, str | None]]:
+def other_advice() -> Iterator[tuple[str, Advice | None]]:
     """Yield subject and advice of what is made by hand above."""
     hints = ("Set `torch._dynamo.config.capture_scalar_outputs = True`",)
     for source in NUMBERS:
         yield f"break at `{source}`", advice_for_break(Break(break_id="b", reason=ITEM, source=source, hints=hints))
     number = Break(break_id="b", reason="Unsupported Tensor.item() call", explanation="Tensor.item()", source="most = counts.amax().item()")
     for after in AFTER_A_NUMBER:
-        yield f"break at `{number.source}; {after}`", advice_for_break(number, f"x = x * 2\n{after}")
+        traits = ("number_becomes_size",) if becomes_size(number.source or "", f"x = x * 2\n{after}") else ()
+        yield f"break at `{number.source}; {after}`", advice_for_break(replace(number, traits=traits))
     sized = Break(
         break_id="b",
         reason="Dynamic shape operator",
@@ -211,40 +219,85 @@ def other_advice() -> Iterator[tuple[str, str | None]]:
         hints=("Enable tracing of dynamic shape operators with `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",),
     )
     for source, after in SIZES:
-        yield f"break at `{source}; {after}`", advice_for_break(replace(sized, source=source), after)
+        traits = ("decides_by_size",) if decides_by_size(source, after) else ()
+        yield f"break at `{source}; {after}`", advice_for_break(replace(sized, source=source, traits=traits))
     for item in OTHER_BREAKS:
         yield f"break `{item.reason}` at `{item.source}` in {item.function}", advice_for_break(item)
     for guard, values in GUARDS:
         yield f"recompile `{guard}`, {values}", advice_for_recompile(Recompile(compile_id="0/1", guard=guard, reason=guard, values=values))
     for guard in LIBRARY_GUARDS:
-        library = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("a", "b"))
-        yield f"recompile of a library `{guard}`", advice_for_recompile(library, in_library=True)
+        library = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("a", "b"), traits=("library_alone",))
+        yield f"recompile of a library `{guard}`", advice_for_recompile(library)
     guard = "tensor 'input' size mismatch at index 1"
     mismatch = Recompile(compile_id="0/1", guard=guard, reason=guard, values=("4", "64"))
-    yield "recompile, constant elsewhere", advice_for_recompile(mismatch, {("input", 0), ("other", 1)})
-    yield "recompile, constant", advice_for_recompile(mismatch, {("input", 1)})
-    yield "recompile, library", advice_for_recompile(mismatch, in_library=True)
-    yield "recompile, dynamic", advice_for_recompile(mismatch, is_dynamic=True)
-    ones = replace(mismatch, values=("1", "64"))
-    yield "recompile, dynamic library of size 1", advice_for_recompile(ones, is_dynamic=True, in_library=True)
-    steps = "self.steps == 7  # self.steps += 1"
-    limit = Recompile(compile_id="0/8", guard=steps, reason=steps, values=("6", "7", "8"), advice="Make it a tensor")
-    yield "limit", advice_for_limit(limit)
-    yield "limit without a guard", advice_for_limit(Recompile(compile_id="0/8", reason="something"))
+
+    def again(fixed: tuple[tuple[str, int], ...] = (), **facts: bool) -> Advice | None:
+        known = {"is_dynamic": False, "in_library": False, **facts}
+        return advice_for_recompile(replace(mismatch, traits=tuple(recompile_traits(guard, fixed, **known))))
+
+    yield "recompile, constant elsewhere", again((("input", 0), ("other", 1)))
+    yield "recompile, constant", again((("input", 1),))
+    yield "recompile, library", again(in_library=True)
+    yield "recompile, dynamic", again(is_dynamic=True)
+    mismatch = replace(mismatch, values=("1", "64"))
+    yield "recompile, dynamic library of size 1", again(is_dynamic=True, in_library=True)
+    for item in LIMITS:
+        yield f"limit at `{item.refused_guard}`", advice_for_break(item)
+
+
+LIMITS = (
+    Break(
+        break_id="b",
+        reason="Dynamo recompile limit exceeded",
+        refused_guard="self.steps == 7  # self.steps += 1",
+        refused_reason="self.steps == 7; allow_unspec_int_on_nn_module",
+        refused_values=("6", "7", "8"),
+    ),
+    Break(break_id="b", reason="Dynamo recompile limit exceeded", refused_reason="something"),
+)
 
 
 def test_every_sentence_is_one_line_and_names_no_address() -> None:
-    told = {advice for *_, advice in recorded() if advice}
+    told = {item.sentence() for *_, item in recorded() if item}
     assert len(told) > 50
     bad = {text for text in told if "\n" in text or text.endswith(".") or text.count("`") % 2 or " at 0x" in text or len(text) >= 240}
     assert bad == set()
 
 
-def test_complex_numbers_have_one_advice_wherever_they_are_met() -> None:
-    assert is_complex("aten.exp.default on complex numbers has no ONNX function")
-    assert is_complex("complex64 tensors cannot be passed to ONNX Runtime")
-    assert not is_complex("float8_e5m2 tensors cannot be passed to ONNX Runtime")
-    assert not is_complex("a complex operator")
+def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() -> None:
+    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, guards, fallback_advice)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)} | {*get_args(ReasonCode), "draw_outside"}
+    assert set(SENTENCES) - texts == {"draw_multinomial", "draw_bernoulli"}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "advise"]
+    named = {node.args[0].value for node in calls if isinstance(node.args[0], ast.Constant)}
+    assert len(named) > 50
+    assert named <= set(SENTENCES)
+
+
+def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
+    broken = Break(break_id="b", reason=BRANCHING, source="if x.any():", stop_source="if x.any():\n    raise ValueError(x)", file="/a/m.py")
+    again = Recompile(
+        compile_id="0/1", guard="tensor 'x' size mismatch at index 0", reason="r", values=("3", "4"), traits=("library_alone",)
+    )
+    capture = advised(Capture(breaks=(broken,), recompiles=(again,)))
+    redacted = redacted_capture(capture)
+    assert "raise" not in repr(redacted)
+    for shown in (redacted, advised(redacted)):
+        assert shown.breaks[0].advice == advise("check_outside").sentence()
+        assert shown.recompiles[0].advice == advise("unbreak_caller").sentence()
+    assert [item.kind for item in advice_by_id(capture).values()] == ["check_outside", "unbreak_caller"]
+    assert [item.kind for item in advice_by_id(redacted).values()] == ["stored", "stored"]
+
+
+def test_an_old_capture_gets_the_advice_of_today_where_it_has_the_facts() -> None:
+    old = Break(break_id="b", reason=BRANCHING, source="y = a if x.any() else b", advice="Use `torch.cond`")
+    taken = Break(
+        break_id="c", reason=ITEM, explanation="Tensor.item()", source="n = x.item()", advice="Pass it as an int, since it is a size"
+    )
+    known = advice_by_id(Capture(breaks=(old, taken)))
+    assert {name: item.kind for name, item in known.items()} == {"b": "choose_with_where", "c": "stored"}
+    assert known["c"].sentence() == taken.advice
 
 
 def test_names_are_the_users() -> None:
@@ -263,5 +316,8 @@ def test_any_text_at_all(reason: str, other: str, values: list[str]) -> None:
         f"{reason} == {other}",
         f"tensor '{reason}' size mismatch at index 3",
     ):
-        advice_for_break(Break(break_id="b", reason=text, explanation=other, hints=tuple(values), source=reason))
-        advice_for_recompile(Recompile(compile_id="0/1", guard=text, reason=other, values=tuple(values)))
+        given = (
+            advice_for_break(Break(break_id="b", reason=text, explanation=other, hints=tuple(values), source=reason)),
+            advice_for_recompile(Recompile(compile_id="0/1", guard=text, reason=other, values=tuple(values))),
+        )
+        assert all(item.sentence() for item in given if item is not None)

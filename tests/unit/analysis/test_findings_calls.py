@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding

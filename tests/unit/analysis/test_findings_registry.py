@@ -13,8 +13,8 @@ import ortlens
 from ortlens.analysis.findings import registry
 from ortlens.analysis.findings.registry import RECORDED, RULES, findings_of
 from ortlens.analysis.findings.rule import Rule
-from ortlens.analysis.first_look import ranked_looks
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import ranked_looks
 from ortlens.trace.records import Capture, Finding
 from ortlens.views.actions import gain_text
 from ortlens.views.capture_view import SavedCapture

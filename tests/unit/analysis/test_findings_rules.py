@@ -12,6 +12,7 @@ from ortlens.analysis.overview import fallback_groups
 from ortlens.trace.records import (
     Break,
     Capture,
+    FallbackCause,
     Finding,
     Kernel,
     Model,
@@ -435,17 +436,19 @@ def test_findings_name_their_line() -> None:
 
 BFLOAT16 = "ONNX Runtime's CPU provider has no arithmetic in bfloat16; float32 and float16 run there"
 
+CAUSES: dict[str, FallbackCause] = {BFLOAT16: "bfloat16"}
+
 
 def unconverted(reason: str = BFLOAT16, **facts: str) -> Capture:
     made = staying(4, 40 * MILLI)
-    rows = tuple(replace(row, reason_code="dtype", reason=reason) for row in made.fallbacks)
+    rows = tuple(replace(row, reason_code="dtype", reason=reason, cause=CAUSES.get(reason)) for row in made.fallbacks)
     return replace(made, fallbacks=rows, **head(facts))
 
 
 def split(reason: str = BFLOAT16) -> Capture:
     """Two partitions with operators between them that stay in PyTorch for a reason."""
     rows = tuple(
-        fallback(f"n{n}", target=target, reason_code="dtype", reason=reason, calls=100, total_ns=10 * MILLI)
+        fallback(f"n{n}", target=target, reason_code="dtype", reason=reason, cause=CAUSES.get(reason), calls=100, total_ns=10 * MILLI)
         for n, target in enumerate(["aten.mm.default", "aten.mm.default", "aten.tanh.default"])
     )
     return replace(handed(100 * MICRO), graphs=(graph(partition_count=2, fallback_count=3),), fallbacks=rows)
@@ -607,11 +610,6 @@ def slow_start() -> Capture:
     return replace(cold(SECOND), ledger=ledger(run=1_500_000, residual=500_000))
 
 
-def advised() -> Capture:
-    capture = recompiled(5)
-    return replace(capture, recompiles=tuple(replace(row, advice="mark it dynamic") for row in capture.recompiles))
-
-
 @pytest.mark.parametrize("kinds", [("written",), ("replaced", "replaced"), ("other_module",)])
 def test_a_session_for_other_weights_says_what_happened_however_often_the_partition_runs(kinds: tuple[WeightsChange, ...]) -> None:
     """Counts cannot tell another tensor from one that was written to."""
@@ -628,7 +626,6 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ("boundary_copies", split()),
     ("boundary_copies", split("other")),
     ("cold_start", slow_start()),
-    ("recompile_storm", advised()),
     *(("weights_changed", changed_weights(kind)) for kind in ("written", "other_module")),
     ("weights_changed", changed_weights("replaced", "replaced")),
     ("weights_changed", changed_weights("written", "other_module", "other_module")),

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from ortlens.analysis.advice import advice_by_id
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.generation import generation_of, steps_of, with_roles
-from ortlens.analysis.guards import is_expected
 from ortlens.analysis.ledger import CallTrace, GraphVisit, SteppedCall, StepReading
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.trace.records import Break, Capture, Graph, Node, Recompile, Step
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
@@ -113,7 +113,7 @@ def test_decode_does_not_replace_prefill() -> None:
     assert [graph.graph_id for graph in current_graphs(with_roles(generating()).graphs)] == ["g0", "g1"]
 
 
-def recompile(number: int, guard: str, advice: str) -> Recompile:
+def recompile(number: int, guard: str) -> Recompile:
     return Recompile(
         compile_id=f"0/{number}",
         of_compile_id=f"0/{number - 1}",
@@ -122,49 +122,47 @@ def recompile(number: int, guard: str, advice: str) -> Recompile:
         line=5,
         guard=guard,
         reason=guard,
-        advice=advice,
     )
-
-
-MARK = "Call `torch._dynamo.mark_dynamic(past, 2)` before the first call, or compile with `dynamic=True`: one graph serves all sizes"
 
 
 def versions(count: int, *, dynamic: bool = False) -> Capture:
     """A prefill, and so many versions of decode."""
     graphs = (graph(0), *(graph(n, past=KEYS, dynamic=dynamic and n > 1, of=f"0/{n - 1}") for n in range(1, count + 1)))
     made = [node for n in range(1, count + 1) for node in nodes(f"g{n}", 1, past=KEYS)]
-    again = [recompile(n, "tensor 'past' size mismatch at index 2", MARK) for n in range(2, count + 1)]
-    first = recompile(1, "len(kwargs) == 6", "Pass `kwargs` with the same number of items every time")
+    again = [recompile(n, "tensor 'past' size mismatch at index 2") for n in range(2, count + 1)]
+    first = recompile(1, "len(kwargs) == 6")
     return with_roles(Capture(graphs=graphs, nodes=(*nodes("g0", 12), *made), recompiles=(first, *again)))
+
+
+def kinds(capture: Capture) -> list[str]:
+    return [advice.kind for advice in advice_by_id(capture).values()]
 
 
 def test_decode_after_prefill_is_expected_and_a_version_for_all_sizes_too() -> None:
     capture = versions(2, dynamic=True)
 
-    assert [is_expected(item) for item in capture.recompiles] == [True, True]
+    assert kinds(capture) == ["expected_role", "expected_other_sizes"]
     assert looks_of(overview_of(capture)) == ()
 
 
 def test_no_advice_to_mark_what_generate_makes() -> None:
-    advice = versions(3).recompiles[-1].advice
-
-    assert advice == "Compile with `dynamic=True`: one graph serves all sizes"
+    assert kinds(versions(3))[-1] == "compile_dynamic"
 
 
 @pytest.mark.parametrize(
-    "guard",
+    ("guard", "kind"),
     [
-        "tensor 'kwargs['past_key_values'].layers[0].keys' stride mismatch at index 0",
-        "2 <= kwargs['past_key_values'].layers[0].keys.size()[2] <= 21",
-        "2 <= kwargs['past_key_values'].layers[0].cumulative_length <= 21",
+        ("tensor 'kwargs['past_key_values'].layers[0].keys' stride mismatch at index 0", "expected_layout"),
+        ("2 <= kwargs['past_key_values'].layers[0].keys.size()[2] <= 21", "expected_limit"),
+        ("2 <= kwargs['past_key_values'].layers[0].cumulative_length <= 21", "expected_limit"),
     ],
 )
-def test_no_advice_to_change_the_cache_that_generate_makes(guard: str) -> None:
+def test_no_advice_to_change_the_cache_that_generate_makes(guard: str, kind: str) -> None:
     capture = versions(2)
-    again = recompile(2, guard, "Call with one of its values")
+    again = recompile(2, guard)
     capture = with_roles(replace(capture, recompiles=(capture.recompiles[0], again)))
 
-    assert is_expected(capture.recompiles[-1])
+    assert kinds(capture)[-1] == kind
     assert looks_of(overview_of(capture)) == ()
 
 
@@ -186,7 +184,9 @@ def past_the_limit() -> Capture:
         line=5,
         function="forward",
         occurrences=9,
-        advice=f"{capture.recompiles[-1].advice}; PyTorch stopped recompiling this function",
+        compile_ids=("0/8",),
+        refused_guard=capture.recompiles[-1].guard,
+        refused_reason=capture.recompiles[-1].reason,
     )
     return replace(capture, breaks=(limit,))
 

@@ -12,10 +12,16 @@ from ortlens.views.tiles import tiles_of
 
 RIGHT = r.Numeric(partition_id="p0", node="add", ok=True)
 WRONG = r.Numeric(partition_id="p0", node="gelu", ok=False, first_divergence=True, file="model.py", line=12)
-LEFT_OUT = r.Numeric(partition_id="p1", node="empty", ok=None, note="nobody wrote to this memory; in the model as converted")
+LEFT_OUT = r.Numeric(
+    partition_id="p1",
+    node="empty",
+    ok=None,
+    note="nobody wrote to this memory; in the model as converted",
+    why="nobody wrote to this memory",
+)
 RESULT = r.Numeric(partition_id=None, scope="call", node="result", ok=True)
 DIFFERS = r.Numeric(partition_id=None, scope="call", node="result[1]", ok=False, file="model.py", line=7)
-OPEN = replace(RESULT, ok=None, max_abs=6.0, note="no verdict: the order of equal values is undefined at topk")
+OPEN = replace(RESULT, ok=None, max_abs=6.0, why="the order of equal values is undefined at topk", is_undecided=True)
 ALONE = replace(RIGHT, scope="op", nonfinite="origin")
 FAR = replace(RIGHT, node="mul", max_abs=3e-5, max_rel=1.5e-6, atol=1e-5, rtol=1e-4)
 NEAR = replace(RIGHT, node="big", max_abs=0.5, max_rel=1e-7, atol=1.0, rtol=1e-4)
@@ -32,7 +38,7 @@ def capture(*rows: r.Numeric, fallbacks: tuple[r.Fallback, ...] = ()) -> r.Captu
 WORDED: tuple[r.Capture, ...] = (
     capture(RIGHT, RIGHT),
     capture(RIGHT, WRONG, replace(WRONG, node="later", first_divergence=False), LEFT_OUT, fallbacks=STAYING),
-    capture(LEFT_OUT, replace(LEFT_OUT, note="no verdict")),  # nothing is called right that was not compared
+    capture(LEFT_OUT, replace(LEFT_OUT, why="no verdict")),  # nothing is called right that was not compared
     *(
         capture(*rows)
         for rows in (
@@ -40,7 +46,7 @@ WORDED: tuple[r.Capture, ...] = (
             (RESULT,),
             (RIGHT, RESULT, DIFFERS),
             (DIFFERS, DIFFERS),
-            (RIGHT, replace(RESULT, ok=None, note="why; more")),
+            (RIGHT, replace(RESULT, ok=None, why="why")),
             (RESULT, replace(RESULT, ok=None)),
             (RIGHT, OPEN),  # what PyTorch leaves open does not pass for the same
             (RIGHT, replace(OPEN, max_abs=0.0)),
@@ -74,7 +80,7 @@ def test_what_was_compared_is_counted() -> None:
     assert numbers is not None
     assert (numbers.right, numbers.wrong, numbers.partitions, numbers.eager_nodes) == (1, 2, 2, 2)
     assert numbers.first == WRONG
-    assert [count for _, count in numbers.unchecked] == [1]
+    assert [count for *_, count in numbers.unchecked] == [1]
 
 
 def test_a_result_that_differs_without_a_verdict_is_in_the_verdict_and_its_tile() -> None:

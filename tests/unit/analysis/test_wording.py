@@ -7,9 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.views.sentences import look_sentence, numbers_sentence, partitions_sentence, recompiles_sentence, wrong_sentence
 from ortlens.views.tiles import tiles_of
 from ortlens.views.time_sentences import call_sentences, generation_sentences, ledger_sentence
@@ -41,14 +41,14 @@ def findings() -> Iterator[str]:
             yield f"{rule}: {item.title} | {item.evidence} | {item.hazard} | {item.mitigation}"
 
 
-def advice() -> Iterator[str]:
+def advised() -> Iterator[str]:
     versions: defaultdict[tuple[str, str | None], list[str]] = defaultdict(list)
-    for version, subject, sentence in test_advice.recorded():
-        versions[subject, sentence].append(version)
+    for version, subject, advice in test_advice.recorded():
+        versions[subject, advice.sentence() if advice else None].append(version)
     for (subject, sentence), those in versions.items():
         only = "" if set(those) == set(test_advice.VERSIONS) else f" ({' '.join(sorted(set(those)))})"
         yield f"{subject}{only}: {sentence}"
-    yield from (f"{subject}: {sentence}" for subject, sentence in test_advice.other_advice())
+    yield from (f"{subject}: {advice and advice.sentence()}" for subject, advice in test_advice.other_advice())
 
 
 def overviews() -> Iterator[str]:
@@ -67,7 +67,7 @@ def overviews() -> Iterator[str]:
 
 def test_sentences_are_those_of_the_file() -> None:
     """With ORTLENS_WRITE_WORDING=1, write the file anew; read the difference before it is committed."""
-    lines = [line.replace("\n", "; ") for line in dict.fromkeys([*findings(), *overviews(), *advice()])]
+    lines = [line.replace("\n", "; ") for line in dict.fromkeys([*findings(), *overviews(), *advised()])]
     if os.environ.get("ORTLENS_WRITE_WORDING"):
         WORDING.write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert WORDING.read_text(encoding="utf-8").splitlines() == lines

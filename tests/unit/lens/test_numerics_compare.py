@@ -109,7 +109,7 @@ def test_nan_and_infinities() -> None:
     throughout = verdict_on(torch.tensor([nan]), torch.tensor([nan]))
     assert (throughout.ok, throughout.nonfinite) == (None, "both")
     partly = verdict_on(torch.tensor([nan, 1.0]), torch.tensor([nan, 1.0]))
-    assert (partly.ok, partly.note) == (True, "no float64 run: none; 1 of 2 elements are NaN on both sides and were not compared")
+    assert (partly.ok, partly.text) == (True, "no float64 run: none; 1 of 2 elements are NaN on both sides and were not compared")
     assert partly.row("p0").max_abs == 0.0
 
 

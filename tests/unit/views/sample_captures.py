@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ortlens.analysis.advice import advised
 from ortlens.analysis.overview import Overview, overview_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import (
@@ -238,19 +239,19 @@ def huge(count: int = 1500) -> Capture:
 
 
 def told() -> Capture:
-    """The first one again, with a measured call, prices, advice, values and an exception."""
+    """The first one again, with a measured call, prices, advice and values."""
     plain = demo_like()
     times: tuple[tuple[str, LedgerPartName, int], ...] = (
         *(("g0", "guards", 20_000), ("g0", "run", 200_000), ("g0", "eager", 50_000), ("g0", "residual", 5_000)),
         *(("g1", "guards", 5_000), ("g1", "run", 100_000), ("g1", "eager", 20_000), ("g1", "residual", 0)),
     )
-    return replace(
+    made = replace(
         plain,
-        breaks=(replace(plain.breaks[0], cost_ns=23_400, advice="Choose with `torch.where`"),),
-        recompiles=(replace(plain.recompiles[0], values=("False", "True"), advice="Call with one value of `logits`"),),
-        fallbacks=(replace(plain.fallbacks[0], exception="ConversionError: no\nValueError: no axis 7"),),
+        breaks=(replace(plain.breaks[0], cost_ns=23_400),),
+        recompiles=(replace(plain.recompiles[0], values=("False", "True")),),
         ledger=tuple(LedgerPart(graph_id=graph_id, part=part, ns=ns, share=ns / 400_000) for graph_id, part, ns in times),
     )
+    return advised(made)
 
 
 def measured() -> Capture:

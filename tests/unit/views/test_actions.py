@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from ortlens.analysis.actions import OPTIONS, actions_of, line_after, settings_in
-from ortlens.analysis.first_look import looks_of, ranked_looks
+from ortlens.analysis.advice import settings_of_hint
+from ortlens.analysis.catalogue import advise, option_lines, remedy
 from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import line_after, looks_of, ranked_looks, recommendations_of
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.trace import store
 from ortlens.trace.facts import facts_of
@@ -31,9 +33,9 @@ CAPTURES = {**SAMPLES, **RECORDED}
 def test_the_first_actions_are_what_to_look_at_first(name: str) -> None:
     overview = overview_of(CAPTURES[name])
     looks = looks_of(overview)
-    actions = actions_of(CAPTURES[name], overview)
-    assert [action.look for action in actions[: len(looks)]] == list(looks)
-    keys = [(action.look.subject, action.look.what, action.look.file, action.look.line) for action in actions]
+    actions = recommendations_of(CAPTURES[name], overview)
+    assert [replace(action, source=None, patch=None) for action in actions[: len(looks)]] == [replace(look, source=None) for look in looks]
+    keys = [(action.subject, action.what, action.file, action.line) for action in actions]
     assert len(keys) == len(set(keys))
     shown = overview_facts(overview, CAPTURES[name])
     assert shown["verdict"]
@@ -119,52 +121,49 @@ def test_a_busy_machine_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "advice", "after"),
+    ("source", "kind", "after"),
     [
-        ("torch._dynamo.graph_break()", "Delete the call of `torch._dynamo.graph_break()`, which breaks the graph on purpose", ""),
-        ("scale = x.mean().item()", "Keep the value in a tensor without `.item()`", "scale = x.mean()"),
-        (
-            "if x.abs().max() > 1e6:",
-            "Compute both outcomes and choose with `torch.where`",
-            "result = torch.where(x.abs().max() > 1e6, result_if_true, result_if_false)",
-        ),
+        ("torch._dynamo.graph_break()", "delete_graph_break", ""),
+        ("scale = x.mean().item()", "keep_in_tensor", "scale = x.mean()"),
+        ("if x.abs().max() > 1e6:", "choose_with_where", "result = torch.where(x.abs().max() > 1e6, result_if_true, result_if_false)"),
         (
             "return x.cos() if x.sum() > 0 else x.tanh()",
-            "Compute both outcomes and choose with `torch.where`",
+            "choose_with_where",
             "return torch.where(x.sum() > 0, x.cos(), x.tanh())",
         ),
-        ("if a > 0 and b:", "Compute both outcomes and choose with `torch.where`", None),
-        ("kept = x[x[:, 0] > -100]", "Keep all elements and mask with `torch.where`", None),
-        ("y = helper(x)", "Call `helper` before or after the compiled function", None),
+        ("if a > 0 and b:", "choose_with_where", None),
+        ("kept = x[x[:, 0] > -100]", "mask_with_where", None),
+        ("y = helper(x)", "call_outside", None),
     ],
 )
-def test_a_line_is_rewritten_where_a_rule_can(source: str, advice: str, after: str | None) -> None:
-    assert line_after(source, advice) == after
+def test_a_line_is_rewritten_where_a_rule_can(source: str, kind: str, after: str | None) -> None:
+    assert line_after(source, advise(kind, call=".item()" if kind == "keep_in_tensor" else None)) == after
 
 
-@pytest.mark.parametrize(
-    ("advice", "pasted"),
-    [
-        ("Set `torch._dynamo.config.capture_scalar_outputs = True`", "torch._dynamo.config.capture_scalar_outputs = True"),
-        (
-            "Print outside, or add `print` to `torch._dynamo.config.reorderable_logging_functions`",
-            "torch._dynamo.config.reorderable_logging_functions.add(print)",
-        ),
-        ('on_slow="fallback" does so by itself', 'model = torch.compile(model, backend="ortlens", options={"on_slow": "fallback"})'),
-        (
-            "leave such graphs to PyTorch: min_partition_nodes=9.",
-            'model = torch.compile(model, backend="ortlens", options={"min_partition_nodes": 9})',
-        ),
-        ('options={"upcast": ("bfloat16",)} does so', 'model = torch.compile(model, backend="ortlens", options={"upcast": ("bfloat16",)})'),
-        ("Leave it as it is.", None),
-    ],
-)
-def test_a_setting_becomes_a_line_to_paste(advice: str, pasted: str | None) -> None:
-    assert list(settings_in(advice)) == ([] if pasted is None else [pasted])
+def test_a_setting_is_a_line_to_paste() -> None:
+    scalars = "torch._dynamo.config.capture_scalar_outputs = True"
+    assert settings_of_hint(f"Set `{scalars}`") == advise("keep_in_tensor", setting=scalars).settings == (scalars,)
+    listed = advise("print_outside", listed="reorderable_logging_functions")
+    assert listed.settings == ("torch._dynamo.config.reorderable_logging_functions.add(print)",)
+    assert advise("log_outside", listed="ignore_logging_functions").settings == (), "which method is not known"
+    (upcast,) = advise("bfloat16", unknown=True).settings
+    assert upcast == 'model = torch.compile(model, backend="ortlens", options={"upcast": ("bfloat16",)})'
+    assert option_lines(on_slow="fallback") == ('model = torch.compile(model, backend="ortlens", options={"on_slow": "fallback"})',)
+    assert remedy("Use it.", "Or not.", min_partition_nodes=9) == {
+        "mitigation": "Use it. Or not.",
+        "todo": "Use it",
+        "settings": ('model = torch.compile(model, backend="ortlens", options={"min_partition_nodes": 9})',),
+    }
 
 
 def test_the_options_that_are_pasted_exist() -> None:
-    assert set(OPTIONS) <= {field.name for field in fields(OrtBackendOptions)}
+    """Of every remedy in the sources: a keyword behind the sentences is an option."""
+    texts = [text for path in (TESTS.parent / "ortlens").rglob("*.py") if "remedy(" in (text := path.read_text(encoding="utf-8"))]
+    calls = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    made = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "remedy"]
+    named = {keyword.arg for node in made for keyword in node.keywords if keyword.arg}
+    assert named
+    assert named <= {field.name for field in fields(OrtBackendOptions)}
 
 
 def test_a_finding_says_why_it_matters_and_not_its_title_again() -> None:

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.first_look import looks_of
 from ortlens.analysis.overview import Overview, overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.trace.schema import TABLES

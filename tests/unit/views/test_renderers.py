@@ -62,7 +62,7 @@ def test_text_is_a_few_lines_that_keep_to_the_width(sample: str) -> None:
         lines = text_of(sample, width).split("\n")
         assert max(map(len, lines)) <= width
         assert all(line == line.rstrip() for line in lines)
-    assert len(text_of(sample, 100).split("\n")) <= (28 if sample not in {"huge", "hostile"} else 56)
+    assert len(text_of(sample, 100).split("\n")) <= (32 if sample not in {"huge", "hostile"} else 56)
 
 
 def test_colour_marks_labels_only_and_changes_nothing_else() -> None:

@@ -4,20 +4,20 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+from ortlens.analysis.catalogue import SENTENCES
+from ortlens.analysis.fallback_advice import advice_for_fallback
 from ortlens.analysis.timing import PHASES
-from ortlens.trace.records import ReasonCode
+from ortlens.trace.records import Fallback, ReasonCode
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.wording import (
     PHASE_WORDS,
     REASON_WORDS,
-    REMEDY_WORDS,
     ascii_from_text,
     clipped,
     first_sentence,
     function,
     guard,
     place,
-    remedy,
     visible,
 )
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def test_every_reason_code_and_phase_has_words() -> None:
-    assert set(REASON_WORDS) == set(REMEDY_WORDS) == set(get_args(ReasonCode))
-    assert all(words.count("{}") == 1 for words in REMEDY_WORDS.values())
+    assert set(REASON_WORDS) == set(get_args(ReasonCode))
+    assert all(SENTENCES[code].count("{target}") == 1 for code in get_args(ReasonCode))
     assert set(PHASE_WORDS) == {*PHASES, "other"}
 
 
@@ -128,5 +128,5 @@ def test_what_is_written(table: Written) -> None:
     ],
 )
 def test_a_remedy_is_one_for_its_operator(target: str, telling: str, *, is_said: bool) -> None:
-    effect = "has an effect" if "log" in target or "assert" in target else "draws random numbers"
-    assert (telling in remedy("side_effect", f"{target} {effect}", target)) is is_said
+    item = Fallback(graph_id="g0", node="n", target=target, reason_code="side_effect", reason="it has an effect")
+    assert (telling in advice_for_fallback(item, has_instructions=None).sentence()) is is_said

@@ -11,7 +11,9 @@ from ortlens.lens.measuring.probes import finding_of
 from ortlens.lens.measuring.trials import Trial
 from ortlens.trace.records import Finding
 
-TRIAL = Trial(rule="unfrozen_weights", subject="p0", change="freezing the weights", mitigation="freeze", pair=lambda: None, per_call=3)
+TRIAL = Trial(
+    rule="unfrozen_weights", subject="p0", change="freezing the weights", remedy={"mitigation": "freeze"}, pair=lambda: None, per_call=3
+)
 KNOWN = Finding(rule="unfrozen_weights", subject="p0", severity="warning", title="16 MiB are inputs", evidence="recorded")
 
 

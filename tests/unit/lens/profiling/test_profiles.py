@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens.lens.profiling.kernel_records import distortion
-from ortlens.lens.profiling.profiles import measure_cost
-from ortlens.lens.profiling.profiles import ProfileIncomplete, quiet_mean, read_profile
+from ortlens.lens.profiling.profiles import ProfileIncomplete, measure_cost, quiet_mean, read_profile
 from ortlens.lens.time_budget import FEWEST, MOST, STABLE_S, Repeats
 
 if TYPE_CHECKING:
