@@ -173,11 +173,14 @@ _FIRST_FACTOR: Mapping[Any, int] = {
 
 
 def _may_multiply_nothing(call: Call) -> bool:
-    first = call.tensor(_FIRST_FACTOR[call.node.target])
-    if first is None or not first.dim():
+    place = _FIRST_FACTOR[call.node.target]
+    first, second = call.tensor(place), call.tensor(place + 1)
+    if first is None or second is None or not first.dim():
         return False
-    summed, batch = first.shape[-1], first.shape[:-2]
-    return any(map(_is_known_nothing, first.shape)) or not all(statically_known_true(size > 0) for size in (summed, *batch))
+    # Both have the size that is summed over; one may be known where the other is computed.
+    summed = (first.shape[-1], second.shape[-1 if second.dim() == 1 or call.node.target is _aten.linear.default else -2])
+    some = any(statically_known_true(size > 0) for size in summed) and all(statically_known_true(size > 0) for size in first.shape[:-2])
+    return any(map(_is_known_nothing, first.shape)) or not some
 
 
 def _may_pad_nothing(call: Call) -> bool:
