@@ -98,10 +98,6 @@ def _first_extreme(name: str, x: Any, axis: int, *, keepdim: bool) -> Any:
 _SORTED = (basics.FLOAT, basics.DOUBLE, basics.INT64, basics.INT32)  # the types of ONNX Runtime's TopK
 
 
-torch_op(_aten.median.default)(lambda x: median_of(_flat(x), 0)[0])
-torch_op(_aten.nanmedian.default)(lambda x: nanmedian_of(_flat(x), 0)[0])
-
-
 @torch_op(_aten.median.dim)
 def median_of(x: Any, dim: int, keepdim: bool = False) -> Any:
     """`aten.median.dim`: of an even number of elements, the lower one; NaN where an element is."""
@@ -126,6 +122,10 @@ def nanmedian_of(x: Any, dim: int, keepdim: bool = False) -> Any:
     found, place = op.GatherElements(ordered, last, axis=dim), op.GatherElements(places, last, axis=dim)
     found = op.Where(op.Equal(nans, size), basics.number(x, float("nan")), op.CastLike(found, x))
     return _without(found, dim, keepdim=keepdim), _without(place, dim, keepdim=keepdim)
+
+
+torch_op(_aten.median.default)(lambda x: median_of(_flat(x), 0)[0])
+torch_op(_aten.nanmedian.default)(lambda x: nanmedian_of(_flat(x), 0)[0])
 
 
 @torch_op(_aten.kthvalue.default)
