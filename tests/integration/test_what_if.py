@@ -16,7 +16,7 @@ from torch import nn
 
 import ortlens
 from ortlens import UsageError, _torch
-from ortlens.analysis.recut import partitions_of, recorded_graphs
+from ortlens.analysis.cut import partitions_of, recorded_graphs
 from ortlens.analysis.whatif import ranking
 from tests.integration.small_models import SMALL_MODELS
 from tests.sample import sampled
