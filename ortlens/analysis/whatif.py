@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.recut import RecordedGraph, partitions_of, recorded_graphs
+from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
 from ortlens.trace.records import column
@@ -27,7 +27,7 @@ from ortlens.trace.records import column
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ortlens.analysis.recut import CutPartition, RecordedGraph
+    from ortlens.analysis.cut import CutPartition, RecordedGraph
     from ortlens.trace.records import Capture, Fallback, ReasonCode
 
 

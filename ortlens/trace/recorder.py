@@ -83,16 +83,11 @@ class Recorder:
         self._run_logs: dict[object, RunLog] = {}  # by session, or by anything for graphs of other backends
         self._eager_logs: dict[str, EagerLog] = {}
         self._attachments: dict[str, bytes] = {}
-        self.figures = r.Figures()
-        """Of everything that was recorded; see `note`."""
-        self.journal: Journal | None = None
-        """Where everything is written as it comes, if anywhere."""
-        self.failures: set[tuple[str, str]] = set()
-        """What failed inside the lens so far, as activity and text; see `guard.lens_failed`."""
-        self.unrecorded: list[r.Finding] = []
-        """Findings about these that could not be added."""
-        self.live: list[object] = []
-        """The compiled graphs behind the records, for what only a live lens can do."""
+        self.figures = r.Figures()  # of everything that was recorded; see `note`
+        self.journal: Journal | None = None  # where everything is written as it comes, if anywhere
+        self.failures: set[tuple[str, str]] = set()  # what failed inside the lens so far, as activity and text; see `guard.lens_failed`
+        self.unrecorded: list[r.Finding] = []  # findings about these that could not be added
+        self.live: list[object] = []  # the compiled graphs behind the records, for what only a live lens can do
         self.on_graph: Callable[[object, Any], AbstractContextManager[object]] | None = None
         """Entered by our backend around the compilation of a graph, with the graph and options; for a lens that is no backend itself."""
 

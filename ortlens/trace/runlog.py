@@ -45,22 +45,16 @@ class RunStats(NamedTuple):
 
 
 class _Shard:
-    """The calls of one thread: a ring with a single writer. `written` grows only after its row is whole.
-
-    Attributes:
-        capacity: Rows of the ring.
-        stop: Number of rows after which the writer stops to make room.
-        drained: Rows that are in the sums.
-    """
+    """The calls of one thread: a ring with a single writer. `written` grows only after its row is whole."""
 
     __slots__ = ("capacity", "drained", "histogram", "max_ns", "ring", "stop", "thread", "total_ns", "written")
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
-        self.capacity = self.stop = _FIRST
+        self.capacity = self.stop = _FIRST  # rows of the ring, and those after which the writer stops to make room
         self.ring = array("q", bytes(8 * _FIELDS * _FIRST))
         self.written = 0
-        self.drained = 0
+        self.drained = 0  # rows that are in the sums
         self.total_ns = 0
         self.max_ns = 0
         self.histogram: NDArray[np.int64] | None = None

@@ -15,7 +15,7 @@ from torch import nn
 
 import ortlens
 from ortlens import UsageError, _torch
-from ortlens.analysis.recut import partitions_of, recorded_graphs
+from ortlens.analysis.cut import partitions_of, recorded_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

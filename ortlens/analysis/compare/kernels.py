@@ -66,19 +66,13 @@ def kernel_times(compared: Compared) -> tuple[KernelTime, ...]:
 
 
 class Measured:
-    """Kernels and times of one capture by graph and node, as `g0:addmm`.
-
-    Attributes:
-        kernels: Kernels that compute a node, also together with others; of one session of each partition.
-        torch_ns: Time of each node that PyTorch runs, per call.
-        by_session: Kernels of these sessions.
-    """
+    """Kernels and times of one capture by graph and node, as `g0:addmm`."""
 
     def __init__(self, capture: Capture) -> None:
         """Look through the kernels of a capture."""
-        self.torch_ns = {f"{graph}:{node}": ns for (graph, node), ns in fallback_ns(capture).items()}
-        self.kernels: dict[str, list[Kernel]] = defaultdict(list)
-        self.by_session: dict[str, list[Kernel]] = defaultdict(list)
+        self.torch_ns = {f"{graph}:{node}": ns for (graph, node), ns in fallback_ns(capture).items()}  # per call, in PyTorch
+        self.kernels: dict[str, list[Kernel]] = defaultdict(list)  # that compute a node, also with others; of one session per partition
+        self.by_session: dict[str, list[Kernel]] = defaultdict(list)  # of these sessions
         profiled = kernels_by_session(capture.kernels)
         self._names: dict[int, list[str]] = {}
         self._fused: set[int] = set()

@@ -69,45 +69,38 @@ class Work:
     trial_ns: int  # left for the trials of `on_slow="fallback"`
 
 
+@dataclass(slots=True)
 class LedgerPass:
     """Measures calls of one target; records the ledger and the cost of each break."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        watch: DynamoWatch,
-        graphs: Callable[[], tuple[CompiledGraph, ...]],
-        steps: list[StepReading] | None = None,
-    ) -> None:
-        """Prepare to measure; `steps` takes the calls of a model inside `generate`, if the target is such a method."""
-        self._recorder = recorder
-        self._watch = watch
-        self._graphs = graphs
-        self._thread = threading.get_ident()
-        self._stays: list[tuple[str, int, int]] = []  # graph, entered, left; in the present call
-        self._calls: list[_Call] = []
-        self._preparing: list[_Call] = []  # those that created sessions: their times say nothing, but they enter the same graphs
-        self._uncompiled: list[int] = []
-        self._steps = steps
-        self._uncompiled_steps: list[SteppedCall] = []
-        self.wait = waiting_for()
-        """Waits for the devices of the target."""
-        self.averaged = 0  # calls of the ledger; 0 before it was recorded
-        self.compiling = 0  # calls that compiled something, which are not comparable
-        self.creating = 0  # calls that compiled nothing, but created a session: another size came, or a frozen weight changed
-        self.found_none = False  # whether each call to be timed was one of these
-        self.spread = 0.0  # median of their wall times over the shortest: how busy the machine was
-        self.cores: tuple[float, float] | None = None  # those that other processes had, and idle ones, on average; None where not known
-        self.uncompiled_ns = 0
-        """Median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom."""
+    recorder: Recorder
+    watch: DynamoWatch
+    graphs: Callable[[], tuple[CompiledGraph, ...]]
+    steps: list[StepReading] | None = None  # takes the calls of a model inside `generate`, if the target is such a method
+    wait: Callable[[], None] = field(default_factory=waiting_for)  # waits for the devices of the target
+    averaged: int = 0  # calls of the ledger; 0 before it was recorded
+    compiling: int = 0  # calls that compiled something, which are not comparable
+    creating: int = 0  # calls that compiled nothing, but created a session: another size came, or a frozen weight changed
+    found_none: bool = False  # whether each call to be timed was one of these
+    spread: float = 0.0  # median of their wall times over the shortest: how busy the machine was
+    cores: tuple[float, float] | None = None  # those that other processes had, and idle ones, on average; None where not known
+    # median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom
+    uncompiled_ns: int = 0
+    _thread: int = field(default_factory=threading.get_ident)
+    _stays: list[tuple[str, int, int]] = field(default_factory=list)  # graph, entered, left; in the present call
+    _calls: list[_Call] = field(default_factory=list)
+    # those that created sessions: their times say nothing, but they enter the same graphs
+    _preparing: list[_Call] = field(default_factory=list)
+    _uncompiled: list[int] = field(default_factory=list)
+    _uncompiled_steps: list[SteppedCall] = field(default_factory=list)
 
     def work(self) -> Work:
         """Read what was compiled and created so far; nothing is counted in a call itself, except where a session is created."""
-        graphs = self._graphs()
+        graphs = self.graphs()
         trials = {id(graph.context.trials): graph.context.trials for graph in graphs if graph.context.trials is not None}
         return Work(
-            compiled=len(self._watch.started) + self._recorder.count(r.Graph),
-            created=self._recorder.ids_given("s"),
+            compiled=len(self.watch.started) + self.recorder.count(r.Graph),
+            created=self.recorder.ids_given("s"),
             attempts=sum(runner.attempts for graph in graphs for runner in graph.runners),
             trial_ns=sum(made.left_ns for made in trials.values()),
         )
@@ -134,18 +127,18 @@ class LedgerPass:
             self._read_logs()
             self._write()
         except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-            lens_failed(self._recorder, "measuring a call", error)
+            lens_failed(self.recorder, "measuring a call", error)
         return result
 
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:
         """Make calls with a clock around each graph; when a call prepares another graph, that one is included from the next call on."""
         # Before the first graph of a function there are only guards.
-        is_split = len(self._recorder.records(r.Graph)) > 1 or bool(self._recorder.records(r.Break)) or self._steps is not None
-        turn, first = (_TURN, _FIRST) if self._steps is None else (_TURN_GENERATING, _TURN_GENERATING)
-        fewest = 1 if self._steps is None or uncompiled is None else first + 1  # a generation is compared, however long it takes
+        is_split = len(self.recorder.records(r.Graph)) > 1 or bool(self.recorder.records(r.Break)) or self.steps is not None
+        turn, first = (_TURN, _FIRST) if self.steps is None else (_TURN_GENERATING, _TURN_GENERATING)
+        fewest = 1 if self.steps is None or uncompiled is None else first + 1  # a generation is compared, however long it takes
         result, made = None, 0
         while made < max_calls:
-            known, graphs = self.work(), self._graphs()
+            known, graphs = self.work(), self.graphs()
             inputs = [node.meta.get("val") for graph in graphs for node in graph.lowered.module.graph.find_nodes(op="placeholder")]
             self.wait = waiting_for(inputs, result)
             with contextlib.ExitStack() as clocks:
@@ -170,17 +163,17 @@ class LedgerPass:
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
         run = clocked(call, self.wait)
         with _torch.uncompiled():  # what the target itself compiled is PyTorch here
-            if self._steps is None:
+            if self.steps is None:
                 self._uncompiled += [run() for _ in range(_TURN_UNCOMPILED)][1:]
                 return
-            self._steps.clear()
+            self.steps.clear()
             self._uncompiled.append(run())
-            self._uncompiled_steps.append(SteppedCall(self._uncompiled[-1], tuple(self._steps)))
+            self._uncompiled_steps.append(SteppedCall(self._uncompiled[-1], tuple(self.steps)))
 
     def _make_call(self, call: Callable[[], Any], known: Work, *, listen: bool) -> Any:
         clock = time.perf_counter_ns
         self._stays.clear()
-        steps = self._steps if self._steps is not None else []
+        steps = self.steps if self.steps is not None else []
         steps.clear()
         before = self._eager_ns()
         heard: list[tuple[bool, int, int]] = []
@@ -231,14 +224,14 @@ class LedgerPass:
 
     def _eager_ns(self) -> dict[tuple[str, str], int]:
         """Return the time so far of the nodes that PyTorch runs, by graph id and node."""
-        logs = self._recorder.logs()[1]
+        logs = self.recorder.logs()[1]
         return {(graph_id, node): ns for graph_id, log in logs.items() for node, ns in zip(log.nodes, log.total_ns, strict=True)}
 
     def _read_logs(self) -> None:
         """Assign the entries of the logs to the calls. Calls that a full ring buffer no longer holds are dropped."""
         starts = [call.started for call in self._calls]
         oldest = 0
-        for log in self._recorder.logs()[0]:
+        for log in self.recorder.logs()[0]:
             rows = [row for row in log.rows() if row[5] == self._thread]
             if len(rows) >= CAPACITY - 1:
                 oldest = max(oldest, rows[0][1])
@@ -253,7 +246,7 @@ class LedgerPass:
         calls = [call for call in self._calls if not call.listened]
         traces = [call.trace() for call in calls]
         for graph_id, times in entries_of(traces or [call.trace() for call in self._preparing]).items():
-            self._recorder.amend(r.Graph, graph_id, entries_per_call=times)
+            self.recorder.amend(r.Graph, graph_id, entries_per_call=times)
         ledger = ledger_from_calls(traces, self._surroundings())
         if not ledger.parts:
             return
@@ -261,45 +254,45 @@ class LedgerPass:
         walls = [call.ended - call.started for call in calls]
         self.spread = statistics.median(walls) / max(min(walls), 1) if len(walls) >= _ENOUGH else 0.0
         self.uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
-        self._recorder.replace_all(r.LedgerPart, ledger.parts)
-        if self._steps is not None:
+        self.recorder.replace_all(r.LedgerPart, ledger.parts)
+        if self.steps is not None:
             steps = steps_of(middle_half([call for call in traces if call.visits]), self._uncompiled_steps)
-            self._recorder.replace_all(r.Step, steps)
+            self.recorder.replace_all(r.Step, steps)
             self.uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
         readings = {call.started: call.eager_ns for call in calls}  # of the ledger's own calls: else a node may take more than its part
         booked = [readings[call.started_ns] for call in middle_half([call for call in traces if call.visits])]
         for node in self._eager_ns():
-            self._recorder.amend(r.Fallback, node, call_ns=round(statistics.fmean(eager.get(node, 0) for eager in booked)))
-        for known in self._recorder.records(r.Break):
+            self.recorder.amend(r.Fallback, node, call_ns=round(statistics.fmean(eager.get(node, 0) for eager in booked)))
+        for known in self.recorder.records(r.Break):
             cost, overhead, entering = (costs.get(known.break_id) for costs in (ledger.break_ns, ledger.overhead_ns, ledger.entering_ns))
-            self._recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead, entering_ns=entering)
+            self.recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead, entering_ns=entering)
 
     def _surroundings(self) -> Surroundings:
-        graphs = [graph for graph in self._recorder.records(r.Graph) if graph.phase != "backward"]
+        graphs = [graph for graph in self.recorder.records(r.Graph) if graph.phase != "backward"]
         lookup_ns, last_lookup_ns = lookups_ahead(call.trace() for call in self._calls if call.listened)
-        ahead = {graph.graph_id: self._watch.break_ahead(graph.compile_id) for graph in graphs}
+        ahead = {graph.graph_id: self.watch.break_ahead(graph.compile_id) for graph in graphs}
         ahead |= self._ahead_of_backward()
-        last = [break_id for break_id in self._watch.last_breaks() if break_id not in ahead.values()]
+        last = [break_id for break_id in self.watch.last_breaks() if break_id not in ahead.values()]
         held = {graph.compile_id for graph in graphs}
         # A frame without a graph may run user code after the graphs of the functions that it calls.
-        skipped = any(not held.issuperset(known.compile_ids) for known in self._recorder.records(r.Break))
+        skipped = any(not held.issuperset(known.compile_ids) for known in self.recorder.records(r.Break))
         return Surroundings(
             lookup_ns=lookup_ns,
             last_lookup_ns=last_lookup_ns,
             break_ahead={graph_id: break_id for graph_id, break_id in ahead.items() if break_id is not None},
             last_break=last[0] if len(last) == 1 else None,
-            has_python_before=self._steps is not None,
-            is_whole_model=self._steps is not None and not self._recorder.records(r.Break),
-            has_python_after=bool(last) or skipped or self._steps is not None,
+            has_python_before=self.steps is not None,
+            is_whole_model=self.steps is not None and not self.recorder.records(r.Break),
+            has_python_after=bool(last) or skipped or self.steps is not None,
             unclocked=self._unclocked(),
-            partitions=Counter(part.graph_id for part in self._recorder.records(r.Partition)),
+            partitions=Counter(part.graph_id for part in self.recorder.records(r.Partition)),
         )
 
     def _ahead_of_backward(self) -> dict[str, str | None]:
         """Find the break that ended a forward at `backward()`, by the graph of the backward that runs right after it."""
-        graphs = {graph.graph_id: graph for graph in self._recorder.records(r.Graph)}
+        graphs = {graph.graph_id: graph for graph in self.recorder.records(r.Graph)}
         ended: dict[str | None, str] = {
-            compile_id: known.break_id for known in self._recorder.records(r.Break) for compile_id in known.compile_ids
+            compile_id: known.break_id for known in self.recorder.records(r.Break) for compile_id in known.compile_ids
         }
         found: dict[str, str | None] = {}
         for call in self._calls:
@@ -311,8 +304,8 @@ class LedgerPass:
 
     def _unclocked(self) -> frozenset[str]:
         """Find the graphs in which PyTorch runs untimed nodes: of a partition that failed, or that is left to PyTorch as a whole."""
-        slots = {graph_id: set(log.nodes) for graph_id, log in self._recorder.logs()[1].items()}
-        return frozenset(row.graph_id for row in self._recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ()))
+        slots = {graph_id: set(log.nodes) for graph_id, log in self.recorder.logs()[1].items()}
+        return frozenset(row.graph_id for row in self.recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ()))
 
 
 @dataclass(slots=True, kw_only=True)

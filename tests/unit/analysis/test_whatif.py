@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.analysis.recut import partitions_of, recorded_graphs
+from ortlens.analysis.cut import partitions_of, recorded_graphs
 from ortlens.analysis.whatif import Candidate, PlannedPartition, boundary_cost, partition_counts, partitions_if, ranking
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
