@@ -180,7 +180,7 @@ ARRAYS: dict[str, tuple[Callable[..., Any], list[tuple[tuple[Any, ...], str | No
             ((FOUR[:4], _read_only()), None),
         ],
     ),
-    "written through a reshape": (write_through_reshape, [((TURNED,), "a: expected a contiguous array"), ((FOUR.reshape(2, 4),), None)]),
+    "written through a reshape": (write_through_reshape, [((TURNED,), "x: expected a contiguous array"), ((FOUR.reshape(2, 4),), None)]),
     "reshaped": (lambda a: a.reshape(-1) * 2, [((TURNED,), None)]),
     "reshaped and returned": (lambda a: a.reshape(-1), [((TURNED,), None)]),
     "constants": (_constants, [((FOUR[:3],), None)]),
