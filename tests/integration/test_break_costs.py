@@ -60,7 +60,7 @@ def test_a_break_that_parts_graphs_many_times_costs_all_of_them() -> None:
             x = helper(x.sin()).cos()
         return x
 
-    once, thrice = (ortlens.explain(often, backend="eager", calls=40)(X, times).captured().breaks for times in (1, 3))
+    once, thrice = (ortlens.explain(often, backend="eager", calls=24)(X, times).captured().breaks for times in (1, 3))
     assert len(once) == len(thrice) == 1
     assert cost(thrice[0]) > 1.7 * cost(once[0])
 

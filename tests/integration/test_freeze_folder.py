@@ -21,6 +21,7 @@ from torch.utils import _pytree
 import ortlens
 from ortlens.backend.freeze.signature import admits
 from ortlens.errors import CaptureError, UsageError
+from tests.integration.test_assumed_memory import step, write_through_reshape
 from tests.integration.test_freeze import Counting, mlp, same
 
 if TYPE_CHECKING:
@@ -152,16 +153,6 @@ def test_larger_weights_are_a_file_of_their_own_which_is_checked_too(tmp_path: P
         ortlens.load_frozen(folder)
 
 
-def _step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    a.add_(1)
-    return a + b
-
-
-def _through_reshape(a: torch.Tensor) -> torch.Tensor:
-    a.reshape(-1)[::2].add_(10)
-    return a * 1
-
-
 def _read_only() -> np.ndarray[Any, Any]:
     made = np.zeros(4, dtype=np.float32)
     made.flags.writeable = False
@@ -177,7 +168,7 @@ REPEATED = np.lib.stride_tricks.as_strided(FOUR, (4,), (0,))
 TURNED = FOUR.reshape(4, 2).T
 ARRAYS: dict[str, tuple[Callable[..., Any], list[tuple[tuple[Any, ...], str | None]]]] = {
     "two arguments, one of them written": (
-        _step,
+        step,
         [
             ((FOUR[:4], FOUR[:4]), "b shares memory with a"),
             ((FOUR[:4], FOUR[2:6]), "b shares memory with a"),
@@ -189,7 +180,7 @@ ARRAYS: dict[str, tuple[Callable[..., Any], list[tuple[tuple[Any, ...], str | No
             ((FOUR[:4], _read_only()), None),
         ],
     ),
-    "written through a reshape": (_through_reshape, [((TURNED,), "a: expected a contiguous array"), ((FOUR.reshape(2, 4),), None)]),
+    "written through a reshape": (write_through_reshape, [((TURNED,), "x: expected a contiguous array"), ((FOUR.reshape(2, 4),), None)]),
     "reshaped": (lambda a: a.reshape(-1) * 2, [((TURNED,), None)]),
     "reshaped and returned": (lambda a: a.reshape(-1), [((TURNED,), None)]),
     "constants": (_constants, [((FOUR[:3],), None)]),
