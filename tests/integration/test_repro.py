@@ -54,16 +54,17 @@ def run() -> Iterator[Run]:
     with subprocess.Popen(
         [sys.executable, "-c", ONLY_TORCH_AND_ORT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+        orders, answers = process.stdin, process.stdout
+        assert orders is not None
+        assert answers is not None
 
         def ran(*scripts: Path) -> list[tuple[int, str]]:
-            process.stdin.write("".join(f"{script}\n" for script in scripts))
-            process.stdin.flush()
-            return [tuple(json.loads(process.stdout.readline())) for _ in scripts]
+            orders.write("".join(f"{script}\n" for script in scripts))
+            orders.flush()
+            return [tuple(json.loads(answers.readline())) for _ in scripts]
 
         yield ran
-        process.stdin.close()
+        orders.close()
 
 
 @pytest.fixture
