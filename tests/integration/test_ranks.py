@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from ortlens import cli
 from tests.integration import rank_script
 
 pytestmark = pytest.mark.slow
-RANK_RULES = {"rank_break", "rank_recompiles", "rank_graphs", "rank_sessions"}
+RANK_RULES = ("rank_break", "rank_recompiles", "rank_graphs", "rank_sessions")
 
 
 def recorded(folder: Path, fault: str) -> list[Path]:
@@ -28,14 +29,18 @@ def recorded(folder: Path, fault: str) -> list[Path]:
     return files
 
 
+def findings_in(view: ortlens.SavedCapture, *rules: str) -> list[Any]:
+    return [row for row in view.findings.itertuples() if row.rule in rules]
+
+
 def test_a_break_on_one_rank_is_named_with_its_rank_and_line_and_explains_its_other_graphs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = recorded(tmp_path, "break")
     view = ortlens.merge(files)
     before, _, _ = Path(rank_script.__file__).read_text(encoding="utf-8").partition("graph_break()")
-    (row,) = (row for row in view.captured().findings if row.rule in RANK_RULES)
-    assert (row.rule, Path(row.file or "").name, row.line) == ("rank_break", "rank_script.py", before.count("\n") + 1)
+    (row,) = findings_in(view, *RANK_RULES)
+    assert (row.rule, Path(row.file).name, row.line) == ("rank_break", "rank_script.py", before.count("\n") + 1)
     assert list(view.breaks["rank"]) == [1]
 
     assert cli.main(["merge", *map(str, files), "-o", str(tmp_path / "all.ortlens"), "--html", str(tmp_path / "all.html")]) == 0
@@ -47,7 +52,7 @@ def test_a_break_on_one_rank_is_named_with_its_rank_and_line_and_explains_its_ot
 def test_a_straggler_is_named_and_nothing_of_ranks_that_are_equal_but_for_time(tmp_path: Path) -> None:
     view = ortlens.merge(recorded(tmp_path, "delay"))
     assert set(view.graphs["rank"]) == set(view.runs["rank"]) == {0, 1}
-    (row,) = (row for row in view.captured().findings if row.rule in RANK_RULES | {"straggler"})
+    (row,) = findings_in(view, *RANK_RULES, "straggler")
     assert (row.rule, row.subject) == ("straggler", "rank 1")
     assert "the delay is outside compiled code" in row.evidence
-    assert (row.gain_ns or 0) > 50_000_000
+    assert row.gain_ns > 50_000_000

@@ -54,17 +54,17 @@ def run() -> Iterator[Run]:
     with subprocess.Popen(
         [sys.executable, "-c", ONLY_TORCH_AND_ORT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     ) as process:
-        given, said = process.stdin, process.stdout
-        assert given is not None
-        assert said is not None
+        orders, answers = process.stdin, process.stdout
+        assert orders is not None
+        assert answers is not None
 
         def ran(*scripts: Path) -> list[tuple[int, str]]:
-            given.write("".join(f"{script}\n" for script in scripts))
-            given.flush()
-            return [tuple(json.loads(said.readline())) for _ in scripts]
+            orders.write("".join(f"{script}\n" for script in scripts))
+            orders.flush()
+            return [tuple(json.loads(answers.readline())) for _ in scripts]
 
         yield ran
-        given.close()
+        orders.close()
 
 
 @pytest.fixture

@@ -130,6 +130,10 @@ def normalised(x: torch.Tensor) -> torch.Tensor:
     return _NORM(x)  # type: ignore[no-any-return]  # of a module
 
 
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand_like(x)
+
+
 def wave(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
 
@@ -224,7 +228,7 @@ PLACES: dict[str, Planted] = {
         says=LOWERING,
     ),
     "lowering: random numbers": Planted(
-        function=lambda x: x + torch.rand_like(x),
+        function=noisy,
         args=lambda: (torch.rand(3, 4),),
         plant=decomposing({_aten.rand_like.default: lambda x, **_: torch.rand((2, *x.shape))[1]}),
         wrong={"result": "", "random state": "other random numbers were drawn"},
