@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,7 @@ def compared(
         for step in range(3):
             got, want = compiled(ours, AT + step, NEW + step), all_of_them(theirs, AT + step, NEW + step)
             for function, *pairs in zip(functions, zip(got, ours, strict=True), zip(want, theirs, strict=True), strict=True):
-                torch.testing.assert_close(*pairs, msg=lambda text, name=function.__name__: f"{name}: {text}")
+                torch.testing.assert_close(*pairs, msg=functools.partial("{}: {}".format, function.__name__))
                 first, other = (_shares(made[0] if isinstance(made, tuple) else made, given) for made, given in pairs)
                 assert first == other, function.__name__
     return lens
