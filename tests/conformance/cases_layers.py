@@ -27,12 +27,12 @@ def heads_joined(qkv: torch.Tensor) -> torch.Tensor:
 ASSIGNED = "were assigned during export" if Elsewhere("refuses", before="2.13", roads=("exported",)).holds("exported") else ""
 
 CONVOLUTIONS: dict[str, OpCase] = {
-    "conv2d": case(steady(nn.Conv2d(3, 4, 3, padding=1)), r(2, 3, 8, 7), then=(r(3, 3, 6, 9),)),
     "conv_net": case(
         steady(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5))),
         r(2, 3, 8, 8),
         then=(r(3, 3, 8, 8),),
     ),
+    "conv2d": case(steady(nn.Conv2d(3, 4, 3, padding=1)), r(2, 3, 8, 7), then=(r(3, 3, 6, 9),)),
     "lstm": case(steady(nn.LSTM(4, 5, batch_first=True)), r(2, 3, 4), graphs=0, not_exported=ASSIGNED),
 }
 
@@ -104,11 +104,7 @@ ATTENTION: dict[str, OpCase] = {
     "encoder_layer": case(
         steady(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)),
         r(2, 3, 8),
-        stays={"aten._transformer_encoder_layer_fwd.default": "no_converter"},
-        exported_stays={},
-        elsewhere=Elsewhere(
-            "breaks: the fused layer has no fake values for symbolic sizes", before="2.13", roads=("dynamic",), stays={}, graphs=0
-        ),
+        elsewhere=Elsewhere("breaks: the fused layer has no fake values for symbolic sizes", before="2.13", roads=("dynamic",), graphs=0),
     ),
 }
 
