@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortlens.analysis import advice, fallback_advice, guards
-from ortlens.analysis.advice import advice_by_id, advice_for_break, advised
+from ortlens.analysis.advice import Adviser, advice_for_break, advised
 from ortlens.analysis.catalogue import SENTENCES, advise
 from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.number_uses import becomes_size, decides_by_size
@@ -275,6 +275,11 @@ def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() ->
     assert named <= set(SENTENCES)
 
 
+def kinds(capture: Capture) -> list[str | None]:
+    adviser = Adviser(capture)
+    return [made.kind if (made := adviser(item)) else None for item in (*capture.breaks, *capture.recompiles)]
+
+
 def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
     broken = Break(break_id="b", reason=BRANCHING, source="if x.any():", stop_source="if x.any():\n    raise ValueError(x)", file="/a/m.py")
     again = Recompile(
@@ -286,8 +291,8 @@ def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
     for shown in (redacted, advised(redacted)):
         assert shown.breaks[0].advice == advise("check_outside").sentence()
         assert shown.recompiles[0].advice == advise("unbreak_caller").sentence()
-    assert [item.kind for item in advice_by_id(capture).values()] == ["check_outside", "unbreak_caller"]
-    assert [item.kind for item in advice_by_id(redacted).values()] == ["stored", "stored"]
+    assert kinds(capture) == ["check_outside", "unbreak_caller"]
+    assert kinds(redacted) == ["stored", "stored"]
 
 
 def test_an_old_capture_gets_the_advice_of_today_where_it_has_the_facts() -> None:
@@ -295,9 +300,9 @@ def test_an_old_capture_gets_the_advice_of_today_where_it_has_the_facts() -> Non
     taken = Break(
         break_id="c", reason=ITEM, explanation="Tensor.item()", source="n = x.item()", advice="Pass it as an int, since it is a size"
     )
-    known = advice_by_id(Capture(breaks=(old, taken)))
-    assert {name: item.kind for name, item in known.items()} == {"b": "choose_with_where", "c": "stored"}
-    assert known["c"].sentence() == taken.advice
+    capture = advised(Capture(breaks=(old, taken)))
+    assert kinds(capture) == ["choose_with_where", "stored"]
+    assert capture.breaks[1].advice == taken.advice
 
 
 def test_names_are_the_users() -> None:
@@ -321,3 +326,9 @@ def test_any_text_at_all(reason: str, other: str, values: list[str]) -> None:
             advice_for_recompile(Recompile(compile_id="0/1", guard=text, reason=other, values=tuple(values))),
         )
         assert all(item.sentence() for item in given if item is not None)
+
+
+def test_numbers_of_compilations_that_start_again_do_not_mix_advice_up() -> None:
+    guards_of_two = ("n == 2.5", "len(xs) == 2")
+    capture = Capture(recompiles=tuple(Recompile(compile_id="0/1", guard=guard, reason=guard) for guard in guards_of_two))
+    assert kinds(capture) == ["pass_as_tensor", "same_count"]
