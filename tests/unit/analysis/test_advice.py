@@ -277,7 +277,8 @@ def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() ->
 
 def kinds(capture: Capture) -> list[str | None]:
     adviser = Adviser(capture)
-    return [made.kind if (made := adviser(item)) else None for item in (*capture.breaks, *capture.recompiles)]
+    made = (*map(adviser, capture.breaks), *map(adviser, capture.recompiles))
+    return [item.kind if item else None for item in made]
 
 
 def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
