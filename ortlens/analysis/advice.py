@@ -1,4 +1,4 @@
-"""What to change about a graph break; nothing where PyTorch's texts do not say enough.
+"""What to change about a graph break, and about an operator that stays in PyTorch; nothing where PyTorch's texts do not say enough.
 
 Advice is derived from PyTorch's own texts and the line that stopped the graph. The texts differ between versions and promise nothing, so
 a rule asks for words that name the matter, and what no rule knows gets no advice: a wrong one costs more than none. Global settings of
@@ -21,7 +21,7 @@ from ortlens.trace.records import Break, Recompile
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.trace.records import Capture, Graph
+    from ortlens.trace.records import Capture, Fallback, FallbackCause, Graph
 
 _Item = TypeVar("_Item", Break, Recompile)
 _LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functions)")
@@ -47,6 +47,8 @@ _TAKES_NUMBER = (".item()", "float(", "int(", "bool(")
 _WITHOUT_SHAPES = frozenset({"linalg_lstsq", "ctc_loss"})
 """Operators that PyTorch cannot trace with `capture_dynamic_output_shape_ops` either."""
 
+_DRAWING = ("dropout", "bernoulli", "multinomial", "rand", "normal", "exponential", "uniform", "poisson")
+_DROPOUT = "dropout"
 _BY_TRAITS = ("keep_in_tensor", "mask_with_where", "call_outside", "call_layer_outside", "mark_dynamic", "compile_dynamic", "one_dtype")
 """Kinds of advice that may be others where the traits of a break or recompile are known."""
 
@@ -335,3 +337,23 @@ def _hinted_list(item: Break) -> str | None:
 def _is_in_torch(item: Break) -> bool:
     """Tell whether what stops the graph is a line of PyTorch itself, whose frames are not in the user stack."""
     return bool(item.user_stack) and item.function is not None and item.user_stack[-1].rpartition(" ")[2] != item.function
+
+
+def cause_of(item: Fallback) -> FallbackCause | None:
+    """Return what else is known of why an operator stays; captures of earlier versions do not say it of random numbers."""
+    if item.cause is None and item.reason_code == "side_effect" and any(name in item.target for name in _DRAWING):
+        return "random"
+    return item.cause
+
+
+def advice_for_fallback(item: Fallback, *, has_instructions: bool | None) -> Advice:
+    """Advise on an operator in PyTorch, given whether the CPU has bfloat16 instructions."""
+    cause, target = cause_of(item), item.target
+    if cause == "bfloat16":
+        return advise("bfloat16", **{{True: "instructions", False: "lacking", None: "unknown"}[has_instructions]: True})
+    if cause == "complex":
+        return advise("complex_numbers")
+    if cause == "random":
+        drawn = next((name for name in ("multinomial", "bernoulli") if name in target), "outside")
+        return advise(f"draw_{drawn}", target=target, dropout=_DROPOUT in target)
+    return advise("check_assertion" if "aten._assert_" in target else item.reason_code, target=target)

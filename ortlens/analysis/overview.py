@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.advice import Adviser, advised
+from ortlens.analysis.advice import Adviser, advice_for_fallback, advised, cause_of
 from ortlens.analysis.coverage import (
     Coverage,
     code_key,
@@ -18,7 +18,6 @@ from ortlens.analysis.coverage import (
     own_recompiles,
     partitioned_nodes,
 )
-from ortlens.analysis.fallback_advice import advice_for_fallback, cause_of
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
