@@ -1,4 +1,4 @@
-"""What to change about a graph break; nothing where PyTorch's texts do not say enough.
+"""What to change about a graph break, and about an operator that stays in PyTorch; nothing where PyTorch's texts do not say enough.
 
 Advice is derived from PyTorch's own texts and the line that stopped the graph. The texts differ between versions and promise nothing, so
 a rule asks for words that name the matter, and what no rule knows gets no advice: a wrong one costs more than none. Global settings of
@@ -16,13 +16,14 @@ from ortlens.analysis.catalogue import Advice, advise
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
 from ortlens.analysis.identity import frame_of
 from ortlens.analysis.number_uses import meets_its_tensor, only_checks, use_of_number
+from ortlens.trace.records import Break, Recompile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.trace.records import Break, Capture, Graph, Recompile
+    from ortlens.trace.records import Capture, Fallback, FallbackCause, Graph
 
-_Item = TypeVar("_Item", "Break", "Recompile")
+_Item = TypeVar("_Item", Break, Recompile)
 _LISTED = re.compile(r"config\.(?P<name>ignore_log\w+|reorderable_logging_functions)")
 _SETTING = re.compile(r"`(torch\._(?:dynamo|functorch|inductor)\.config\.\w+ = \w+)`")
 _CONFIG = "torch._dynamo.config"
@@ -46,6 +47,8 @@ _TAKES_NUMBER = (".item()", "float(", "int(", "bool(")
 _WITHOUT_SHAPES = frozenset({"linalg_lstsq", "ctc_loss"})
 """Operators that PyTorch cannot trace with `capture_dynamic_output_shape_ops` either."""
 
+_DRAWING = ("dropout", "bernoulli", "multinomial", "rand", "normal", "exponential", "uniform", "poisson")
+_DROPOUT = "dropout"
 _BY_TRAITS = ("keep_in_tensor", "mask_with_where", "call_outside", "call_layer_outside", "mark_dynamic", "compile_dynamic", "one_dtype")
 """Kinds of advice that may be others where the traits of a break or recompile are known."""
 
@@ -56,41 +59,38 @@ _FSDP2_HOOK = "return torch._dynamo.disable("
 """The line of the wrapper in torch/distributed/fsdp/_fully_shard/_fsdp_common.py that runs each hook."""
 
 
-def advice_by_id(capture: Capture) -> dict[str, Advice]:
-    """Advise on every graph break and recompile of a capture, by its id, as far as something is known."""
-    graphs = {graph.compile_id: graph for graph in capture.graphs}
-    found: dict[str, Advice | None] = {}
-    of_frame = {frame_of(graph.compile_id): graph for graph in capture.graphs}
-    for item in capture.breaks:
-        advice = advice_for_break(item, next((of_frame[frame] for frame in map(frame_of, item.compile_ids) if frame in of_frame), None))
-        known = item.stop_source is not None or item.refused_reason is not None
-        found[item.break_id] = advice if known or _is_enough(advice, item, item.source) else _stored(item)
-    for again in capture.recompiles:
-        advice = advice_for_recompile(again, graphs.get(again.compile_id), graphs.get(again.of_compile_id))
-        found[again.compile_id] = advice if again.traits is not None or _is_enough(advice, again, again.guard) else _stored(again)
-    return {name: advice for name, advice in found.items() if advice is not None}
+class Adviser:
+    """Advises on the graph breaks and recompiles of a capture, when it is read."""
 
+    def __init__(self, capture: Capture) -> None:
+        """Look up the graphs that advice depends on."""
+        self._by_id = {graph.compile_id: graph for graph in capture.graphs}
+        self._newest = {frame_of(graph.compile_id): graph for graph in capture.graphs}
 
-def _is_enough(advice: Advice | None, item: Break | Recompile, text: str | None) -> bool:
-    """Tell whether to advise although not all facts are known, as in a redacted capture, or one of an earlier version."""
-    if not item.advice or (advice is not None and advice.sentence() == item.advice):
-        return True
-    return advice is not None and text is not None and advice.kind not in _BY_TRAITS
+    def __call__(self, item: Break | Recompile) -> Advice | None:
+        """Return what to change; None where nothing is known.
 
-
-def _stored(item: Break | Recompile) -> Advice:
-    """Repeat what was advised when the capture was made."""
-    return Advice(kind="stored", params={"text": item.advice or ""}, own_settings=item.settings)
+        Where the facts for it are gone, because the capture was redacted or is an old one, it is what was stored.
+        """
+        if isinstance(item, Break):
+            newest = (self._newest[frame] for frame in map(frame_of, item.compile_ids) if frame in self._newest)
+            advice, text = advice_for_break(item, next(newest, None)), item.source
+            is_known = item.stop_source is not None or item.refused_reason is not None
+        else:
+            advice = advice_for_recompile(item, self._by_id.get(item.compile_id), self._by_id.get(item.of_compile_id))
+            text, is_known = item.guard, item.traits is not None
+        if is_known or not item.advice or (advice is not None and advice.sentence() == item.advice):
+            return advice
+        if advice is not None and text is not None and advice.kind not in _BY_TRAITS:
+            return advice
+        return Advice(kind="stored", params={"text": item.advice}, own_settings=item.settings)
 
 
 def advised(capture: Capture) -> Capture:
     """Fill in what to change about graph breaks and recompiles."""
-    known = advice_by_id(capture)
-    return replace(
-        capture,
-        breaks=tuple(_with_advice(item, known.get(item.break_id)) for item in capture.breaks),
-        recompiles=tuple(_with_advice(item, known.get(item.compile_id)) for item in capture.recompiles),
-    )
+    adviser = Adviser(capture)
+    breaks = tuple(_with_advice(item, adviser(item)) for item in capture.breaks)
+    return replace(capture, breaks=breaks, recompiles=tuple(_with_advice(item, adviser(item)) for item in capture.recompiles))
 
 
 def _with_advice(item: _Item, advice: Advice | None) -> _Item:
@@ -337,3 +337,23 @@ def _hinted_list(item: Break) -> str | None:
 def _is_in_torch(item: Break) -> bool:
     """Tell whether what stops the graph is a line of PyTorch itself, whose frames are not in the user stack."""
     return bool(item.user_stack) and item.function is not None and item.user_stack[-1].rpartition(" ")[2] != item.function
+
+
+def cause_of(item: Fallback) -> FallbackCause | None:
+    """Return what else is known of why an operator stays; captures of earlier versions do not say it of random numbers."""
+    if item.cause is None and item.reason_code == "side_effect" and any(name in item.target for name in _DRAWING):
+        return "random"
+    return item.cause
+
+
+def advice_for_fallback(item: Fallback, *, has_instructions: bool | None) -> Advice:
+    """Advise on an operator in PyTorch, given whether the CPU has bfloat16 instructions."""
+    cause, target = cause_of(item), item.target
+    if cause == "bfloat16":
+        return advise("bfloat16", **{{True: "instructions", False: "lacking", None: "unknown"}[has_instructions]: True})
+    if cause == "complex":
+        return advise("complex_numbers")
+    if cause == "random":
+        drawn = next((name for name in ("multinomial", "bernoulli") if name in target), "outside")
+        return advise(f"draw_{drawn}", target=target, dropout=_DROPOUT in target)
+    return advise("check_assertion" if "aten._assert_" in target else item.reason_code, target=target)

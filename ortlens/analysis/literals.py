@@ -60,7 +60,7 @@ def _with_texts(text: str, change: Callable[[str], str]) -> str:
             return match[0]
         if held == GONE or (_IDENTIFIER.fullmatch(held) and (_NAMED.search(before) or _TABLE.search(before))):
             return match[0]
-        if _NAMED.search(before) and "[" in held:  # an expression, as in older versions of torch: tensor 'L['x']'
+        if _NAMED.search(before) and ("[" in held or held.startswith("___")):  # an expression: tensor 'L['x']', tensor '___from_numpy(x)'
             return match[0]
         return f"{match['kind']}{match['quote']}{change(held)}{match['quote']}"
 

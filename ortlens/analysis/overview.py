@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.advice import advice_by_id, advised
+from ortlens.analysis.advice import Adviser, advice_for_fallback, advised, cause_of
 from ortlens.analysis.coverage import (
     Coverage,
     code_key,
@@ -18,7 +18,6 @@ from ortlens.analysis.coverage import (
     own_recompiles,
     partitioned_nodes,
 )
-from ortlens.analysis.fallback_advice import advice_for_fallback, cause_of
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
@@ -153,7 +152,8 @@ class Overview:
         compile_ns: Time of all compilations together.
         phases: The same by phase.
         findings: What was recorded and what the rules find, errors first, then the most expensive.
-        advice_by_id: What to do about breaks and recompiles, by their ids.
+        break_advice: What to change about each of the breaks.
+        recompile_advice: The same of the recompiles.
         generation: Prefill and decode, where tokens were generated; None elsewhere.
         slow_lines: The lines of the program that take most of a measured call; empty where not known.
         onnx: Of an ONNX model or a session; None where something was compiled.
@@ -184,7 +184,8 @@ class Overview:
     compile_ns: int
     phases: tuple[PhaseTime, ...]
     findings: tuple[Finding, ...]
-    advice_by_id: Mapping[str, Advice]
+    break_advice: tuple[Advice | None, ...]
+    recompile_advice: tuple[Advice | None, ...]
     generation: Generation | None = None
     slow_lines: tuple[SlowLine, ...] = ()
     onnx: OnnxFacts | None = None
@@ -215,14 +216,15 @@ def overview_of(capture: Capture) -> Overview:
     """Read the answers off any capture; counts are 0 and tuples empty where nothing was recorded."""
     capture = advised(capture)
     figures = capture.figures
-    others = _others(figures)
+    others, adviser, recompiles = _others(figures), Adviser(capture), own_recompiles(capture)
+    breaks = tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences)))
     return Overview(
         name=capture.name,
         backend=capture.backend,
         graph_count=compilation_count(capture.graphs),
         break_occurrences=sum(item.occurrences for item in capture.breaks),
-        breaks=tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences))),
-        recompiles=own_recompiles(capture),
+        breaks=breaks,
+        recompiles=recompiles,
         recompile_ns=recompile_times(capture),
         coverage=coverage_of(capture),
         fallbacks=fallback_groups(capture),
@@ -242,7 +244,8 @@ def overview_of(capture: Capture) -> Overview:
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),
         findings=findings_of(capture),
-        advice_by_id=advice_by_id(capture),
+        break_advice=tuple(map(adviser, breaks)),
+        recompile_advice=tuple(map(adviser, recompiles)),
         generation=generation_of(capture),
         slow_lines=slow_lines(capture),
         onnx=onnx_facts(capture),

@@ -278,10 +278,10 @@ def _nothing_runs(overview: Overview) -> Iterator[Recommendation]:
 
 def _breaks(overview: Overview) -> Iterator[Recommendation]:
     whole = overview.ledger.total_ns if overview.ledger is not None else 0
-    for index, item in enumerate(overview.breaks):
+    for index, (item, advice) in enumerate(zip(overview.breaks, overview.break_advice, strict=True)):
         if price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole:  # measured, and nothing to be saved
             continue
-        advice, hint = overview.advice_by_id.get(item.break_id), (item.hints or ("",))[0]  # of PyTorch
+        hint = (item.hints or ("",))[0]  # of PyTorch
         yield Recommendation(
             subject="break",
             index=index,
@@ -348,9 +348,8 @@ def _is_beside_the_point(groups: Sequence[FallbackGroup], overview: Overview) ->
 
 
 def _recompiles(overview: Overview) -> Iterator[Recommendation]:
-    given_up = {overview.advice_by_id[item.break_id].change for item in overview.breaks if item.break_id in overview.advice_by_id}
-    for index, item in enumerate(overview.recompiles):
-        advice = overview.advice_by_id.get(item.compile_id)
+    given_up = {advice.change for advice in overview.break_advice if advice is not None}
+    for index, (item, advice) in enumerate(zip(overview.recompiles, overview.recompile_advice, strict=True)):
         if advice is not None and (advice.is_expected or advice.change in given_up):
             continue
         guard, (file, line) = item.guard or item.reason, guard_place(item)

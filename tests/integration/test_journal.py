@@ -81,7 +81,7 @@ def path(closed: tuple[bytes, Capture], tmp_path: Path) -> Path:
 
 
 def test_a_closed_journal_holds_all_that_the_lens_held(path: Path, closed: tuple[bytes, Capture]) -> None:
-    held, loaded = closed[1], store.load(path)
+    held, loaded = closed[1], ortlens.load(path).captured()
     assert loaded.findings == held.findings
     for name in set(TABLES) - {"runs", "ledger"}:  # the ledger is drawn up by the lens
         assert rows(loaded, name) == rows(held, name), name

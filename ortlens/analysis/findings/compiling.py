@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.advice import advice_by_id
+from ortlens.analysis.advice import Adviser
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, measured_ledger
 from ortlens.analysis.findings.rule import rule
@@ -17,7 +17,6 @@ from ortlens.units import counted, time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from ortlens.analysis.catalogue import Advice
     from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile, StepRole
 
 STORM = 4
@@ -41,7 +40,7 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
         role = roles.get(item.compile_id)
         if role is None or role == roles.get(item.of_compile_id):  # decode is compiled after prefill, which is no recompile of it
             groups[item.function, item.file, item.line, role].append(item)
-    spent, known = recompile_times(capture), advice_by_id(capture)
+    spent, adviser = recompile_times(capture), Adviser(capture)
     for (function, file, line, role), rows in groups.items():
         if len(rows) < STORM:
             continue
@@ -55,16 +54,12 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
             + (f", {time_from_ns(compile_ns)}" if compile_ns else "")
             + ("; then PyTorch reached its limit, and runs what needs another version in plain Python" if limit is not None else ""),
             evidence=f"guards that failed: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
-            mitigation=next((known[row.compile_id].sentence() for row in rows if _is_avoidable(known.get(row.compile_id))), None)
+            mitigation=next((advice.sentence() for advice in map(adviser, rows) if advice is not None and not advice.is_expected), None)
             or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
             file=file,
             line=line,
         )
     yield from _given_up(capture, {(function, file) for (function, file, _, _), rows in groups.items() if len(rows) >= STORM})
-
-
-def _is_avoidable(advice: Advice | None) -> bool:
-    return advice is not None and not advice.is_expected
 
 
 def _is_limit(item: Break) -> bool:
@@ -132,7 +127,7 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
 )
 def hot_break(capture: Capture) -> Iterator[Finding]:
     """Report breaks that happen several times per call."""
-    entered, known = _entered_per_call(capture), advice_by_id(capture)
+    entered, adviser = _entered_per_call(capture), Adviser(capture)
     for item in capture.breaks:
         times = max((entered.get(frame_of(compile_id), 0) for compile_id in item.compile_ids), default=0)
         if _is_limit(item) or (times < _OFTEN and item.occurrences < _OFTEN):  # `recompile_storm` reports the limit
@@ -142,8 +137,8 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
             subject=item.break_id,
             title=f"a graph break in {item.function or 'a function'} {often}",
             evidence=f"{item.reason}; {_break_evidence(item, times)}",
-            mitigation=known[item.break_id].sentence()
-            if item.break_id in known
+            mitigation=advice.sentence()
+            if (advice := adviser(item)) is not None
             else item.hints[0]
             if item.hints
             else "Rewrite the line so that it does not need the value of a tensor.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.advice import advice_for_fallback, cause_of
 from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.fallback_advice import advice_for_fallback, cause_of
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, measured_ledger, most_common, whole_by_graph
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortlens.analysis import advice, fallback_advice, guards
-from ortlens.analysis.advice import advice_by_id, advice_for_break, advised
+from ortlens.analysis import advice, guards
+from ortlens.analysis.advice import Adviser, advice_for_break, advised
 from ortlens.analysis.catalogue import SENTENCES, advise
 from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.number_uses import becomes_size, decides_by_size
@@ -265,7 +265,7 @@ def test_every_sentence_is_one_line_and_names_no_address() -> None:
 
 
 def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() -> None:
-    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, guards, fallback_advice)]
+    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, guards)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)} | {*get_args(ReasonCode), "draw_outside"}
     assert set(SENTENCES) - texts == {"draw_multinomial", "draw_bernoulli"}
@@ -273,6 +273,12 @@ def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() ->
     named = {node.args[0].value for node in calls if isinstance(node.args[0], ast.Constant)}
     assert len(named) > 50
     assert named <= set(SENTENCES)
+
+
+def kinds(capture: Capture) -> list[str | None]:
+    adviser = Adviser(capture)
+    made = (*map(adviser, capture.breaks), *map(adviser, capture.recompiles))
+    return [item.kind if item else None for item in made]
 
 
 def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
@@ -286,8 +292,8 @@ def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
     for shown in (redacted, advised(redacted)):
         assert shown.breaks[0].advice == advise("check_outside").sentence()
         assert shown.recompiles[0].advice == advise("unbreak_caller").sentence()
-    assert [item.kind for item in advice_by_id(capture).values()] == ["check_outside", "unbreak_caller"]
-    assert [item.kind for item in advice_by_id(redacted).values()] == ["stored", "stored"]
+    assert kinds(capture) == ["check_outside", "unbreak_caller"]
+    assert kinds(redacted) == ["stored", "stored"]
 
 
 def test_an_old_capture_gets_the_advice_of_today_where_it_has_the_facts() -> None:
@@ -295,9 +301,9 @@ def test_an_old_capture_gets_the_advice_of_today_where_it_has_the_facts() -> Non
     taken = Break(
         break_id="c", reason=ITEM, explanation="Tensor.item()", source="n = x.item()", advice="Pass it as an int, since it is a size"
     )
-    known = advice_by_id(Capture(breaks=(old, taken)))
-    assert {name: item.kind for name, item in known.items()} == {"b": "choose_with_where", "c": "stored"}
-    assert known["c"].sentence() == taken.advice
+    capture = advised(Capture(breaks=(old, taken)))
+    assert kinds(capture) == ["choose_with_where", "stored"]
+    assert capture.breaks[1].advice == taken.advice
 
 
 def test_names_are_the_users() -> None:
@@ -321,3 +327,9 @@ def test_any_text_at_all(reason: str, other: str, values: list[str]) -> None:
             advice_for_recompile(Recompile(compile_id="0/1", guard=text, reason=other, values=tuple(values))),
         )
         assert all(item.sentence() for item in given if item is not None)
+
+
+def test_numbers_of_compilations_that_start_again_do_not_mix_advice_up() -> None:
+    guards_of_two = ("n == 2.5", "len(xs) == 2")
+    capture = Capture(recompiles=tuple(Recompile(compile_id="0/1", guard=guard, reason=guard) for guard in guards_of_two))
+    assert kinds(capture) == ["pass_as_tensor", "same_count"]

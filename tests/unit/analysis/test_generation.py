@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ortlens.analysis.advice import advice_by_id
+from ortlens.analysis.advice import Adviser
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import generation_of, steps_of, with_roles
@@ -135,7 +135,8 @@ def versions(count: int, *, dynamic: bool = False) -> Capture:
 
 
 def kinds(capture: Capture) -> list[str]:
-    return [advice.kind for advice in advice_by_id(capture).values()]
+    adviser = Adviser(capture)
+    return [advice.kind for item in capture.recompiles if (advice := adviser(item))]
 
 
 def test_decode_after_prefill_is_expected_and_a_version_for_all_sizes_too() -> None:

@@ -82,9 +82,9 @@ def test_a_failure_while_drawing_is_told_and_never_raised() -> None:
 
 
 def test_save_and_load_give_the_same_capture_back(tmp_path: Path) -> None:
-    path = SavedCapture(SAMPLES["demo_like"]).save(tmp_path / "run.ortlens")
+    path = SavedCapture(SAMPLES["told"]).save(tmp_path / "run.ortlens")
     assert path == tmp_path / "run.ortlens"
-    assert load(path).captured() == SAMPLES["demo_like"]
+    assert load(path).captured() == SAMPLES["told"]
 
 
 def test_load_refuses_a_missing_file(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+from ortlens.analysis.advice import advice_for_fallback
 from ortlens.analysis.catalogue import SENTENCES
-from ortlens.analysis.fallback_advice import advice_for_fallback
 from ortlens.analysis.timing import PHASES
 from ortlens.trace.records import Fallback, ReasonCode
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
