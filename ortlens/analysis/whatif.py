@@ -27,7 +27,7 @@ from ortlens.trace.records import column
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ortlens.analysis.cut import CutPartition, RecordedGraph
+    from ortlens.analysis.cut import CutPartition
     from ortlens.trace.records import Capture, Fallback, ReasonCode
 
 

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.index import graph_by_partition
-from ortlens.analysis.speed import (
-    MIN_CALLS,
-    WORTH_ALONE,
-    WORTH_APART,
-    SpeedVerdict,
-)
+from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column
 
@@ -24,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Node, Run
 
 

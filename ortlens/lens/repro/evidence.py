@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.lens.compilations import CompiledTargets
-    from ortlens.lens.repro.case import Case
 
 
 _TEMPLATES = ("repro", "test_repro", "bench_repro")
