@@ -302,7 +302,7 @@ def _as_written(item: Break, name: str) -> str | None:
     """Find how the user's line writes a function: `os.listdir` for `posix.listdir`; None where it does not."""
     if _is_behind(item):
         return None
-    found = re.search(rf"[\w.]*\b{re.escape(name.rpartition('.')[2])}(?=\()", item.source or "")
+    found = re.search(rf"(?<![\w.])[\w.]*\b{re.escape(name.rpartition('.')[2])}(?=\()", item.source or "")
     return found[0].lstrip(".") if found else None
 
 
