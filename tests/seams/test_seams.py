@@ -30,7 +30,7 @@ MORE = [
     ("Lens", "ortlens.lens.dynamo.listener._TraceListener._owner"),
     ("Lens", "ortlens.lens.dynamo.listener._TraceListener._attach"),
     ("Lens", "ortlens.lens.dynamo.listener.DynamoWatch._count_boundary"),
-    ("Lens", "ortlens.lens.dynamo.listener._frame"),
+    ("Lens", "ortlens.analysis.identity.frame_of"),
     ("Lens", "ortlens.backend.lowering.entry.DynamoGraph._is_plain"),
     ("Lens", "ortlens.backend.options.registered_ops"),
     ("Lens", "ortlens.backend.compiler.GraphCompiler.tables"),
