@@ -87,10 +87,15 @@ class Adviser:
 
 
 def advised(capture: Capture) -> Capture:
-    """Fill in what to change about graph breaks and recompiles."""
-    adviser = Adviser(capture)
-    breaks = tuple(_with_advice(item, adviser(item)) for item in capture.breaks)
-    return replace(capture, breaks=breaks, recompiles=tuple(_with_advice(item, adviser(item)) for item in capture.recompiles))
+    """Fill in what to change about graph breaks and recompiles, once: a capture that has it is returned, with all that is known of it."""
+    if advised not in capture.memo:
+        adviser = Adviser(capture)
+        breaks = tuple(_with_advice(item, adviser(item)) for item in capture.breaks)
+        made = replace(capture, breaks=breaks, recompiles=tuple(_with_advice(item, adviser(item)) for item in capture.recompiles))
+        made.memo[advised] = None  # not itself, which would keep it in memory
+        capture.memo[advised] = made
+    found: Capture | None = capture.memo[advised]
+    return capture if found is None else found
 
 
 def _with_advice(item: _Item, advice: Advice | None) -> _Item:

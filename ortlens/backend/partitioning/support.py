@@ -258,10 +258,10 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
             chain = source if source is not None and keeps_storage_of(source) is not None else None
     for node in output.all_input_nodes:
         owner, view = owner_of(node, ()), node
-        kept = verdicts.get(owner.name)
-        while kept is not None and view is not owner and needs_restride(owner.meta["val"]):
-            verdicts[view.name] = kept
-            view = view.all_input_nodes[0]
+        if owner.name in verdicts and needs_restride(owner.meta["val"]):
+            while view is not owner:
+                verdicts[view.name] = verdicts[owner.name]
+                view = view.all_input_nodes[0]
     return verdicts
 
 

@@ -287,6 +287,7 @@ def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
         compile_id="0/1", guard="tensor 'x' size mismatch at index 0", reason="r", values=("3", "4"), traits=("library_alone",)
     )
     capture = advised(Capture(breaks=(broken,), recompiles=(again,)))
+    assert advised(capture) is capture
     redacted = redacted_capture(capture)
     assert "raise" not in repr(redacted)
     for shown in (redacted, advised(redacted)):
