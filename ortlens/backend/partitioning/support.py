@@ -258,7 +258,7 @@ def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:
             chain = source if source is not None and keeps_storage_of(source) is not None else None
     for node in output.all_input_nodes:
         owner, view = owner_of(node, ()), node
-        if owner.name in verdicts and needs_restride(owner.meta["val"]):
+        if view is not owner and owner.name in verdicts and needs_restride(owner.meta["val"]):  # one alone may be a number
             while view is not owner:
                 verdicts[view.name] = verdicts[owner.name]
                 view = view.all_input_nodes[0]
