@@ -133,6 +133,8 @@ def _further_controls(program: Program, control: Any, found: list[Difference]) -
         yield program, "aot_eager_decomp_partition"
     if control == "unlifted" and any(item.kind == "strides" for item in found):  # it writes in place where the backends' graphs do not
         yield program.replace(road="compile"), "aot_eager"
+    if any(item.kind == "dtype" for item in found):  # `grid_sample` of nothing has the dtype of its kernel, and another one in traces
+        yield program.replace(road="compile"), "inductor"
 
 
 def _read_lines(program: Program) -> tuple[str, ...]:
