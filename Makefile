@@ -33,7 +33,7 @@ SWEEP_versions := -m tests.versions
 SWEEP_workloads := benchmarks/bench_workloads.py --keep
 SWEEP_zoo := -m tests.zoo
 
-.PHONY: help venv demo frontend notebooks browser test test-slow lint format-check ruff types contracts dead-code deps docs tests slow-tests coverage bench sweep $(SWEEPS:%=sweep-%) clean
+.PHONY: help venv demo frontend notebooks browser test test-slow lint docs coverage bench sweep $(SWEEPS:%=sweep-%) clean
 
 help: ## Show this list
 	@printf 'ortlens: PyTorch through ONNX Runtime, recorded and shown\n\n'
@@ -121,64 +121,35 @@ SLOW_UNTIL ?=
 ALONE_UNTIL ?=
 
 test: $(VENV)/.dev ## Run what every change must pass, in ten minutes: lint, types, layers, docs, tests
-	@mkdir -p $(LOGS) && rm -f $(LOGS)/fast*.log
+	@mkdir -p $(LOGS) && rm -f $(LOGS)/fast*.log $(BUILD)/coverage*
 	@$(MAKE) -j$(WORKERS) --output-sync=target lint docs
-	@$(MAKE) tests
+	$(SAY) 'Tests, in random order, on $(WORKERS) workers'
+	@$(BIN)/python -m pytest $(FAST) $(BESIDE) $(TRACE) --durations=15 2>&1 | tee $(LOGS)/fast.log
+	$(SAY) 'Tests that measure, one after another'
+	@$(BIN)/python -m pytest $(FAST_ALONE) --durations=5 2>&1 | tee $(LOGS)/fast-alone.log
 	$(SAY) 'All gates passed'
 	@$(CLOSING_LINE) $(LOGS)/fast*.log
 
 test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks, benchmarks, coverage; twenty minutes
 	@mkdir -p $(LOGS) && rm -f $(LOGS)/slow*.log
-	@$(MAKE) slow-tests
+	$(SAY) 'Slow tests: conformance and zoo in full, browser, notebooks, wheel'
+	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) $(if $(SLOW_UNTIL),--until $(SLOW_UNTIL)) --durations=15 2>&1 | tee $(LOGS)/slow.log
+	$(SAY) 'Slow tests that measure: benchmarks, large models'
+	@$(BIN)/python -m pytest $(SLOW_ALONE) $(if $(ALONE_UNTIL),--until $(ALONE_UNTIL)) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
 	@$(MAKE) coverage
 	$(SAY) 'All slow gates passed'
 	@$(CLOSING_LINE) $(LOGS)/slow*.log
 
-lint: ruff format-check types contracts dead-code deps ## Run the static gates only
-
-ruff: $(VENV)/.dev
-	$(SAY) 'Lint: ruff, every rule'
-	@$(BIN)/ruff check .
-
-format-check: $(VENV)/.dev
-	$(SAY) 'Format: ruff format'
-	@$(BIN)/ruff format --check .
-
-types: $(VENV)/.dev
-	$(SAY) 'Types: mypy, strict'
-	@$(BIN)/mypy
-
-contracts: $(VENV)/.dev
-	$(SAY) 'Layers: import-linter'
-	@$(BIN)/lint-imports
-
-dead-code: $(VENV)/.dev
-	$(SAY) 'Dead code: vulture'
-	@$(BIN)/python tests/packaging/dead_code.py
-
-deps: $(VENV)/.dev
-	$(SAY) 'Declared dependencies: deptry'
-	@$(BIN)/deptry .
+# Side by side, what each says in one piece. ruff: every rule, and the format; mypy: types; lint-imports: layers; vulture; deptry: dependencies.
+LINT := mypy 'ruff check .' 'ruff format --check .' lint-imports 'python tests/packaging/dead_code.py' 'deptry .'
+lint: $(VENV)/.dev ## Run the static gates only
+	@printf '%s\0' $(LINT) | xargs -0 -P $(WORKERS) -I '{}' bash -c \
+		'said=$$($(BIN)/{} 2>&1); status=$$?; printf "\n==> %s\n%s\n" "{}" "$$said"; exit $$status'
 
 docs: $(VENV)/.dev ## Build the documentation into build/site, warnings are errors
 	$(SAY) 'Docs: mkdocs, strict'
 	@$(BIN)/mkdocs build --strict 2>&1 | { grep -v '^INFO' || true; }
 	@echo 'built $(BUILD)/site'
-
-tests: $(VENV)/.dev
-	@mkdir -p $(LOGS)
-	$(SAY) 'Tests, in random order, on $(WORKERS) workers'
-	@rm -f $(BUILD)/coverage*
-	@$(BIN)/python -m pytest $(FAST) $(BESIDE) $(TRACE) --durations=15 2>&1 | tee $(LOGS)/fast.log
-	$(SAY) 'Tests that measure, one after another'
-	@$(BIN)/python -m pytest $(FAST_ALONE) --durations=5 2>&1 | tee $(LOGS)/fast-alone.log
-
-slow-tests: $(VENV)/.dev
-	@mkdir -p $(LOGS)
-	$(SAY) 'Slow tests: conformance and zoo in full, browser, notebooks, wheel'
-	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) $(if $(SLOW_UNTIL),--until $(SLOW_UNTIL)) --durations=15 2>&1 | tee $(LOGS)/slow.log
-	$(SAY) 'Slow tests that measure: benchmarks, large models'
-	@$(BIN)/python -m pytest $(SLOW_ALONE) $(if $(ALONE_UNTIL),--until $(ALONE_UNTIL)) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log
 
 # Counting branches slows the tests down. What `make test COV=1` counted is taken; otherwise its tests run once more.
 coverage: $(VENV)/.dev ## Check branch coverage: 95 % in trace and analysis, 85 % in the rest

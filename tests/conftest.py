@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import os
 import shutil
 import subprocess
@@ -29,10 +27,7 @@ offline.block()
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
-TRIES = 6
-"""How often a test on measured times is tried before it counts as failed."""
-
-SLOW_FOLDERS = (ROOT / "tests" / "browser",)
+BROWSER = ROOT / "tests" / "browser"
 
 # No deadline: a shared, busy machine is slow without anything being wrong. The same examples in each run: what fails is what was changed.
 settings.register_profile("ortlens", deadline=None, derandomize=True)
@@ -48,10 +43,19 @@ def missing_for_inductor() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow as a folder."""
+    """Mark what drives a browser as slow; run it, and what is `timed`, once more on failure: other work may be in the way."""
     for item in items:
-        if any(folder in item.path.parents for folder in SLOW_FOLDERS):
+        drives_browser = BROWSER in item.path.parents
+        if drives_browser:
             item.add_marker(pytest.mark.slow)
+        if drives_browser or item.get_closest_marker("timed"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were run again, whether they passed then or not."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_line(f"run again: {report.nodeid}\n{report.longreprtext}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,21 +72,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("not run: the time of --until was over")
     if item.get_closest_marker("inductor") and (missing := missing_for_inductor()):
         pytest.skip(f"Inductor needs {' and '.join(missing)}. On Debian: apt-get install g++ python3-dev")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Try what is `timed` again: other work on the machine makes one measurement wrong, a defect makes all of them wrong."""
-    if pyfuncitem.get_closest_marker("timed") is None:
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    for _ in range(TRIES - 1):
-        with contextlib.suppress(AssertionError):
-            pyfuncitem.obj(**arguments)
-            return True
-        sys.modules["torch"].compiler.reset()
-    pyfuncitem.obj(**arguments)
-    return True
 
 
 @pytest.fixture(scope="session")
