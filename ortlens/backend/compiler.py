@@ -5,177 +5,31 @@ What lowers, partitions and converts is imported when a graph needs it: a proces
 
 from __future__ import annotations
 
-import collections
-import os
-import pathlib
-import threading
 import warnings
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
-from ortlens._files import whole_file
 from ortlens.backend.cache import whole_graph
 from ortlens.backend.cache.store import ModelCache
-from ortlens.backend.error_text import full_text, short_text
+from ortlens.backend.compile_context import CompileContext, RunCounts
+from ortlens.backend.error_text import short_text
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.options import dump_prefix, registered_ops
-from ortlens.backend.runtime.left_to_torch import IN_A_ROW, SpeedTrials
-from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, RunnerCallbacks, count_of
-from ortlens.errors import ConversionError
+from ortlens.backend.options import registered_ops
+from ortlens.backend.runtime.left_to_torch import SpeedTrials
 from ortlens.trace.guard import lens_failed, lens_guard
-from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
-    import itertools
     from collections.abc import Callable, Sequence
 
-    import onnx
     import torch.fx
 
-    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.cache.whole_graph import CachedGraph
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.recording.reporter import GraphReporter
-    from ortlens.backend.runtime.left_to_torch import Verdict
-    from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.runlog import RunLog
-
-
-_FAILED: dict[Verdict, str] = {
-    "kept": "a run of {} failed and PyTorch computed it; the session stayed in use",
-    "sizes lost": f"{{}} falls back to PyTorch for calls of these sizes, because {IN_A_ROW} runs in a row failed",
-    "partition lost": f"{{}} falls back to PyTorch, because {IN_A_ROW} runs in a row failed, or runs of many sizes",
-}
-
-
-class RunCounts:
-    """The counters of all partitions of a backend."""
-
-    def __init__(self) -> None:
-        """Start without any."""
-        self._live: dict[int, itertools.count[int]] = {}
-        self._gone: list[int] = []  # appending is atomic; a finalizer may run in any thread, and must not wait for a lock
-
-    def follow(self, owner: object, counter: itertools.count[int]) -> None:
-        """Count the runs of a partition from now on, even when its runner is gone; `counter` must not refer to the runner."""
-        self._live[id(counter)] = counter
-        weakref.finalize(owner, self._settle, id(counter)).atexit = False
-
-    def total(self) -> int:
-        """Count all runs so far."""
-        return sum(self._gone) + sum(count_of(counter) for counter in list(self._live.values()))
-
-    def _settle(self, key: int) -> None:
-        self._gone.append(count_of(self._live.pop(key)))
-
-
-_numbers: dict[str, int] = collections.defaultdict(int)  # of dumped files, by prefix
-_lock = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileContext:
-    """How one graph is compiled."""
-
-    options: OrtBackendOptions
-    registry: Any = None  # the functions that convert ATen operators to ONNX; None for a graph that is already converted
-    cache: ModelCache | None = None  # models of earlier processes; None: every partition is converted
-    whole_graph_key: str | None = None  # the key under which the whole graph is cached once it is prepared, if at all
-    reporter: GraphReporter | None = None  # reports the graph to a lens; None when there is none
-    dry_run: bool = False  # partition and convert only; a call returns fake tensors for fake tensors
-    deployed: bool = False  # convert for a model that runs without PyTorch, with what is left to PyTorch for its speed alone
-    counts: RunCounts | None = None  # counts the runs for the backend; None: they are not counted there
-    trials: SpeedTrials | None = None  # where partitions are timed against PyTorch; None: they are not
-
-    def transformed(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Apply the user's `pre_ort_model_transforms`, which may change the model in place."""
-        for place, transform in enumerate(self.options.pre_ort_model_transforms or ()):
-            try:
-                model = transform(model) or model
-            except Exception as error:  # noqa: PERF203 - the message names the transform that raised
-                name = getattr(transform, "__name__", repr(transform))
-                raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
-        return model
-
-    def callbacks(self) -> RunnerCallbacks:
-        """Return what the runners of the graph call."""
-        return RunnerCallbacks(
-            session_made=self._session_made,
-            run_failed=self._run_failed,
-            session_dropped=self._session_dropped,
-            left_to_torch=self._left_to_torch,
-            stale_weights_detected=self._stale_weights_detected,
-        )
-
-    def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
-        """Dump the model of a partition's first session and report it; return the log for its calls, None without a reporter."""
-        if self.counts is not None and not runner.ran_before:
-            self.counts.follow(runner, runner.counter)
-        dumped = None if runner.ran_before else self._dump(runner)
-        if self.reporter is None:
-            return None
-        missing = [name for name in info.wanted_providers if name not in info.providers]
-        if missing:
-            self.reporter.provider_missing(missing, info.providers)
-        return self.reporter.session_made(runner, info, dumped)
-
-    def _run_failed(self, runner: PartitionRunner, error: Exception, verdict: Verdict) -> None:
-        self.report_failure("run_failed", _FAILED[verdict].format(f"partition {runner.partition.index}"), error)
-        if self.reporter is not None and verdict == "partition lost":
-            self.reporter.partition_lost(runner, f"ONNX Runtime failed at run time: {short_text(error)}", full_text(error))
-
-    def _session_dropped(self, runner: PartitionRunner) -> None:
-        if self.reporter is not None:
-            self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
-
-    def _left_to_torch(self, runner: PartitionRunner, compared: AbTiming) -> None:
-        """Report that a partition is left to PyTorch from now on because that is faster."""
-        if self.reporter is not None:
-            ort_ns, torch_ns = map(time_from_ns, compared.least_ns)
-            reason = f'on_slow="fallback": a run of its partition took {ort_ns} in ONNX Runtime and {torch_ns} in PyTorch'
-            self.reporter.partition_lost(runner, reason, code="policy")
-
-    def _stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
-        """Report and warn of changed weights that earlier calls may have missed; after `calls` every change is noticed."""
-        shapes = [list(node.meta["val"].shape) for node in runner.partition.inputs if node.name in names]
-        which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
-        said = f"{which} changed in a way that torch does not count; up to {calls - 1} earlier calls may have used the previous values"
-        if self.reporter is not None:
-            self.reporter.stale_weights_detected(runner, said, names)
-        warnings.warn(f"ortlens: {said}; write under torch.no_grad() instead", RuntimeWarning, stacklevel=2)
-
-    def report_failure(self, rule: str, title: str, error: Exception) -> None:
-        """Report and warn of a failure after which the results are still correct."""
-        if self.reporter is not None:
-            self.reporter.failure(rule, title, error)
-        warnings.warn(f"ortlens: {title}: {short_text(error)}", RuntimeWarning, stacklevel=2)
-
-    def _dump(self, runner: PartitionRunner) -> str | None:
-        """Write a model, numbered per prefix across all backends, and the text of its FX graph; return its path, None for no dump."""
-        prefix = dump_prefix(self.options)
-        if not prefix:
-            return None
-        with _lock:
-            number = _numbers[prefix]
-            _numbers[prefix] += 1
-        path = pathlib.Path(f"{prefix}{number}.onnx")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as binary, whole_file(path.with_suffix(".txt")) as text:  # both are on the disk before either is in place
-                binary.write(runner.model.SerializeToString())
-                binary.flush()
-                os.fsync(binary.fileno())
-                text.write(f"{runner.partition.module.graph}\n".encode())
-        except OSError as error:
-            self.report_failure("dump_failed", "a model could not be dumped; it runs nevertheless", error)
-            return None
-        return str(path)
 
 
 class GraphCompiler:

@@ -31,7 +31,7 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner

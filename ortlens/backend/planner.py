@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.recording.reporter import Phases

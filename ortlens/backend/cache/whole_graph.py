@@ -31,7 +31,7 @@ from ortlens.errors import SessionError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
 

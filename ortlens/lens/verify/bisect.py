@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import torch.fx
 
-    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.verify.compare_values import Comparison
     from ortlens.lens.verify.excuses import Origin

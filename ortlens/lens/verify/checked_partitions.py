@@ -23,7 +23,7 @@ from ortlens.trace.guard import lens_failed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.time_budget import TimeBudget

@@ -27,7 +27,7 @@ from ortlens.lens.watching import WeightChanged, shadow_session_of, uncounted, v
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.backend.compiler import CompileContext
+    from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
 
 Level: TypeAlias = onnxruntime.GraphOptimizationLevel

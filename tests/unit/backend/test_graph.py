@@ -13,7 +13,7 @@ import torch
 
 from ortlens import OrtBackendOptions, _torch
 from ortlens.backend import error_text, graph
-from ortlens.backend.compiler import CompileContext
+from ortlens.backend.compile_context import CompileContext
 from ortlens.backend.lowering.entry import LoweredGraph
 from tests.unit.backend.graphs import traced
 
