@@ -177,17 +177,11 @@ _LAST = ("last_guard", "seen")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to do about one thing.
+    """What to do about one thing."""
 
-    Attributes:
-        kind: What, as a key of `SENTENCES`.
-        params: What the sentence names, and which of its clauses hold.
-        own_settings: Lines of Python that a stored advice came with; those of the others follow from their parameters.
-    """
-
-    kind: str
-    params: Mapping[str, str]
-    own_settings: tuple[str, ...] = ()
+    kind: str  # what, as a key of `SENTENCES`
+    params: Mapping[str, str]  # what the sentence names, and which of its clauses hold
+    own_settings: tuple[str, ...] = ()  # lines of Python that a stored advice came with; those of the others follow from their parameters
 
     @property
     def settings(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ from ortlens.views.sentences import (
     undecided_sentence,
     wrong_sentence,
 )
-from ortlens.views.tiles import tiles_of
+from ortlens.views.tiles import dry_run_end, tiles_of
 from ortlens.views.time_sentences import (
     against_words,
     average_words,
@@ -54,7 +54,7 @@ from ortlens.views.time_sentences import (
     generate_ns,
     generation_sentences,
 )
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, place, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -212,17 +212,10 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
     facts += [f"{time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} of a call lost where PyTorch is faster"] if slower else []
     facts += _numbers(overview, numbers, capture)
-    dry = f"dry run{_cut_short(overview)}: " if overview.is_dry_run else ""
+    cut = f", cut short{dry_run_end(overview)}; until there" if coverage.is_cut_short else ""
+    dry = f"dry run{cut}: " if overview.is_dry_run else ""
     said = dry + ", ".join([" ".join(facts[:2]), *facts[2:]])
     return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
-
-
-def _cut_short(overview: Overview) -> str:
-    """Say where a dry run ended before the function did; empty elsewhere."""
-    end = next((item for item in overview.findings if item.rule == "dry_run_ended"), None)
-    if not overview.coverage.is_cut_short:
-        return ""
-    return f", cut short at {place(end.file, end.line)}; until there" if end is not None and end.file else ", cut short; until there"
 
 
 def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: NumericsSummary | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.onnx_sentences import onnx_title
+from ortlens.views.tiles import dry_run_end
 from ortlens.views.time_sentences import price_text, saving_words
 from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, visible
 
@@ -88,9 +89,7 @@ def outside_sentence(overview: Overview) -> str:
 
 
 def _dry_run_end(overview: Overview) -> str:
-    end = next((finding for finding in overview.findings if finding.rule == "dry_run_ended"), None)
-    at = f" at {place(end.file, end.line)}" if end is not None and end.file else ""
-    return f"the dry run ended{at}, where the model needs the values of a tensor"
+    return f"the dry run ended{dry_run_end(overview)}, where the model needs the values of a tensor"
 
 
 def dry_run_sentence(overview: Overview, head: str = "a dry run ") -> str:
