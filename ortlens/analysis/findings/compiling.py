@@ -75,13 +75,12 @@ def _given_up(capture: Capture, known: Container[tuple[str | None, str | None]])
     for item in capture.breaks:
         if _is_limit(item) and (item.function, item.file) not in known:
             yield recompile_storm.finding(
+                item,
                 subject=item.break_id,
                 title=f"PyTorch reached its recompile limit and runs {item.function or 'a function'} in plain Python from now on",
                 evidence=item.reason,
                 mitigation="Find in `recompiles` which guard fails each time; mark what changes as dynamic, or pass changing numbers as "
                 "tensors.",
-                file=item.file,
-                line=item.line,
             )
 
 
@@ -134,6 +133,7 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
             continue
         often = f"is hit {times:.3g} times per call" if times >= _OFTEN else f"makes {item.occurrences} graph boundaries"
         yield hot_break.finding(
+            item,
             subject=item.break_id,
             title=f"a graph break in {item.function or 'a function'} {often}",
             evidence=f"{item.reason}; {_break_evidence(item, times)}",
@@ -142,8 +142,6 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
             else item.hints[0]
             if item.hints
             else "Rewrite the line so that it does not need the value of a tensor.",
-            file=item.file,
-            line=item.line,
             gain_ns=price_of(item),
         )
 
@@ -184,11 +182,10 @@ def training_forward(capture: Capture) -> Iterator[Finding]:
         return
     most: Graph = max(forward, key=lambda graph: times[graph.graph_id].calls)
     yield training_forward.finding(
+        most,
         subject=most.graph_id,
         title=f"{most.name or most.graph_id} was compiled for training, and no backward ran",
         evidence=f"{counted(len(forward), 'forward graph')}, {counted(called, 'call')}, those of measurements included; no backward graph "
         "was called",
         mitigation="For inference call it under torch.no_grad() (or torch.inference_mode()), or model.requires_grad_(False).",
-        file=most.file,
-        line=most.line,
     )

@@ -10,13 +10,22 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import fallbacks_by_graph, graph_by_partition, once, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import (
+    fallbacks_by_graph,
+    graph_by_partition,
+    graphs_by_id,
+    once,
+    partitions_by_graph,
+    partitions_by_id,
+    sessions_by_partition,
+)
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Run, Session
+    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Partition, Run, Session
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
@@ -95,6 +104,22 @@ def splitting_costs(capture: Capture) -> dict[tuple[str, str], float]:
             each = spent * (len(parts) - 1) / len(parts) / len(splitting)
             found.update({(graph_id, row.node): each for row in splitting})
     return found
+
+
+def sessions_and_graphs(capture: Capture) -> Iterator[tuple[str, list[Session], Partition | None, Graph | None]]:
+    """Yield the id of each partition with sessions, with these; then partition and graph, None in a damaged capture."""
+    parts, graphs = partitions_by_id(capture), graphs_by_id(capture)
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        part = parts.get(partition_id)
+        yield partition_id, sessions, part, graphs.get(part.graph_id) if part is not None else None
+
+
+def profiled_sessions(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
+    """Yield the sessions that were profiled, with their kernels."""
+    kernels = kernels_by_session(capture.kernels)
+    for session in capture.sessions:
+        if session.session_id in kernels:
+            yield session, kernels[session.session_id]
 
 
 def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:

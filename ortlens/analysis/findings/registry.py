@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings import calls, compiling, kernels, movement, ranks, sessions, slower, splitting
+from ortlens.analysis.findings.rule import Rule
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 from ortlens.trace.records import Finding
@@ -14,47 +15,11 @@ from ortlens.trace.records import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ortlens.analysis.findings.rule import Rule
     from ortlens.trace.records import Capture, LedgerPartName
 
 
-RULES: tuple[Rule, ...] = (
-    slower.slower_than_torch,
-    calls.slower_call,
-    calls.costly_entry,
-    slower.state_copies,
-    slower.element_loop,
-    splitting.small_partitions,
-    splitting.hot_fallback,
-    splitting.boundary_copies,
-    splitting.random_splits,
-    sessions.session_churn,
-    sessions.weights_changed,
-    sessions.unfrozen_weights,
-    sessions.unpacked_weights,
-    sessions.packed_copies,
-    sessions.too_many_threads,
-    sessions.spinning_threads,
-    sessions.tiny_graph,
-    sessions.output_allocations,
-    compiling.recompile_storm,
-    compiling.cold_start,
-    compiling.hot_break,
-    compiling.training_forward,
-    kernels.kernels_on_cpu,
-    kernels.provider_copies,
-    kernels.slow_kernel,
-    kernels.float64_nodes,
-    kernels.float16_nodes,
-    movement.copying_kernels,
-    movement.elementwise_chain,
-    movement.large_outputs,
-    ranks.rank_break,
-    ranks.rank_recompiles,
-    ranks.rank_graphs,
-    ranks.rank_sessions,
-    ranks.straggler,
-)
+_MODULES = (calls, slower, splitting, sessions, compiling, kernels, movement, ranks)
+RULES: tuple[Rule, ...] = tuple({item: None for module in _MODULES for item in vars(module).values() if isinstance(item, Rule)})
 """Every rule, in the order in which they are asked."""
 
 RULE_NAMES = frozenset(rule.name for rule in RULES)
