@@ -23,7 +23,7 @@ from ortlens._optional import require
 from ortlens._versions import SupportedRange, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.units import counted
-from ortlens.views.markup import policy, script_source
+from ortlens.views.markup import policy, render, script_source
 from ortlens.views.netron.slim import SlimModel, WireError, slim_model
 from ortlens.views.wording import clipped
 
@@ -185,15 +185,16 @@ def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str,
     # That the nonce can be known is no matter: markup that got in through a name can hold no script that runs, only handlers.
     nonce = hashlib.sha256(code.encode()).hexdigest()[:32]
     rules = policy(more={"script-src": f"'nonce-{nonce}' blob:", "worker-src": "blob:", "img-src": "data:"})
-    body = "<div id='ortlens-netron'></div><div id='ortlens-tools'></div><p id='ortlens-note' role='status'>Opening Netron…</p>"
-    data = f"<script type='text/plain' id='ortlens-code'>{code}</script>"
-    if shown:
-        data += f"<script type='text/plain' id='ortlens-model' data-id='{escape(shown[0], quote=True)}'>{_packed(shown[1])}</script>"
-    meta = f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{rules}\">"
-    head = f"{meta}<title>Netron</title><style>{_own('frame.css')}</style>"
-    return (
-        f"<!doctype html>\n<!--\n{_own('licence.txt')}-->\n<html lang='en'><head>{head}</head><body class='welcome spinner'>{body}{data}"
-        f"<script nonce='{nonce}'>{_own('frame.js')}</script></body></html>"
+    return render(
+        "netron.html",
+        licence=_own("licence.txt"),
+        rules=rules,
+        style=_own("frame.css"),
+        code=code,
+        shown=shown and shown[0],
+        model=shown and _packed(shown[1]),
+        nonce=nonce,
+        script=_own("frame.js"),
     )
 
 
