@@ -49,9 +49,9 @@ class Limits:
 class VerdictRow:
     """One limit and what the capture says to it."""
 
-    limit: LimitName = column("The limit, or `baseline` for what must not get worse.")  # noqa: RUF009 - field() in disguise
+    limit: LimitName = column("The limit, or `baseline` for what must not get worse.")
     subject: str = column("Of the baseline: `breaks`, `recompiles`, `operators`, `coverage`, `results`, `findings` or `times`.", default="")
-    verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")  # noqa: RUF009 - likewise
+    verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")
     value: float | None = column("What was found; of the baseline, how many got worse.", default=None)
     allowed: float | None = column("What is allowed at most, or at least for coverage.", default=None)
     detail: str = column("The first offender, or why it was not measured.", default="")

@@ -25,7 +25,7 @@ class Fusion:
 
     partition_id: str = column("Partition of the model.")
     session_id: str = column("Session that was profiled.")
-    change: Change = column(  # noqa: RUF009 - field() in disguise
+    change: Change = column(
         "`fused`: several nodes became one. `changed`: one became another operator. `inserted`: a new node between others. "
         "`unknown`: a node of unknown origin. `gone`: a node that no kernel computes, because it was folded into a constant, merged with "
         "an equal one, removed as a no-op, or is in a branch that was not taken."
@@ -38,7 +38,7 @@ class Fusion:
     nodes: tuple[str, ...] = column("FX nodes that it computes.", default=())
     file: str | None = column("File of the user line.", default=None)
     line: int | None = column("Number of the user line.", default=None)
-    confidence: Confidence = column("Confidence of the origin.", default="none")  # noqa: RUF009 - likewise
+    confidence: Confidence = column("Confidence of the origin.", default="none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

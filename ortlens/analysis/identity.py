@@ -54,16 +54,14 @@ class Link:
     line: int | None = column("Number of the user line.", default=None)
     source: str | None = column("Text of the user line.", default=None)
     module: str | None = column("nn.Module path.", default=None)
-    line_confidence: Confidence = column(  # noqa: RUF009 - field() in disguise
-        "Confidence of the user line: `exact` if PyTorch recorded it with the node, else `none`."
-    )
+    line_confidence: Confidence = column("Confidence of the user line: `exact` if PyTorch recorded it with the node, else `none`.")
     graph_id: str = column("Graph of the FX node.")
-    phase: Phase | None = column("Its phase: `inference`, `forward` or `backward`.", default=None)  # noqa: RUF009 - likewise
+    phase: Phase | None = column("Its phase: `inference`, `forward` or `backward`.", default=None)
     node: str = column("FX node.")
     target: str = column("Its operator.")
     partition_id: str | None = column("Partition that runs it; empty where PyTorch runs it.", default=None)
     onnx_node: str | None = column("ONNX node made from it; empty where there is none.", default=None)
-    onnx_confidence: Confidence = column(  # noqa: RUF009 - likewise
+    onnx_confidence: Confidence = column(
         "Confidence of that link: `exact`, `fused` if a rewrite made it from several nodes, `inferred` from a neighbour, else `none`.",
         default="none",
     )
@@ -75,7 +73,7 @@ class Link:
     provider: str | None = column("Execution provider that ran the kernel.", default=None)
     total_ns: int | None = column("Time of the kernel, including the other nodes that it computes.", unit="ns", default=None)
     share: float | None = column("Its share of the session's kernel time, 0 to 1.", default=None)
-    kernel_confidence: Confidence = column(  # noqa: RUF009 - likewise
+    kernel_confidence: Confidence = column(
         "Confidence of the kernel: `exact`, `fused` if it computes several nodes, `inferred`, `none` without one.", default="none"
     )
 

@@ -96,7 +96,7 @@ class ActionRow:
     """What to do about one cause, as a row of `lens.actions`."""
 
     rank: int = column("Place in the order of usefulness, from 1.")
-    kind: Subject = column(  # noqa: RUF009 - field() in disguise
+    kind: Subject = column(
         "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
         "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports."
     )
@@ -110,9 +110,7 @@ class ActionRow:
         unit="ns",
         default=None,
     )
-    confidence: GainConfidence = column(  # noqa: RUF009 - likewise
-        "How that is known: `measured`, `estimated`, or `unknown`."
-    )
+    confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
     tried: bool = column("Whether `lens.probe()` made the change and timed it.", default=False)
     settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
     patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")

@@ -25,7 +25,7 @@ class SurveyRow:
     case: str = column("Name of the case.")
     options: str = column("Options of the backend that differ from their defaults, as `min_partition_nodes=2`.", default="")
     backend: str = column("The backend.", default="ortlens")
-    status: SurveyStatus = column(  # noqa: RUF009 - field() in disguise
+    status: SurveyStatus = column(
         "`ok`; `failed`: it raised; `crashed`: its process ended by a signal or without an answer; `timeout` and `memory`: it went beyond "
         "a limit and was ended; `lost`: no worker brought an answer."
     )

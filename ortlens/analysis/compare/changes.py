@@ -35,9 +35,9 @@ _SETTINGS = ("torch_threads", "dry_run")
 class Change:
     """One thing that differs between two captures."""
 
-    kind: Kind = column("What differs.")  # noqa: RUF009 - field() in disguise
-    change: Happened = column("`added`, `removed`, `moved` between ONNX Runtime and PyTorch, or `changed`.")  # noqa: RUF009 - likewise
-    effect: Effect = column(  # noqa: RUF009 - likewise
+    kind: Kind = column("What differs.")
+    change: Happened = column("`added`, `removed`, `moved` between ONNX Runtime and PyTorch, or `changed`.")
+    effect: Effect = column(
         "`worse`: new breaks, recompiles, wrong results, errors, operators that moved to PyTorch; `better`: the opposite; else `neutral`."
     )
     subject: str = column("Operator, partition, reason, rule, package or option.")

@@ -33,7 +33,7 @@ class AlignedOperator:
 
     target: str = column("Operator, as `aten.add.Tensor`.")
     module: str | None = column("nn.Module path, in the second capture where both have it.", default=None)
-    match: Match | None = column(  # noqa: RUF009 - field() in disguise
+    match: Match | None = column(
         "How it was recognised: `exact`, by `structure` (module, target, producers), by `module` and target, or `renamed`: by target and "
         "producers in another module. Empty where only one capture has it.",
         default=None,

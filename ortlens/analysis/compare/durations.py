@@ -31,13 +31,13 @@ _MANY_ENTRIES = 1.5  # a graph that is entered more often per call does not show
 class Timing:
     """What a unit takes in two captures, and whether that differs outside the noise."""
 
-    scope: Scope = column(  # noqa: RUF009 - field() in disguise
+    scope: Scope = column(
         "`call` from the first session of a call to the end of the last; `graph` the same within one graph, or a whole graph under another "
         "backend; `partition` one run of a session."
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
     module: str | None = column("Module path that the operators of the partition share.", default=None)
-    verdict: SpeedVerdict = column(  # noqa: RUF009 - likewise
+    verdict: SpeedVerdict = column(
         "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 9 calls, and "
         "for calls above 4 ms of a busy machine."
     )

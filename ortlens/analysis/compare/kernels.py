@@ -29,7 +29,7 @@ class KernelTime:
 
     operators: tuple[str, ...] = column("Operators, each once; empty for kernels that belong to none.")
     module: str | None = column("nn.Module path of the first of them that has one.", default=None)
-    verdict: SpeedVerdict = column(  # noqa: RUF009 - field() in disguise
+    verdict: SpeedVerdict = column(
         "`slower` or `faster` where the partition, else the graph, else the call is so outside the noise, and these operators explain a "
         "tenth of its difference at least and differ by a tenth themselves, not within their own noise; "
         "`unmeasured` without both times or such a unit."
