@@ -205,7 +205,9 @@ class Advice:
 
     def sentence(self) -> str:
         """Word the advice, without a full stop."""
-        return _worded(SENTENCES[self.kind] + (_AT_LIMIT if "last_guard" in self.params else ""), self.params)
+        template = SENTENCES[self.kind] + (_AT_LIMIT if "last_guard" in self.params else "")
+        chosen = _CLAUSE.sub(lambda found: found["text"] if (found["name"] in self.params) != bool(found["without"]) else "", template)
+        return chosen.format_map(self.params)
 
 
 _EXPECTED = ("expected_size", "expected_role", "expected_other_sizes", "expected_layout", "expected_limit")
@@ -238,8 +240,3 @@ def _literal(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_literal, value))},)"
     return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _worded(template: str, params: Mapping[str, str]) -> str:
-    chosen = _CLAUSE.sub(lambda found: found["text"] if (found["name"] in params) != bool(found["without"]) else "", template)
-    return chosen.format_map(params)

@@ -189,7 +189,8 @@ def _against(result: Compared) -> Iterator[VerdictRow]:
 
 def _times(result: Compared, allowed: float | None) -> VerdictRow:
     """Judge the worst slowdown outside the noise; without a limit of its own, any slowdown fails."""
-    rows = _telling(result.timings)
+    total = sum(row.before_ns or 0 for row in result.timings if row.scope == "partition")
+    rows = [row for row in result.timings if row.scope != "partition" or (row.before_ns or 0) >= _SMALL * total]
     name: LimitName = "baseline" if allowed is None else "max_slowdown"
     most, subject = (1.0, "times") if allowed is None else (allowed, "")
     asked = allowed is not None
@@ -210,11 +211,6 @@ def _times(result: Compared, allowed: float | None) -> VerdictRow:
         detail=named + ("; the baseline is of another machine or number of threads" if named and result.machine_differs else ""),
         asked=asked,
     )
-
-
-def _telling(rows: tuple[Timing, ...]) -> list[Timing]:
-    total = sum(row.before_ns or 0 for row in rows if row.scope == "partition")
-    return [row for row in rows if row.scope != "partition" or (row.before_ns or 0) >= _SMALL * total]
 
 
 def _named(row: Timing) -> str:

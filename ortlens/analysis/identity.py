@@ -99,14 +99,10 @@ def links(  # noqa: PLR0913 - a link has so many names
         tests.append(lambda link: link.module is not None and (link.module == module or link.module.startswith(module + ".")))
     if node is not None:
         tests.append(lambda link: node in (link.node, f"{link.graph_id}:{link.node}"))
-    for name, wanted in (("partition_id", partition), ("onnx_node", onnx_node), ("kernel", kernel)):
-        if wanted is not None:
-            tests.append(_equals(name, wanted))
+    tests.append(lambda link: partition in (None, link.partition_id))
+    tests.append(lambda link: onnx_node in (None, link.onnx_node))
+    tests.append(lambda link: kernel in (None, link.kernel))
     return tuple(link for link in _all_links(capture) if all(test(link) for test in tests))
-
-
-def _equals(name: str, wanted: str) -> Callable[[Link], bool]:
-    return lambda link: getattr(link, name) == wanted
 
 
 def _line_test(text: str) -> Callable[[Link], bool]:

@@ -110,12 +110,11 @@ def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
     for run in runs:
         if run.session_id is None and run.graph_id is not None:
             rows[run.graph_id].append(run)
-    return {graph_id: _extrapolated(kept) for graph_id, kept in rows.items()}
-
-
-def _extrapolated(kept: list[Run]) -> tuple[int, int]:
-    calls = max(run.call for run in kept) + 1
-    return calls, round(median(run.total_ns for run in kept) * calls)
+    found = {}
+    for graph_id, kept in rows.items():
+        calls = max(run.call for run in kept) + 1
+        found[graph_id] = calls, round(median(run.total_ns for run in kept) * calls)
+    return found
 
 
 @once
@@ -127,16 +126,11 @@ def call_times(capture: Capture) -> tuple[CallTime, ...]:
     """
     times = graph_times(capture)
     members: dict[str | None, list[Graph]] = defaultdict(list)
-    target_of = _target_of(capture)
-    for graph in capture.graphs:
-        members[target_of[graph.graph_id]].append(graph)
-    return tuple(time for graphs in members.values() if (time := _call_time(graphs, times)) is not None)
-
-
-def _target_of(capture: Capture) -> dict[str, str | None]:
-    """Map graphs to compiled functions: a backward graph, which is compiled later, has that of its forward graph."""
+    # A backward graph, which is compiled later, has the function of its forward graph.
     known = {graph.compile_id: graph.target for graph in capture.graphs if graph.target is not None}
-    return {graph.graph_id: graph.target or (known.get(graph.compile_id) if graph.compile_id else None) for graph in capture.graphs}
+    for graph in capture.graphs:
+        members[graph.target or (known.get(graph.compile_id) if graph.compile_id else None)].append(graph)
+    return tuple(time for graphs in members.values() if (time := _call_time(graphs, times)) is not None)
 
 
 def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime | None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
+from ortlens.analysis.index import fallbacks_by_graph
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
 from ortlens.trace.records import column
@@ -92,9 +93,10 @@ def partitions_if(capture: Capture, asked: Sequence[object]) -> tuple[PlannedPar
     """
     ops = _resolved(capture, asked)
     rows: list[PlannedPartition] = []
+    own = fallbacks_by_graph(capture)
     for graph in recorded_graphs(capture):
         now, then = graph.cut().count, graph.cut(ops)
-        note = "; ".join(filter(None, (_needs(_fallbacks_of(capture, ops, graph.graph.graph_id)), _drift(graph, now))))
+        note = "; ".join(filter(None, (_needs(row for row in own.get(graph.graph.graph_id, ()) if row.target in ops), _drift(graph, now))))
         for number, partition in enumerate(partitions_of(graph, then)):
             rows.append(_planned(graph, number, partition, counts=(now, then.count), note=note))
     return tuple(rows)
@@ -159,10 +161,6 @@ def _unknown(op: str, known: Mapping[str, int], present: set[str]) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     runs = " (it runs in ONNX Runtime)" if any(op in (name, name.rpartition(".")[0]) for name in present) else ""
     return f"no node of {op} stays in PyTorch for lack of support{runs}; operators that do: {', '.join(names[:_MAX_NAMES])}{more}"
-
-
-def _fallbacks_of(capture: Capture, ops: frozenset[str], graph_id: str) -> list[Fallback]:
-    return [fallback for fallback in capture.fallbacks if fallback.graph_id == graph_id and fallback.target in ops]
 
 
 _REMEDIES: Mapping[ReasonCode, str] = {

@@ -230,7 +230,9 @@ class Recorder:
             attachments, figures = dict(self._attachments), self.figures
             tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
         by_session = {log.session_id: log for log in logs if log.session_id is not None}
-        tables["sessions"] = tuple(_with_stats(s, by_session.get(s.session_id)) for s in tables["sessions"])
+        tables["sessions"] = tuple(
+            replace(s, **by_session[s.session_id].stats()._asdict()) if s.session_id in by_session else s for s in tables["sessions"]
+        )
         tables["fallbacks"] = tuple(_with_times(f, slots.get(f.graph_id, {})) for f in tables["fallbacks"])
         tables["graphs"] = _with_use(tables["graphs"], tables["sessions"], tables["fallbacks"], tables["partitions"])
         tables["runs"] = _runs(logs)
@@ -255,10 +257,6 @@ def _with_use(
     called = {session.partition_id for session in sessions if session.calls}
     used = {part.graph_id for part in partitions if part.partition_id in called} | {row.graph_id for row in fallbacks if row.calls}
     return tuple(replace(graph, only_verified=False) if graph.graph_id in used else graph for graph in graphs)
-
-
-def _with_stats(session: r.Session, log: RunLog | None) -> r.Session:
-    return session if log is None else replace(session, **log.stats()._asdict())
 
 
 def _slots(log: EagerLog) -> dict[str, tuple[int, int]]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ortlens.trace.records import Break, Capture, Fallback, Graph, Kernel, Run
+    from ortlens.trace.records import Break, Capture, Fallback, Kernel, Run
     from ortlens.trace.schema import Column, Table
 
     Event: TypeAlias = dict[str, Any]
@@ -68,16 +68,13 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
         return {"trace.json": lambda: json.dumps(trace_from_capture(capture), allow_nan=False).encode()}
     models = {name: partial(bytes, data) for name, data in capture.attachments.items() if _MODEL.fullmatch(name)}
     if form == "model-explorer":
-        data = {name: partial(_json, found) for name, found in node_data_from_capture(capture).items()}
+        found = node_data_from_capture(capture)
+        data = {name: partial(bytes, json.dumps(values, indent=1, allow_nan=False).encode()) for name, values in found.items()}
         if not data:
             raise UsageError("nothing was profiled or verified: lens.profile(...) gives times to the nodes, lens.verify(...) differences")
         return {**data, **models}
     chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or TABLES}
     return {**chosen, **({} if tables else models)}
-
-
-def _json(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, indent=1, allow_nan=False).encode()
 
 
 def _table(capture: Capture, name: str, form: str) -> bytes:
@@ -366,7 +363,8 @@ def _compilations(capture: Capture) -> Iterator[Event]:
         phases = {phase: getattr(graph, f"{phase}_ns") or 0 for phase in PHASES}
         length = max(graph.compile_ns or 0, sum(phases.values()))
         title = f"{graph.graph_id} {graph.name or ''}".strip()
-        yield {**_slice(title, _COMPILING, 0, at, length), "cat": "compile", "args": _about_graph(graph)}
+        about = {"compile_id": graph.compile_id, "phase": graph.phase, "recompile of": graph.recompile_of, "coverage": graph.coverage}
+        yield {**_slice(title, _COMPILING, 0, at, length), "cat": "compile", "args": about}
         inside = at
         for phase, ns in phases.items():
             if ns:
@@ -414,10 +412,6 @@ def _slice(name: str, process: int, thread: int, at_ns: int, length_ns: int) -> 
 
 def _named(kind: str, process: int, name: str, thread: int | None = None) -> Event:
     return {"name": kind, "ph": "M", "pid": process, **({} if thread is None else {"tid": thread}), "args": {"name": name}}
-
-
-def _about_graph(graph: Graph) -> Mapping[str, Any]:
-    return {"compile_id": graph.compile_id, "phase": graph.phase, "recompile of": graph.recompile_of, "coverage": graph.coverage}
 
 
 def _about_break(item: Break) -> Mapping[str, Any]:

@@ -135,7 +135,7 @@ class _Maker:
         root.children += self._around([child for child in root.children if child.kind == "break"])
         root.ns = float(self._total)
         root.width = sum(child.width for child in root.children)
-        left = compile_total_ns(capture) - sum(_phases_ns(child) for child in root.children)
+        left = compile_total_ns(capture) - sum(phase.ns for child in root.children for phase in child.children if phase.kind == "phase")
         if left > 0:
             root.children.append(Frame(kind="phase", ref=len(PHASES), ns=float(left)))
         return root
@@ -276,7 +276,3 @@ def _drawn(frame: Frame, factors: Mapping[str, float]) -> float:
     inside = sum(_drawn(child, factors) for child in frame.children)
     frame.width = inside if frame.kind == "module" else frame.ns * factors.get(frame.kind, 1.0)
     return frame.width
-
-
-def _phases_ns(frame: Frame) -> float:
-    return frame.ns if frame.kind == "phase" else sum(child.ns for child in frame.children if child.kind == "phase")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +23,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
+from ortlens.trace.codec import json_float, plain
 from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
@@ -306,26 +306,21 @@ def packed_table(table: Table, records: Sequence[Any], total: int, texts: Texts)
 
 def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
     """Pack the values of one column as `enc` and what it needs; a constant is stored once, strings go to `texts`."""
-    plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
-    if column.kind != "tuple" and _all_same(plain):
-        return _const(plain[0] if plain else None)
+    values = values if set(map(type, values)) <= _PLAIN else [plain(value) for value in values]
+    if column.kind != "tuple" and _all_same(values):
+        return _const(values[0] if values else None)
     pack: Mapping[str, Callable[[list[Any]], Packed]] = {
         "str": lambda found: {"enc": "text", "codes": _ints([texts.code(value) for value in found])},
         "int": lambda found: {"enc": "ints", "values": _ints(found)},
-        "float": lambda found: {"enc": "floats", "values": [_float(value) for value in found]},
+        "float": lambda found: {"enc": "floats", "values": [None if value is None else json_float(value) for value in found]},
         "bool": lambda found: {"enc": "bools", "values": [None if value is None else int(value) for value in found]},
         "tuple": lambda found: _lists(found, texts),
     }
-    return pack[column.kind](plain)
+    return pack[column.kind](values)
 
 
 def _about(column: Column) -> Packed:
     return {"kind": "list" if column.kind == "tuple" else column.kind, "unit": column.unit, "meaning": column.meaning}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
-    """Return the Python number inside a numpy or torch scalar; everything else as it is."""
-    return value.item() if hasattr(value, "item") else value
 
 
 def _all_same(values: list[Any]) -> bool:
@@ -336,13 +331,7 @@ def _all_same(values: list[Any]) -> bool:
 def _const(value: Any) -> Packed:  # noqa: ANN401 - a value of any kind
     if isinstance(value, str):
         return {"enc": "const", "value": _bounded(value)}
-    return {"enc": "const", "value": _float(value) if isinstance(value, float) else value}
-
-
-def _float(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return {"enc": "const", "value": json_float(value) if isinstance(value, float) else value}
 
 
 def _ints(values: list[Any]) -> list[Any] | Packed:

@@ -11,6 +11,7 @@ from ortlens.analysis.compare.durations import Timing, ends_moved, timings_of
 from ortlens.analysis.compare.kernels import Measured, after_name, before_name
 from ortlens.analysis.compare.pairing import Match, Pairing, paired
 from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.index import nodes_by_graph
 from ortlens.errors import UsageError
 from ortlens.trace.records import Break, column
 from ortlens.units import counted
@@ -173,18 +174,15 @@ def panes(compared: Compared, kernels: Iterable[KernelTime]) -> tuple[PaneRow, .
         if first is not None and second is not None:
             partner[first] = second
     verdicts = {name: row.verdict for row in kernels for name in (row.before_nodes or row.after_nodes)}
-    return tuple(_pane_row(before, after, verdicts) for before, after in _merged(left, right, partner))
+    rows = ((_difference(before, after, verdicts), before, after) for before, after in _merged(left, right, partner))
+    return tuple(PaneRow(difference=kind, effect=effect, before=before, after=after) for (kind, effect), before, after in rows)
 
 
 def _sides(capture: Capture) -> list[PaneSide]:
     measured = Measured(capture)
-    nodes: dict[str, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        if node.kind == "compute":
-            nodes[node.graph_id].append(node)
     sides: list[PaneSide] = []
     for graph in current_graphs(capture.graphs):
-        sides += [_side(node, measured) for node in nodes[graph.graph_id]]
+        sides += [_side(node, measured) for node in nodes_by_graph(capture).get(graph.graph_id, ()) if node.kind == "compute"]
         ends = (item for item in capture.breaks if graph.compile_id in item.compile_ids and graph.phase != "backward")
         sides += [PaneSide(name=f"{graph.graph_id} {item.break_id}", item=item, ns=item.cost_ns) for item in ends]
     return sides
@@ -233,11 +231,6 @@ def _merged(
         yield side, others.get(other or "")
         if other is not None:
             yield from ((None, extra) for extra in following[other])
-
-
-def _pane_row(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, SpeedVerdict]) -> PaneRow:
-    difference, effect = _difference(before, after, verdicts)
-    return PaneRow(difference=difference, effect=effect, before=before, after=after)
 
 
 def _difference(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, SpeedVerdict]) -> tuple[Difference, Effect]:

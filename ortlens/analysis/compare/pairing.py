@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.index import nodes_by_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -77,12 +78,9 @@ def paired(before: Capture, after: Capture) -> Pairing:
 
 
 def _operators(capture: Capture, structures: dict[Hashable, int]) -> list[Operator]:
-    by_graph: dict[str, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        by_graph[node.graph_id].append(node)
     made: list[Operator] = []
     for graph in current_graphs(capture.graphs):
-        nodes = by_graph[graph.graph_id]
+        nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         made += [
             Operator(node=node, backward=graph.phase == "backward", shape_of_inputs=shape)
             for node, shape in zip(nodes, _structures(graph, nodes, structures), strict=True)

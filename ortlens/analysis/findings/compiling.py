@@ -131,12 +131,14 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
         times = max((entered.get(frame_of(compile_id), 0) for compile_id in item.compile_ids), default=0)
         if _is_limit(item) or (times < _OFTEN and item.occurrences < _OFTEN):  # `recompile_storm` reports the limit
             continue
+        seen = f"the graphs that it ends ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
+        cost = "; the gain is the recorded overhead of the break" if price_of(item) is not None else ""
         often = f"is hit {times:.3g} times per call" if times >= _OFTEN else f"makes {item.occurrences} graph boundaries"
         yield hot_break.finding(
             item,
             subject=item.break_id,
             title=f"a graph break in {item.function or 'a function'} {often}",
-            evidence=f"{item.reason}; {_break_evidence(item, times)}",
+            evidence=f"{item.reason}; {seen}; {counted(item.occurrences, 'graph boundary', 'graph boundaries')}{cost}",
             mitigation=advice.sentence()
             if (advice := adviser(item)) is not None
             else item.hints[0]
@@ -144,12 +146,6 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
             else "Rewrite the line so that it does not need the value of a tensor.",
             gain_ns=price_of(item),
         )
-
-
-def _break_evidence(item: Break, times: float) -> str:
-    seen = f"the graphs that it ends ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
-    cost = "; the gain is the recorded overhead of the break" if price_of(item) is not None else ""
-    return f"{seen}; {counted(item.occurrences, 'graph boundary', 'graph boundaries')}{cost}"
 
 
 def _entered_per_call(capture: Capture) -> dict[str, float]:

@@ -98,13 +98,13 @@ def _figure(title: str, caption: str, method: str, draw: Callable[[Axes], None])
         sheet.patch.set_visible(False)
         axes.patch.set_visible(False)
         sheet.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    drawn = _TAG.sub(lambda tag: _on_page(tag[0]), _DROPPED.sub("", stream.getvalue()))
+    drawn = _TAG.sub(_on_page, _DROPPED.sub("", stream.getvalue()))
     about = f'<svg class="or-figure" role="img" aria-label="{escape(f"{title} {caption}", quote=True)}"'
     return Figure(title=title, caption=caption, method=method, svg=re.sub(r"\s*\n\s*", "\n", drawn.strip().replace("<svg", about, 1)))
 
 
-def _on_page(tag: str) -> str:
-    return _COLOUR.sub(lambda found: _VARIABLES[found[0]], _NEEDLESS.sub("", tag))
+def _on_page(tag: re.Match[str]) -> str:
+    return _COLOUR.sub(lambda found: _VARIABLES[found[0]], _NEEDLESS.sub("", tag[0]))
 
 
 def _course(capture: Capture) -> Figure | None:
