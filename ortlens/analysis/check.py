@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.errors import UsageError
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 from ortlens.units import counted
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class VerdictRow:
     limit: LimitName = column("The limit, or `baseline` for what must not get worse.")
     subject: str = column("Of the baseline: `breaks`, `recompiles`, `operators`, `coverage`, `results`, `findings` or `times`.", default="")
     verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")
-    value: float | None = column("What was found; of the baseline, how many got worse.", default=None)
-    allowed: float | None = column("What is allowed at most, or at least for coverage.", default=None)
+    value: float | None = optional("What was found; of the baseline, how many got worse.")
+    allowed: float | None = optional("What is allowed at most, or at least for coverage.")
     detail: str = column("The first offender, or why it was not measured.", default="")
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
     asked: bool = column("Whether it was asked for by name, so that `unmeasured` fails the check.", default=True)
 
     @property

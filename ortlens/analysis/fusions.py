@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import sessions_by_id
-from ortlens.trace.records import Confidence, column
+from ortlens.trace.records import Confidence, column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,14 +30,14 @@ class Fusion:
         "`unknown`: a node of unknown origin. `gone`: a node that no kernel computes, because it was folded into a constant, merged with "
         "an equal one, removed as a no-op, or is in a branch that was not taken."
     )
-    kernel: str | None = column("Name of the node that ran; empty for `gone`.", default=None)
-    op_type: str | None = column("Its operator.", default=None)
-    provider: str | None = column("Execution provider that ran it.", default=None)
+    kernel: str | None = optional("Name of the node that ran; empty for `gone`.")
+    op_type: str | None = optional("Its operator.")
+    provider: str | None = optional("Execution provider that ran it.")
     onnx_nodes: tuple[str, ...] = column("Nodes of the model before.", default=())
     onnx_ops: tuple[str, ...] = column("Their operators; empty for `gone`.", default=())
     nodes: tuple[str, ...] = column("FX nodes that it computes.", default=())
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
     confidence: Confidence = column("Confidence of the origin.", default="none")
 
 

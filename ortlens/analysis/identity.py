@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.index import graphs_by_id
 from ortlens.errors import UsageError
-from ortlens.trace.records import Confidence, Phase, column
+from ortlens.trace.records import Confidence, Phase, column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -50,29 +50,27 @@ def nodes_of(kernel: Kernel) -> tuple[str, ...]:
 class Link:
     """One way through the chain, from a user line to a kernel."""
 
-    file: str | None = column("File of the user line; a backward node has that of its forward node.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
-    source: str | None = column("Text of the user line.", default=None)
-    module: str | None = column("nn.Module path.", default=None)
+    file: str | None = optional("File of the user line; a backward node has that of its forward node.")
+    line: int | None = optional("Number of the user line.")
+    source: str | None = optional("Text of the user line.")
+    module: str | None = optional("nn.Module path.")
     line_confidence: Confidence = column("Confidence of the user line: `exact` if PyTorch recorded it with the node, else `none`.")
     graph_id: str = column("Graph of the FX node.")
-    phase: Phase | None = column("Its phase: `inference`, `forward` or `backward`.", default=None)
+    phase: Phase | None = optional("Its phase: `inference`, `forward` or `backward`.")
     node: str = column("FX node.")
     target: str = column("Its operator.")
-    partition_id: str | None = column("Partition that runs it; empty where PyTorch runs it.", default=None)
-    onnx_node: str | None = column("ONNX node made from it; empty where there is none.", default=None)
+    partition_id: str | None = optional("Partition that runs it; empty where PyTorch runs it.")
+    onnx_node: str | None = optional("ONNX node made from it; empty where there is none.")
     onnx_confidence: Confidence = column(
         "Confidence of that link: `exact`, `fused` if a rewrite made it from several nodes, `inferred` from a neighbour, else `none`.",
         default="none",
     )
-    session_id: str | None = column(
-        "Session that was profiled; empty if none was, or if none of its kernels belongs to this node.", default=None
-    )
-    kernel: str | None = column("Kernel that computes it; empty in the same cases.", default=None)
-    op_type: str | None = column("The kernel's operator.", default=None)
-    provider: str | None = column("Execution provider that ran the kernel.", default=None)
-    total_ns: int | None = column("Time of the kernel, including the other nodes that it computes.", unit="ns", default=None)
-    share: float | None = column("Its share of the session's kernel time, 0 to 1.", default=None)
+    session_id: str | None = optional("Session that was profiled; empty if none was, or if none of its kernels belongs to this node.")
+    kernel: str | None = optional("Kernel that computes it; empty in the same cases.")
+    op_type: str | None = optional("The kernel's operator.")
+    provider: str | None = optional("Execution provider that ran the kernel.")
+    total_ns: int | None = optional("Time of the kernel, including the other nodes that it computes.", unit="ns")
+    share: float | None = optional("Its share of the session's kernel time, 0 to 1.")
     kernel_confidence: Confidence = column(
         "Confidence of the kernel: `exact`, `fused` if it computes several nodes, `inferred`, `none` without one.", default="none"
     )

@@ -15,7 +15,7 @@ from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place
 from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
 from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -101,14 +101,12 @@ class ActionRow:
         "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports."
     )
     subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
-    subject_id: str | None = column("What to select for it: `lens.show(selected=...)`.", default=None)
-    file: str | None = column("File of the user line; of several lines, the costliest.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
+    file: str | None = optional("File of the user line; of several lines, the costliest.")
+    line: int | None = optional("Number of the user line.")
     do: str = column("What to change.")
-    gain_ns: int | None = column(
-        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.",
-        unit="ns",
-        default=None,
+    gain_ns: int | None = optional(
+        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.", unit="ns"
     )
     confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
     tried: bool = column("Whether `lens.probe()` made the change and timed it.", default=False)

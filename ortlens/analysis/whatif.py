@@ -23,7 +23,7 @@ from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
 from ortlens.analysis.index import fallbacks_by_graph
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,20 +65,18 @@ class Candidate:
     beyond_each: int = column("Partitions that a pair saves beyond what its operators save separately; 0 for a single operator.", default=0)
     bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, without weights.", unit="bytes")
     coverage_gained: float = column("Gain in the share of compute nodes that ONNX Runtime runs, 0 to 1.")
-    eager_ns: int | None = column(
-        "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns", default=None
+    eager_ns: int | None = optional(
+        "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns"
     )
-    saved_ns: int | None = column(
+    saved_ns: int | None = optional(
         "Estimated gain per call, if ONNX Runtime took as long for these nodes as PyTorch; less, or a loss, if it takes longer. Empty "
         "where nothing was run.",
         unit="ns",
-        default=None,
     )
-    saved_at_most_ns: int | None = column(
+    saved_at_most_ns: int | None = optional(
         "The same, if it took no time for them, nor for the shortest of the partitions, as many as are saved: entering a run has a fixed "
         "cost, and operators of one model may be fused.",
         unit="ns",
-        default=None,
     )
     note: str = column("How the gain was estimated, and further requirements.", default="")
 

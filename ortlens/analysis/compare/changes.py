@@ -12,7 +12,7 @@ from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.index import sessions_by_id
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -42,11 +42,11 @@ class Change:
     )
     subject: str = column("Operator, partition, reason, rule, package or option.")
     count: int = column("How often, where it is counted: occurrences of a break, equal recompiles.", default=1)
-    before: str | None = column("In the first capture; empty where it was not there.", default=None)
-    after: str | None = column("In the second capture; likewise.", default=None)
-    module: str | None = column("nn.Module path of the operator.", default=None)
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    before: str | None = optional("In the first capture; empty where it was not there.")
+    after: str | None = optional("In the second capture; likewise.")
+    module: str | None = optional("nn.Module path of the operator.")
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
 
 
 def changes_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Change, ...]:

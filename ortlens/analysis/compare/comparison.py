@@ -13,7 +13,7 @@ from ortlens.analysis.compare.pairing import Match, Pairing, paired
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.index import nodes_by_graph
 from ortlens.errors import UsageError
-from ortlens.trace.records import Break, column
+from ortlens.trace.records import Break, column, optional
 from ortlens.units import counted
 
 if TYPE_CHECKING:
@@ -33,18 +33,17 @@ class AlignedOperator:
     """An operator of either capture, and its partner."""
 
     target: str = column("Operator, as `aten.add.Tensor`.")
-    module: str | None = column("nn.Module path, in the second capture where both have it.", default=None)
-    match: Match | None = column(
+    module: str | None = optional("nn.Module path, in the second capture where both have it.")
+    match: Match | None = optional(
         "How it was recognised: `exact`, by `structure` (module, target, producers), by `module` and target, or `renamed`: by target and "
-        "producers in another module. Empty where only one capture has it.",
-        default=None,
+        "producers in another module. Empty where only one capture has it."
     )
-    before_graph: str | None = column("Graph in the first capture.", default=None)
-    before_node: str | None = column("Node in the first capture.", default=None)
-    before_partition: str | None = column("Partition in the first capture; empty in PyTorch.", default=None)
-    after_graph: str | None = column("Graph in the second capture.", default=None)
-    after_node: str | None = column("Node in the second capture.", default=None)
-    after_partition: str | None = column("Partition in the second capture; empty in PyTorch.", default=None)
+    before_graph: str | None = optional("Graph in the first capture.")
+    before_node: str | None = optional("Node in the first capture.")
+    before_partition: str | None = optional("Partition in the first capture; empty in PyTorch.")
+    after_graph: str | None = optional("Graph in the second capture.")
+    after_node: str | None = optional("Node in the second capture.")
+    after_partition: str | None = optional("Partition in the second capture; empty in PyTorch.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

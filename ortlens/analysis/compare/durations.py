@@ -12,7 +12,7 @@ from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,24 +36,24 @@ class Timing:
         "backend; `partition` one run of a session."
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
-    module: str | None = column("Module path that the operators of the partition share.", default=None)
+    module: str | None = optional("Module path that the operators of the partition share.")
     verdict: SpeedVerdict = column(
         "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 9 calls, and "
         "for calls above 4 ms of a busy machine."
     )
-    ratio: float | None = column("Second over first: 1.2 is a fifth slower.", default=None)
-    before_ns: int | None = column("The tenth of the calls that was disturbed least, in the first capture.", unit="ns", default=None)
-    before_low_ns: int | None = column("The same in a fast stretch of calls.", unit="ns", default=None)
-    before_high_ns: int | None = column("The same in a slow stretch.", unit="ns", default=None)
-    after_ns: int | None = column("As `before_ns`, in the second capture.", unit="ns", default=None)
-    after_low_ns: int | None = column("As `before_low_ns`.", unit="ns", default=None)
-    after_high_ns: int | None = column("As `before_high_ns`.", unit="ns", default=None)
-    before_median_ns: int | None = column("Median of all calls, disturbed ones included.", unit="ns", default=None)
-    after_median_ns: int | None = column("Likewise.", unit="ns", default=None)
+    ratio: float | None = optional("Second over first: 1.2 is a fifth slower.")
+    before_ns: int | None = optional("The tenth of the calls that was disturbed least, in the first capture.", unit="ns")
+    before_low_ns: int | None = optional("The same in a fast stretch of calls.", unit="ns")
+    before_high_ns: int | None = optional("The same in a slow stretch.", unit="ns")
+    after_ns: int | None = optional("As `before_ns`, in the second capture.", unit="ns")
+    after_low_ns: int | None = optional("As `before_low_ns`.", unit="ns")
+    after_high_ns: int | None = optional("As `before_high_ns`.", unit="ns")
+    before_median_ns: int | None = optional("Median of all calls, disturbed ones included.", unit="ns")
+    after_median_ns: int | None = optional("Likewise.", unit="ns")
     before_calls: int = column("Calls in the first capture that are known one by one.", default=0)
     after_calls: int = column("Likewise in the second.", default=0)
-    before_id: str | None = column("Session or graph in the first capture.", default=None)
-    after_id: str | None = column("Likewise in the second.", default=None)
+    before_id: str | None = optional("Session or graph in the first capture.")
+    after_id: str | None = optional("Likewise in the second.")
 
 
 def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls: bool) -> tuple[Timing, ...]:

@@ -11,7 +11,7 @@ from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,27 +28,26 @@ class KernelTime:
     """Operators that one kernel computes in either capture, and what they take in both."""
 
     operators: tuple[str, ...] = column("Operators, each once; empty for kernels that belong to none.")
-    module: str | None = column("nn.Module path of the first of them that has one.", default=None)
+    module: str | None = optional("nn.Module path of the first of them that has one.")
     verdict: SpeedVerdict = column(
         "`slower` or `faster` where the partition, else the graph, else the call is so outside the noise, and these operators explain a "
         "tenth of its difference at least and differ by a tenth themselves, not within their own noise; "
         "`unmeasured` without both times or such a unit."
     )
-    outside_noise: bool | None = column(
+    outside_noise: bool | None = optional(
         "Whether the noise of both profiles, from the fastest to the slowest stretch of their repeats, lies apart and the times differ by "
-        "a tenth; empty where a side is not known, was repeated fewer than 8 times, or runs in PyTorch.",
-        default=None,
+        "a tenth; empty where a side is not known, was repeated fewer than 8 times, or runs in PyTorch."
     )
-    difference_ns: int | None = column("Second less first.", unit="ns", default=None)
-    ratio: float | None = column("Second over first.", default=None)
-    before_ns: int | None = column(
-        "Time of their kernels per run of the session, in the first capture; of operators in PyTorch per call.", unit="ns", default=None
+    difference_ns: int | None = optional("Second less first.", unit="ns")
+    ratio: float | None = optional("Second over first.")
+    before_ns: int | None = optional(
+        "Time of their kernels per run of the session, in the first capture; of operators in PyTorch per call.", unit="ns"
     )
-    after_ns: int | None = column("Likewise in the second.", unit="ns", default=None)
-    before_low_ns: int | None = column("Lower end of that noise in the first capture.", unit="ns", default=None)
-    before_high_ns: int | None = column("Upper end.", unit="ns", default=None)
-    after_low_ns: int | None = column("Lower end in the second.", unit="ns", default=None)
-    after_high_ns: int | None = column("Upper end.", unit="ns", default=None)
+    after_ns: int | None = optional("Likewise in the second.", unit="ns")
+    before_low_ns: int | None = optional("Lower end of that noise in the first capture.", unit="ns")
+    before_high_ns: int | None = optional("Upper end.", unit="ns")
+    after_low_ns: int | None = optional("Lower end in the second.", unit="ns")
+    after_high_ns: int | None = optional("Upper end.", unit="ns")
     before_kernels: tuple[str, ...] = column("Operators of these kernels in the first capture; `PyTorch` where it ran them.", default=())
     after_kernels: tuple[str, ...] = column("Likewise in the second.", default=())
     before_nodes: tuple[str, ...] = column("Graph and node of each operator in the first capture, as `g0:addmm`.", default=())
