@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import sessions_by_id
-from ortlens.trace.records import Confidence, column, optional
+from ortlens.trace.records import Confidence, column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,15 +114,7 @@ def _of_session(capture: Capture, session: Session, kernels: list[Kernel]) -> It
                 partition_id=session.partition_id,
                 session_id=session.session_id,
                 change=change,
-                kernel=kernel.kernel,
-                op_type=kernel.op_type,
-                provider=kernel.provider,
-                onnx_nodes=kernel.onnx_nodes,
-                onnx_ops=kernel.onnx_ops,
-                nodes=kernel.nodes,
-                file=kernel.file,
-                line=kernel.line,
-                confidence=kernel.confidence,
+                **same(kernel, "kernel", "op_type", "provider", "onnx_nodes", "onnx_ops", "nodes", "file", "line", "confidence"),
             )
     yield from _gone(capture, session, {name for kernel in kernels for name in kernel.onnx_nodes})
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.index import graphs_by_id
 from ortlens.errors import UsageError
-from ortlens.trace.records import Confidence, Phase, column, optional
+from ortlens.trace.records import Confidence, Phase, column, optional, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ortlens.trace.records import Capture, Graph, Kernel, Node
 
@@ -76,30 +76,13 @@ class Link:
     )
 
 
-def links(  # noqa: PLR0913 - a link has so many names
-    capture: Capture,
-    *,
-    line: str | None = None,
-    module: str | None = None,
-    node: str | None = None,
-    partition: str | None = None,
-    onnx_node: str | None = None,
-    kernel: str | None = None,
-) -> tuple[Link, ...]:
+def links(capture: Capture, **wanted: str | None) -> tuple[Link, ...]:
     """Walk the chain from one link to all others: one row for each way through it that passes everything given, in the order of graphs.
 
-    `line` may be the end of a path, as `model.py:12`; `module` includes what is inside it; `node` may name its graph, as `g0:add`.
+    `wanted` is by kind of link. `line` may be the end of a path, as `model.py:12`; `module` includes what is inside it; `node` may name its
+    graph, as `g0:add`.
     """
-    tests: list[Callable[[Link], bool]] = []
-    if line is not None:
-        tests.append(_line_test(line))
-    if module is not None:
-        tests.append(lambda link: link.module is not None and (link.module == module or link.module.startswith(module + ".")))
-    if node is not None:
-        tests.append(lambda link: node in (link.node, f"{link.graph_id}:{link.node}"))
-    tests.append(lambda link: partition in (None, link.partition_id))
-    tests.append(lambda link: onnx_node in (None, link.onnx_node))
-    tests.append(lambda link: kernel in (None, link.kernel))
+    tests = [_TESTS[name](value) for name, value in wanted.items() if value is not None]
     return tuple(link for link in _all_links(capture) if all(test(link) for test in tests))
 
 
@@ -113,6 +96,16 @@ def _line_test(text: str) -> Callable[[Link], bool]:
 
 def _parts(path: str) -> list[str]:
     return path.replace("\\", "/").split("/")
+
+
+_TESTS: Mapping[str, Callable[[str], Callable[[Link], bool]]] = {
+    "line": _line_test,
+    "module": lambda name: lambda link: link.module is not None and f"{link.module}.".startswith(f"{name}."),
+    "node": lambda name: lambda link: name in (link.node, f"{link.graph_id}:{link.node}"),
+    "partition": lambda name: lambda link: link.partition_id == name,
+    "onnx_node": lambda name: lambda link: link.onnx_node == name,
+    "kernel": lambda name: lambda link: link.kernel == name,
+}
 
 
 def _all_links(capture: Capture) -> Iterator[Link]:
@@ -149,32 +142,17 @@ def _kernels(capture: Capture) -> tuple[dict[tuple[str, str], list[Kernel]], dic
 
 
 def _link(graphs: dict[str, Graph], node: Node, onnx_node: str | None, confidence: str, kernel: Kernel | None) -> Link:
-    graph = graphs.get(node.graph_id)
-    link = Link(
-        file=node.file,
-        line=node.line,
-        source=node.source,
-        module=node.module,
+    graph, of_kernel = graphs.get(node.graph_id), {}
+    if kernel is not None:
+        of_kernel = same(kernel, "session_id", "kernel", "op_type", "provider", "total_ns", "share")
+        of_kernel["kernel_confidence"] = kernel.confidence
+    return Link(
         line_confidence="none" if node.line is None else "exact",
-        graph_id=node.graph_id,
         phase=None if graph is None else graph.phase,
-        node=node.node,
-        target=node.target,
-        partition_id=node.partition_id,
         onnx_node=onnx_node,
         onnx_confidence=_CONFIDENCES.get(confidence, "none"),
-    )
-    if kernel is None:
-        return link
-    return replace(
-        link,
-        session_id=kernel.session_id,
-        kernel=kernel.kernel,
-        op_type=kernel.op_type,
-        provider=kernel.provider,
-        total_ns=kernel.total_ns,
-        share=kernel.share,
-        kernel_confidence=kernel.confidence,
+        **same(node, "file", "line", "source", "module", "graph_id", "node", "target", "partition_id"),
+        **of_kernel,
     )
 
 

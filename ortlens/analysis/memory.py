@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.index import nodes_by_graph, partitions_by_graph, sessions_by_partition
-from ortlens.trace.records import column, optional
+from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -106,22 +106,14 @@ def _of_graph(
             yield _row(partition, session, peak)
 
 
-_OF_SESSION = ("session_id", "copied_bytes", "held_bytes", "arena_bytes", "arena_held_bytes")
-
-
 def _row(partition: Partition, session: Session | None, peak: Peak) -> MemoryRow:
     frozen, copied = (None, None) if session is None else (session.frozen_bytes, session.copied_bytes)
-    own: dict[str, Any] = {name: getattr(session, name, None) for name in _OF_SESSION}
     return MemoryRow(
-        graph_id=partition.graph_id,
-        partition_id=partition.partition_id,
-        weight_bytes=partition.weight_bytes,
         shared_bytes=None if frozen is None or copied is None else frozen - copied,
-        input_bytes=partition.input_bytes,
-        output_bytes=partition.output_bytes,
         live_bytes=peak.bytes,
         live_at=peak.node,
-        **own,
+        **same(partition, "graph_id", "partition_id", "weight_bytes", "input_bytes", "output_bytes"),
+        **({} if session is None else same(session, "session_id", "copied_bytes", "held_bytes", "arena_bytes", "arena_held_bytes")),
     )
 
 

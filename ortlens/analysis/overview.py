@@ -39,6 +39,7 @@ from ortlens.analysis.timing import (
     recompile_times,
     slowest_sessions,
 )
+from ortlens.trace.records import same
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -255,14 +256,8 @@ def _group(  # noqa: PLR0913 - what is known of all groups
 
     placed = min(rows, key=how_well_placed)  # the first of the best
     return FallbackGroup(
-        target=placed.target,
-        reason_code=placed.reason_code,
-        reason=placed.reason,
         exception=next((row.exception for row in (placed, *rows) if row.exception), None),
         node_count=node_count,
-        file=placed.file,
-        line=placed.line,
-        source=placed.source,
         module=modules.get((placed.graph_id, placed.node)),
         calls=sum(row.calls for row in rows),
         total_ns=sum(row.total_ns for row in rows),
@@ -270,4 +265,5 @@ def _group(  # noqa: PLR0913 - what is known of all groups
         splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
         cause=cause_of(placed),
         advice=advice_for_fallback(placed, has_instructions=has_bfloat16),
+        **same(placed, "target", "reason_code", "reason", "file", "line", "source"),
     )

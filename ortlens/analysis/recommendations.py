@@ -15,7 +15,7 @@ from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place
 from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
 from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.trace.records import column, optional
+from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -232,16 +232,13 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
                 index=index,
                 what=finding.title,
                 why=finding.hazard or finding.title,
-                file=finding.file,
-                line=finding.line,
                 count=1,
                 ns_per_call=finding.gain_ns,
                 is_measured=finding.measured,
-                at_most=finding.at_most,
                 advice=advise("choose_with_where") if finding.rule == "dry_run_ended" else None,
                 todo=finding.todo or finding.mitigation.rstrip("."),
                 do=finding.mitigation,
-                settings=finding.settings,
+                **same(finding, "file", "line", "at_most", "settings"),
             )
 
 
@@ -283,12 +280,10 @@ def _breaks(overview: Overview) -> Iterator[Recommendation]:
             index=index,
             what=item.reason,
             why=item.reason,
-            file=item.file,
-            line=item.line,
             count=item.occurrences,
             ns_per_call=price_of(item),
             own_code_ns=own_code_ns(item),
-            source=item.source,
+            **same(item, "file", "line", "source"),
             **_todo(advice, settings_of_hint(hint)) | ({} if advice else {"do": hint}),
         )
 
@@ -312,10 +307,7 @@ def _of_operators(groups: Sequence[FallbackGroup], overview: Overview) -> Recomm
         index=overview.fallbacks.index(most),
         what=most.target,
         why=most.reason,
-        file=most.file,
-        line=most.line,
-        module=most.module,
-        reason_code=most.reason_code,
+        **same(most, "file", "line", "module", "reason_code"),
         count=sum(group.node_count for group in groups),
         other_lines=len({(group.file, group.line) for group in groups}) - 1,
         ns_per_call=sum(priced) if priced else None,

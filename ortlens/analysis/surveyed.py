@@ -10,7 +10,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, Severity
+    from ortlens.trace.records import Capture
 
 
 SurveyStatus: TypeAlias = Literal["ok", "failed", "crashed", "timeout", "memory", "lost"]
@@ -65,7 +65,6 @@ def figures_of(capture: Capture) -> dict[str, Any]:
     call_ns = overview.ledger.total_ns if overview.ledger is not None and overview.ledger.is_measured else None
     eager_ns = overview.uncompiled_ns
     checked = [row for row in capture.numerics if row.ok is not None]
-    severity: Severity | None = None if first is None else first.severity
     return {
         "graphs": len(capture.graphs),
         "breaks": len(capture.breaks),
@@ -82,7 +81,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
         "wrong": sum(not row.ok for row in checked) if checked else None,
         "findings": len(overview.findings),
         "finding": None if first is None else first.title,
-        "severity": severity,
+        "severity": None if first is None else first.severity,
     }
 
 

@@ -58,6 +58,11 @@ def optional(meaning: str, *, unit: str = "") -> Any:  # noqa: ANN401 - likewise
     return column(meaning, unit=unit, default=None)
 
 
+def same(record: object, *names: str) -> dict[str, Any]:
+    """Take fields of a record for another one that has them too."""
+    return {name: getattr(record, name) for name in names}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """One FX graph that Dynamo handed to the backend, per phase."""

@@ -12,7 +12,7 @@ from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.index import sessions_by_id
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import column, optional
+from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -75,17 +75,8 @@ def _operators(pairing: Pairing) -> Iterator[Change]:
 
 
 def _operator(change: Happened, effect: Effect, node: Node, before: str | None, after: str | None) -> Change:
-    return Change(
-        kind="operator",
-        change=change,
-        effect=effect,
-        subject=node.target,
-        before=before,
-        after=after,
-        module=node.module,
-        file=node.file,
-        line=node.line,
-    )
+    about = same(node, "module", "file", "line")
+    return Change(kind="operator", change=change, effect=effect, subject=node.target, before=before, after=after, **about)
 
 
 def _where(node: Node) -> str:
@@ -119,14 +110,8 @@ def _coverage(before: Capture, after: Capture) -> Iterator[Change]:
     first, second = coverage_of(before).share, coverage_of(after).share
     if first is not None and second is not None and first != second:
         effect: Effect = "worse" if second < first else "better"
-        yield Change(
-            kind="coverage",
-            change="changed",
-            effect=effect,
-            subject="coverage",
-            before=f"{first * 100:.1f} %",
-            after=f"{second * 100:.1f} %",
-        )
+        was, is_now = f"{first * 100:.1f} %", f"{second * 100:.1f} %"
+        yield Change(kind="coverage", change="changed", effect=effect, subject="coverage", before=was, after=is_now)
 
 
 def _breaks(before: Capture, after: Capture) -> Iterator[Change]:
@@ -164,8 +149,7 @@ def _recurring(kind: Kind, *sides: Iterable[tuple[Hashable, Break | Recompile, s
                 count=abs(theirs - ours),
                 before=f"{ours}x" if ours else None,
                 after=f"{theirs}x" if theirs else None,
-                file=item.file,
-                line=item.line,
+                **same(item, "file", "line"),
             )
 
 
@@ -225,9 +209,8 @@ def _finding_key(item: Finding, back: Mapping[str, str]) -> Hashable:
 
 def _finding(item: Finding, change: Happened, effect: Effect) -> Change:
     before, after = (item.title, None) if change == "removed" else (None, item.title)
-    return Change(
-        kind="finding", change=change, effect=effect, subject=item.rule, before=before, after=after, file=item.file, line=item.line
-    )
+    where = same(item, "file", "line")
+    return Change(kind="finding", change=change, effect=effect, subject=item.rule, before=before, after=after, **where)
 
 
 def _environment(before: Capture, after: Capture) -> Iterator[Change]:
