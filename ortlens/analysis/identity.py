@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import graphs_by_id
+from ortlens.analysis.index import graphs_by_id, grouped
 from ortlens.errors import UsageError
 from ortlens.trace.records import Confidence, Phase, column, optional, same
 
@@ -35,10 +35,7 @@ def plain_function(name: str) -> str:
 
 def kernels_by_session(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
     """Group kernels by session id, in the order of the capture."""
-    found: dict[str, list[Kernel]] = {}
-    for kernel in kernels:
-        found.setdefault(kernel.session_id, []).append(kernel)
-    return found
+    return grouped((kernel.session_id, kernel) for kernel in kernels)
 
 
 def nodes_of(kernel: Kernel) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
+from ortlens.analysis.index import grouped
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.trace.records import LedgerPart, LedgerPartName
 
@@ -281,10 +282,11 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
 
 def _splits(capture: Capture) -> dict[str, tuple[float, float, float]]:
     """Compute how each graph's session time divides into bind, run and output: medians over the calls kept one by one."""
-    kept: defaultdict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
-    for run in capture.runs:
-        if run.session_id is not None and run.graph_id is not None:
-            kept[run.graph_id, run.session_id].append((run.bind_ns, run.run_ns, run.output_ns))
+    kept = grouped(
+        ((run.graph_id, run.session_id), (run.bind_ns, run.run_ns, run.output_ns))
+        for run in capture.runs
+        if run.session_id is not None and run.graph_id is not None
+    )
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for (graph_id, _), rows in kept.items():
         for place, ns in enumerate(zip(*rows, strict=True)):

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import graphs_by_id
+from ortlens.analysis.index import graphs_by_id, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,9 +91,7 @@ def thinned(points: Sequence[LivePoint], most: int) -> list[LivePoint]:
 
 def _lanes(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
     """Group the latest runs by graph and session, each in order."""
-    lanes: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.start_ns):
-        lanes[run.graph_id or "", run.session_id or ""].append(run)
+    lanes = grouped(((run.graph_id or "", run.session_id or ""), run) for run in sorted(runs, key=lambda run: run.start_ns))
     return {key: lane[-_RECENT:] for key, lane in lanes.items()}
 
 

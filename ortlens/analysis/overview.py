@@ -21,6 +21,7 @@ from ortlens.analysis.coverage import (
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
+from ortlens.analysis.index import grouped
 from ortlens.analysis.ledger import LedgerTotals, totals_of, uncompiled_ns
 from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
 from ortlens.analysis.slow_lines import SlowLine, slow_lines
@@ -224,10 +225,8 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     time was really spent.
     """
     replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
-    members: dict[tuple[str, ReasonCode], list[Fallback]] = {}
     prices, splitting = fallback_ns(capture), splitting_costs(capture)
-    for fallback in capture.fallbacks:
-        members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
+    members = grouped(((row.target, row.reason_code), row) for row in capture.fallbacks)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
     counts = {cause: sum(row.graph_id not in replaced for row in rows) for cause, rows in members.items()}
     kept = (

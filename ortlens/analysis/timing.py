@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key, own_graphs
-from ortlens.analysis.index import graph_by_partition, once
+from ortlens.analysis.index import graph_by_partition, grouped, once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,10 +106,7 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
 
 def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
     """Collect calls and time by graph from runs that belong to no session; only the latest runs are in a capture."""
-    rows: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.session_id is None and run.graph_id is not None:
-            rows[run.graph_id].append(run)
+    rows = grouped((run.graph_id, run) for run in runs if run.session_id is None and run.graph_id is not None)
     found = {}
     for graph_id, kept in rows.items():
         calls = max(run.call for run in kept) + 1
@@ -125,11 +122,9 @@ def call_times(capture: Capture) -> tuple[CallTime, ...]:
     were compiled first show how often it was called, versions added up.
     """
     times = graph_times(capture)
-    members: dict[str | None, list[Graph]] = defaultdict(list)
     # A backward graph, which is compiled later, has the function of its forward graph.
     known = {graph.compile_id: graph.target for graph in capture.graphs if graph.target is not None}
-    for graph in capture.graphs:
-        members[graph.target or (known.get(graph.compile_id) if graph.compile_id else None)].append(graph)
+    members = grouped((row.target or (known.get(row.compile_id) if row.compile_id else None), row) for row in capture.graphs)
     return tuple(time for graphs in members.values() if (time := _call_time(graphs, times)) is not None)
 
 

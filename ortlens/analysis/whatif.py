@@ -20,7 +20,7 @@ import numpy as np
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
-from ortlens.analysis.index import fallbacks_by_graph
+from ortlens.analysis.index import fallbacks_by_graph, grouped
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
@@ -318,23 +318,18 @@ def boundary_cost(capture: Capture) -> Cost | None:
 
 def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
     """Compute the median run of each graph's sessions inside ONNX Runtime, in ns, the shortest first; graphs without runs are absent."""
-    times: dict[tuple[str, str], list[int]] = {}
-    for run in capture.runs:
-        if run.session_id is not None and run.graph_id is not None:
-            times.setdefault((run.graph_id, run.session_id), []).append(run.run_ns)
-    found: dict[str, list[float]] = {}
-    for (graph_id, _), ns in times.items():
-        found.setdefault(graph_id, []).append(statistics.median(ns))
+    times = grouped(
+        ((run.graph_id, run.session_id), run.run_ns) for run in capture.runs if run.session_id is not None and run.graph_id is not None
+    )
+    found = grouped((graph_id, float(statistics.median(ns))) for (graph_id, _), ns in times.items())
     return {graph_id: sorted(medians) for graph_id, medians in found.items()}
 
 
 def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
     moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
     partition = {session.session_id: session.partition_id for session in capture.sessions}
-    times: dict[str, list[int]] = {}
-    for run in capture.runs:
-        if run.session_id is not None and partition.get(run.session_id) in moved:
-            times.setdefault(run.session_id, []).append(run.bind_ns + run.output_ns)
+    runs = (run for run in capture.runs if run.session_id is not None and partition.get(run.session_id) in moved)
+    times = grouped((run.session_id or "", run.bind_ns + run.output_ns) for run in runs)
     return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.index import grouped
 from ortlens.analysis.literals import GONE, erased, erased_value
 from ortlens.trace.schema import TABLES
 
@@ -88,9 +88,7 @@ def _last(path: str) -> str:
 
 def _short_names(files: Iterable[str]) -> dict[str, str]:
     """Map paths to file names; two paths of one name get a digest, which does not depend on the order of rows."""
-    paths: dict[str, list[str]] = defaultdict(list)
-    for file in files:
-        paths[_last(file)].append(file)
+    paths = grouped((_last(file), file) for file in files)
     return {
         path: name if len(same) == 1 else f"{name}~{hashlib.sha256(path.encode('utf-8', 'backslashreplace')).hexdigest()[:6]}"
         for name, same in paths.items()

@@ -11,13 +11,13 @@ from ortlens.analysis.compare.durations import Timing, ends_moved, timings_of
 from ortlens.analysis.compare.kernels import Measured, after_name, before_name
 from ortlens.analysis.compare.pairing import Match, Pairing, paired
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import nodes_by_graph
+from ortlens.analysis.index import grouped, nodes_by_graph
 from ortlens.errors import UsageError
 from ortlens.trace.records import Break, column, optional
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.compare.changes import Effect
     from ortlens.analysis.compare.kernels import KernelTime
@@ -200,13 +200,10 @@ def _side(node: Node, measured: Measured) -> PaneSide:
 
 def _breaks(left: Iterable[PaneSide], right: Iterable[PaneSide]) -> dict[str, str]:
     """Pair the breaks of the first with those of the second; equal ones in their order."""
-    waiting: dict[Hashable, list[str]] = defaultdict(list)
-    for side in right:
-        if isinstance(side.item, Break):
-            waiting[break_key(side.item)].append(side.name)
+    waiting = grouped((break_key(side.item), side.name) for side in right if isinstance(side.item, Break))
     pairs: dict[str, str] = {}
     for side in left:
-        if isinstance(side.item, Break) and (others := waiting[break_key(side.item)]):
+        if isinstance(side.item, Break) and (others := waiting.get(break_key(side.item))):
             pairs[side.name] = others.pop(0)
     return pairs
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, grouped
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
 from ortlens.trace.records import column, optional
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Capture, Node, Run
+    from ortlens.trace.records import Capture, Run
 
 
 Scope: TypeAlias = Literal["call", "graph", "partition"]
@@ -95,10 +95,7 @@ def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
 def _outside(capture: Capture) -> set[tuple[str, str]]:
     """Find the operators before the first session or after the last of what was compiled together, by graph and node."""
     targets = {graph.graph_id: graph.target for graph in current_graphs(capture.graphs)}
-    nodes: dict[str | None, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        if node.graph_id in targets:
-            nodes[targets[node.graph_id]].append(node)
+    nodes = grouped((targets[node.graph_id], node) for node in capture.nodes if node.graph_id in targets)
     found: set[tuple[str, str]] = set()
     for listed in nodes.values():
         inside = [index for index, node in enumerate(listed) if node.partition_id is not None]
@@ -137,10 +134,9 @@ class _Runs:
         """Count the units that a pass through these graphs runs, and time each pass from its first start to its last end."""
         wanted = set(graph_ids)
         keys = [key for key in self.by_key if self.graph_of.get(key) in wanted]
-        by_thread: dict[int, list[tuple[Run, str]]] = defaultdict(list)
-        for item in sorted(((run, key) for key in keys for run in self.by_key[key]), key=lambda item: item[0].start_ns):
-            by_thread[item[0].thread].append(item)
-        passes = [single for runs in by_thread.values() for single in _passes(runs)]
+        runs = sorted(((run, key) for key in keys for run in self.by_key[key]), key=lambda item: item[0].start_ns)
+        by_thread = grouped((item[0].thread, item) for item in runs)
+        passes = [single for own in by_thread.values() for single in _passes(own)]
         if not passes:
             return 0, []
         usual, _ = Counter(tuple(key for _, key in single) for single in passes).most_common(1)[0]

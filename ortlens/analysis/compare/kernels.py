@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.fusions import own_nodes
 from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, grouped
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
 from ortlens.trace.records import column, optional
@@ -115,11 +115,7 @@ class Measured:
 
 def _makers(capture: Capture) -> dict[tuple[str, str], list[str]]:
     """Map the ONNX nodes of each partition to FX nodes."""
-    makers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for node in capture.nodes:
-        for name in node.onnx_nodes:
-            makers[node.partition_id or "", name].append(node.node)
-    return makers
+    return grouped(((node.partition_id or "", name), node.node) for node in capture.nodes for name in node.onnx_nodes)
 
 
 def before_name(row: AlignedOperator) -> str | None:
@@ -147,10 +143,7 @@ def _members(operators: tuple[AlignedOperator, ...], before: Measured, after: Me
         for index, row in enumerate(operators):
             for kernel in side.kernels.get(name_of(row) or "", ()):
                 parent[root(index)] = root(first.setdefault(id(kernel), index))
-    groups: dict[int, list[int]] = defaultdict(list)
-    for index in range(len(operators)):
-        groups[root(index)].append(index)
-    yield from groups.values()
+    yield from grouped((root(index), index) for index in range(len(operators))).values()
 
 
 def _row(rows: list[AlignedOperator], before: Measured, after: Measured, timings: Iterable[Timing]) -> KernelTime | None:

@@ -11,6 +11,7 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, measured_ledger
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import frame_of
+from ortlens.analysis.index import grouped
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of, recompile_times
 from ortlens.units import counted, time_from_ns
 
@@ -155,10 +156,8 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
     """
     entries = entries_per_call(capture)
     is_counted = any(graph.entries_per_call is not None for graph in capture.graphs)
-    versions: dict[str, list[float]] = defaultdict(list)
-    for graph in capture.graphs:
-        if graph.compile_id is not None and graph.phase != "backward":
-            versions[frame_of(graph.compile_id)].append(entries.get(graph.graph_id, 0.0))
+    graphs = (graph for graph in capture.graphs if graph.compile_id is not None and graph.phase != "backward")
+    versions = grouped((frame_of(graph.compile_id), entries.get(graph.graph_id, 0.0)) for graph in graphs)
     return {frame: sum(found) if is_counted else max(found) for frame, found in versions.items()}
 
 

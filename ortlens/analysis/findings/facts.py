@@ -15,6 +15,7 @@ from ortlens.analysis.index import (
     fallbacks_by_graph,
     graph_by_partition,
     graphs_by_id,
+    grouped,
     once,
     partitions_by_graph,
     partitions_by_id,
@@ -49,10 +50,7 @@ class RunTime:
 @once
 def run_times(capture: Capture) -> dict[str, RunTime]:
     """Compute the median times of a run by session id; a session with fewer than `ENOUGH_CALLS` kept runs is absent."""
-    rows: dict[str, list[Run]] = defaultdict(list)
-    for run in capture.runs[-_MAX_RUNS:]:
-        if run.session_id is not None:
-            rows[run.session_id].append(run)
+    rows = grouped((run.session_id, run) for run in capture.runs[-_MAX_RUNS:] if run.session_id is not None)
     return {session_id: _medians(kept) for session_id, kept in rows.items() if len(kept) >= ENOUGH_CALLS}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
 from ortlens.analysis.findings.facts import current, entries_per_call, whole_by_graph
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.speed import WORTH_A_WARNING
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
 
@@ -65,10 +64,7 @@ class _Slow:
 def slower_than_torch(capture: Capture) -> Iterator[Finding]:
     """Report parts that PyTorch runs faster, grouped by their cause."""
     wholes = whole_by_graph(capture)
-    groups: dict[tuple[bool, str], list[_Slow]] = defaultdict(list)
-    for slow in _slow_parts(capture):
-        node = slow.cause.node
-        groups[slow.by_partition, node.target if node is not None else slow.subject].append(slow)
+    groups = grouped(((row.by_partition, row.cause.node.target if row.cause.node else row.subject), row) for row in _slow_parts(capture))
     for slows in groups.values():
         loss, whole = sum(slow.loss_ns for slow in slows), max(wholes.get(slow.graph.graph_id, 0) for slow in slows)
         if loss >= _LEAST_NS and loss >= _SHARE * whole:

@@ -9,14 +9,14 @@ from ortlens.analysis.advice import advice_for_fallback, cause_of
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, measured_ledger, most_common, whole_by_graph
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph
+from ortlens.analysis.index import fallbacks_by_graph, grouped, partitions_by_graph
 from ortlens.analysis.timing import calls_by_graph, fallback_ns, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Fallback, Finding, Graph, Node, Partition
+    from ortlens.trace.records import Capture, Fallback, Finding, Graph, Node, Partition, ReasonCode
 
 _FEW_NODES = 5
 _MANY_SMALL = 4
@@ -130,13 +130,14 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         )
 
 
-def _by_cause(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
+def _by_cause(capture: Capture) -> dict[tuple[str, ReasonCode], list[Fallback]]:
     """Group what stays in PyTorch by operator and reason; by type alone where no operator has a kernel for it."""
-    found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
-    for fallback in capture.fallbacks:
-        if (cause := cause_of(fallback)) != "random":  # `random_splits` reports those
-            found["bfloat16" if cause == "bfloat16" else fallback.target, fallback.reason_code].append(fallback)
-    return found
+    rows = [(cause_of(row), row) for row in capture.fallbacks]
+    return grouped(
+        (("bfloat16" if cause == "bfloat16" else row.target, row.reason_code), row)
+        for cause, row in rows
+        if cause != "random"  # `random_splits` reports those
+    )
 
 
 @rule(

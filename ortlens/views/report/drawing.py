@@ -10,13 +10,13 @@ import io
 import math
 import re
 import warnings
-from collections import defaultdict
 from functools import partial
 from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ortlens._optional import require
+from ortlens.analysis.index import grouped
 from ortlens.analysis.numbers import tolerances_of
 from ortlens.analysis.roofline import roofs
 from ortlens.units import counted, time_from_ns
@@ -112,9 +112,7 @@ def _course(capture: Capture) -> Figure | None:
 
     Of many calls, the middle, fastest and slowest of each few are shown.
     """
-    by_caller: defaultdict[tuple[str | None, str | None], list[Run]] = defaultdict(list)
-    for run in capture.runs:
-        by_caller[run.session_id, run.graph_id].append(run)
+    by_caller = grouped(((run.session_id, run.graph_id), run) for run in capture.runs)
     total_ns = {session.session_id: session.total_ns for session in capture.sessions}  # of all calls, not only of those that are kept
     (session_id, graph_id), runs = max(
         by_caller.items(),
