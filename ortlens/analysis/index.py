@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+_N = TypeVar("_N", int, float)
 
 
 def once(compute: Callable[[Capture], _T]) -> Callable[[Capture], _T]:
@@ -35,6 +36,14 @@ def grouped(pairs: Iterable[tuple[_K, _T]]) -> dict[_K, list[_T]]:
     found: dict[_K, list[_T]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
+    return found
+
+
+def summed(pairs: Iterable[tuple[_K, _N]]) -> dict[_K, _N]:
+    """Add values up by key, in the order in which the keys come."""
+    found: dict[_K, _N] = {}
+    for key, value in pairs:
+        found[key] = found.get(key, 0) + value
     return found
 
 

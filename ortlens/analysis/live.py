@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import graphs_by_id, grouped
+from ortlens.analysis.index import graphs_by_id, grouped, summed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,14 +56,10 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
     """Take the figures from what was recorded so far."""
     lanes = _lanes(capture.runs)
     period, busy = _pace(lanes)
-    times: dict[str, int] = defaultdict(int)
-    for (graph_id, _), runs in _in_use(lanes):
-        times[graph_id] += round(median(run.total_ns for run in runs))
+    times = summed((graph_id, round(median(run.total_ns for run in runs))) for (graph_id, _), runs in _in_use(lanes))
     known = graphs_by_id(capture)
     named = {graph.compile_id: graph.name for graph in capture.graphs if graph.name}  # a backward graph has the name of its forward
-    spent: dict[str, int] = defaultdict(int)
-    for fallback in capture.fallbacks:
-        spent[fallback.target] += fallback.total_ns
+    spent = summed((fallback.target, fallback.total_ns) for fallback in capture.fallbacks)
     return LiveFigures(
         runs=sum(session.calls for session in capture.sessions) or sum(runs[-1].call + 1 for runs in lanes.values()),
         period_ns=period,

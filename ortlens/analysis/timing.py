@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key, own_graphs
-from ortlens.analysis.index import graph_by_partition, grouped, once
+from ortlens.analysis.index import graph_by_partition, grouped, once, summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,9 +82,8 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
         graph_id = graph_of.get(session.partition_id, "")
         calls[graph_id, session.partition_id] += session.calls
         ort_ns[graph_id] += session.total_ns if session.p50_ns is None else session.p50_ns * session.calls
-    eager_ns: dict[str, int] = defaultdict(int)
+    eager_ns = summed((fallback.graph_id, fallback.total_ns) for fallback in capture.fallbacks)
     for fallback in capture.fallbacks:
-        eager_ns[fallback.graph_id] += fallback.total_ns
         calls[fallback.graph_id, fallback.node] = fallback.calls
     foreign = _foreign(capture.runs)
     for graph_id, (count, _) in foreign.items():
@@ -97,7 +96,7 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
             graph_id=graph.graph_id,
             calls=most[graph.graph_id],
             ort_ns=ort_ns[graph.graph_id],
-            eager_ns=eager_ns[graph.graph_id],
+            eager_ns=eager_ns.get(graph.graph_id, 0),
             foreign_ns=foreign.get(graph.graph_id, (0, 0))[1],
         )
         for graph in capture.graphs

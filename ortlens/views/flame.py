@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, summed
 from ortlens.analysis.ledger import ledger_from_logs, totals_of
 from ortlens.analysis.slow_lines import runs_per_call
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
@@ -105,9 +105,7 @@ class _Maker:
         self._total = totals.total_ns if totals is not None else 0
         self._parts = _by_graph(rows)
         self._eager = fallback_ns(capture)
-        self._eager_of: defaultdict[str, float] = defaultdict(float)
-        for (graph_id, _), ns in self._eager.items():
-            self._eager_of[graph_id] += ns
+        self._eager_of = summed((graph_id, ns) for (graph_id, _), ns in self._eager.items())
         self._graph_of = graph_by_partition(capture)
         self._nodes: defaultdict[str, list[tuple[int, Node]]] = defaultdict(list)
         for row, node in enumerate(capture.nodes[: self._max]):
@@ -180,7 +178,7 @@ class _Maker:
 
     def _clocked(self, graph_id: str) -> float:
         """Return the time of the operators that PyTorch runs in a graph, as far as the ledger has it."""
-        clocked = self._eager_of[graph_id]
+        clocked = self._eager_of.get(graph_id, 0.0)
         return min(clocked, float(self._parts[graph_id].get("eager", 0))) if self.is_measured else clocked
 
     def _graph(self, row: int, graph: Graph, *, is_shown: bool) -> Frame:
@@ -190,7 +188,7 @@ class _Maker:
         compiling = [Frame(kind="phase", ref=at, ns=float(ns)) for at, ns in enumerate([*phases, rest]) if ns]
         inside = self._inside(graph) if is_shown else []
         run, known = float(parts.get("run", 0)), sum(_ort_ns(child) for child in inside)
-        clocked = self._eager_of[graph.graph_id] if parts else 0.0
+        clocked = self._eager_of.get(graph.graph_id, 0.0) if parts else 0.0
         kept = self._clocked(graph.graph_id) if parts else 0.0
         factors = {"ort": min(1.0, run / known) if known else 1.0, "torch": kept / clocked if clocked else 1.0}
         for child in inside:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.index import grouped, summed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
@@ -88,9 +89,7 @@ STATE_REMEDY = (
 def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
     total = sum(kernel.total_ns for kernel in kernels) or 1
     by_name = {node.node: node for node in nodes}
-    spent: defaultdict[str | None, int] = defaultdict(int)
-    for kernel in kernels:
-        spent[kernel.node] += kernel.total_ns
+    spent = summed((kernel.node, kernel.total_ns) for kernel in kernels)
     most = max(spent, key=lambda name: spent[name])
     node = by_name.get(most or "")
     same = {most}
@@ -99,10 +98,7 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
         most = max(same, key=lambda name: spent[name])
         node = by_name[most or ""]
     ns = sum(spent[name] for name in same)
-    ops: Counter[str] = Counter()
-    for kernel in kernels:
-        if kernel.node in same:
-            ops[kernel.op_type] += kernel.total_ns
+    ops = Counter(summed((kernel.op_type, kernel.total_ns) for kernel in kernels if kernel.node in same))
     named = ", ".join(op for op, _ in ops.most_common(3))
     times = f" at {len(same)} nodes" if len(same) > 1 else ""
     text = (
@@ -115,11 +111,8 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
 
 def _by_target(spent: Mapping[str | None, int], by_name: Mapping[str, Node]) -> list[set[str | None]]:
     """Group the names of the nodes with a time by operator."""
-    found: defaultdict[str, set[str | None]] = defaultdict(set)
-    for name in spent:
-        if name is not None and name in by_name:
-            found[by_name[name].target].add(name)
-    return list(found.values())
+    groups: dict[str, list[str | None]] = grouped((by_name[name].target, name) for name in spent if name is not None and name in by_name)
+    return list(map(set, groups.values()))
 
 
 def _known(node: Node) -> Cause | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -185,8 +185,5 @@ def least_run_ns(capture: Capture, session: Session) -> int | None:
 
 def most_common(names: list[str], limit: int = 3) -> str:
     """List the names that occur most often, as in `aten.a (3 times), aten.b`."""
-    counts: dict[str, int] = defaultdict(int)
-    for name in names:
-        counts[name] += 1
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
+    ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:limit]
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition, graphs_by_id
+from ortlens.analysis.index import graph_by_partition, graphs_by_id, summed
 from ortlens.analysis.memory import memory
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
@@ -102,10 +102,7 @@ def _bounded(bars: Iterable[Bar], rest: str) -> tuple[Bar, ...]:
     if len(rows) <= MAX_BARS:
         return rows
     shown, others = rows[: MAX_BARS - 1], rows[MAX_BARS - 1 :]
-    parts: defaultdict[str, float] = defaultdict(float)
-    for bar in others:
-        for kind, length in bar.parts.items():
-            parts[kind] += length
+    parts = summed(part for bar in others for part in bar.parts.items())
     return (*shown, Bar(label=f"{len(others):,} {rest}", parts=parts, text=time_from_ns(sum(parts.values()))))
 
 
