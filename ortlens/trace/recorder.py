@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.trace import records as r
+from ortlens.trace.codec import row_from_record
 from ortlens.trace.guard import lens_failed, lens_guard
 from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
@@ -66,6 +67,7 @@ class Current:
             self._scopes.set(tuple([held for held in self._scopes.get() if held.recorder is not None]))
 
 
+_TABLE_OF = {table.record: table for table in TABLES.values()}
 CURRENT = Current()  # the one of this process
 _R = TypeVar("_R", bound=r.Record)
 MAX_RUNS = 200_000  # rows of `runs` in one capture; sums in `sessions` stay exact
@@ -111,13 +113,13 @@ class Recorder:
 
     def _put(self, kind: type, key: object, record: r.Record) -> None:
         self._tables[kind][key] = record
-        self._journalled(lambda journal: journal.added(record))
+        self._journalled(lambda: {"add": _TABLE_OF[kind].name, "row": row_from_record(_TABLE_OF[kind], record)})
 
-    def _journalled(self, write: Callable[[Journal], None]) -> None:
+    def _journalled(self, entry: Callable[[], Mapping[str, object]], data: bytes = b"") -> None:
         """Write to the journal, if there is one; recording goes on without an entry that cannot be written."""
         if self.journal is not None:
             with lens_guard(self, "writing the journal"):
-                write(self.journal)
+                self.journal.write(entry(), data)
 
     def _key(self, record: r.Record) -> object:
         """Return the id of a record that can be amended, else a number that is never given again."""
@@ -138,7 +140,7 @@ class Recorder:
         """Remove a record of something that did not happen after all; an unknown key is ignored."""
         with self._lock:
             self._tables[kind].pop(key, None)
-            self._journalled(lambda journal: journal.dropped(kind, key))
+            self._journalled(lambda: {"drop": _TABLE_OF[kind].name, "key": key})
 
     def forget_graph(self, graph_id: str) -> None:
         """Drop what was derived from one graph, because it is partitioned again; the graph itself stays.
@@ -159,7 +161,7 @@ class Recorder:
             self._eager_logs.pop(graph_id, None)
             for model in models:
                 self._detach(model)
-            self._journalled(lambda journal: journal.forgot(graph_id))
+            self._journalled(lambda: {"forget": graph_id})
 
     def _drop(self, field: str, values: set[str], *kinds: type[r.Record]) -> None:
         for kind in kinds:
@@ -175,7 +177,7 @@ class Recorder:
         """Keep bytes that belong to a record, under a name inside the saved file, as `models/m0.onnx`."""
         with self._lock:
             self._attachments[name] = data
-            self._journalled(lambda journal: journal.attached(name, data))
+            self._journalled(lambda: {"attach": name}, data)
 
     def note(self, **figures: object) -> None:
         """Set figures of the whole capture, by the names in `Figures`."""
@@ -207,7 +209,8 @@ class Recorder:
         """Replace all records of a kind."""
         with self._lock:
             self._tables[kind] = {self._key(record): record for record in records}
-            self._journalled(lambda journal: journal.replaced(kind, self._tables[kind].values()))
+            rows, table = self._tables[kind].values(), _TABLE_OF[kind]
+            self._journalled(lambda: {"replace": table.name, "rows": [row_from_record(table, record) for record in rows]})
 
     def _of(self, kind: type[_R]) -> list[_R]:
         return [record for record in self._tables[kind].values() if isinstance(record, kind)]
