@@ -99,7 +99,9 @@ def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = Non
 
 def _breaks(capture: Capture, allowed: int) -> VerdictRow:
     first = max(capture.breaks, key=lambda item: (item.cost_ns or 0, item.occurrences), default=None)
-    unknown = "nothing was compiled" if not capture.graphs and first is None else _cut_short(capture)
+    unknown = "nothing was compiled" if not capture.graphs and first is None else ""
+    if not unknown and coverage_of(capture).is_cut_short:
+        unknown = "the dry run ended before the function did"
     return _counted("max_breaks", len(capture.breaks), allowed, first.reason if first else "", unknown, _place(first))
 
 
@@ -109,10 +111,6 @@ def _recompiles(capture: Capture, allowed: int) -> VerdictRow:
     unknown = "nothing was compiled" if not capture.graphs else "a dry run calls nothing again" if is_dry_run(capture) else ""
     reason = (first.guard or first.reason) if first else ""
     return _counted("max_recompiles", len(made), allowed, reason, unknown, _place(first))
-
-
-def _cut_short(capture: Capture) -> str:
-    return "the dry run ended before the function did" if coverage_of(capture).is_cut_short else ""
 
 
 def _place(item: object) -> dict[str, Any]:

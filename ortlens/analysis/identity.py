@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -127,14 +126,8 @@ def _all_links(capture: Capture) -> Iterator[Link]:
 def _kernels(capture: Capture) -> tuple[dict[tuple[str, str], list[Kernel]], dict[tuple[str, str], list[Kernel]]]:
     """Group kernels by partition and ONNX node, and by partition and FX node."""
     partition_of = {session.session_id: session.partition_id for session in capture.sessions}
-    by_onnx: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
-    by_node: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
-    for kernel in capture.kernels:
-        partition = partition_of.get(kernel.session_id, "")
-        for name in kernel.onnx_nodes:
-            by_onnx[partition, name].append(kernel)
-        for name in kernel.nodes:
-            by_node[partition, name].append(kernel)
+    by_onnx = grouped(((partition_of.get(row.session_id, ""), name), row) for row in capture.kernels for name in row.onnx_nodes)
+    by_node = grouped(((partition_of.get(row.session_id, ""), name), row) for row in capture.kernels for name in row.nodes)
     return by_onnx, by_node
 
 

@@ -54,7 +54,8 @@ class LivePoint:
 
 def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigures:
     """Take the figures from what was recorded so far."""
-    lanes = _lanes(capture.runs)
+    runs = sorted(capture.runs, key=lambda run: run.start_ns)
+    lanes = {key: lane[-_RECENT:] for key, lane in grouped(((run.graph_id or "", run.session_id or ""), run) for run in runs).items()}
     period, busy = _pace(lanes)
     times = summed((graph_id, round(median(run.total_ns for run in runs))) for (graph_id, _), runs in _in_use(lanes))
     known = graphs_by_id(capture)
@@ -82,12 +83,6 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
 def thinned(points: Sequence[LivePoint], most: int) -> list[LivePoint]:
     """Keep every second point, and the last, of a curve that has more than `most` points."""
     return list(points) if len(points) <= most else [*points[:-1:2], points[-1]]
-
-
-def _lanes(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    """Group the latest runs by graph and session, each in order."""
-    lanes = grouped(((run.graph_id or "", run.session_id or ""), run) for run in sorted(runs, key=lambda run: run.start_ns))
-    return {key: lane[-_RECENT:] for key, lane in lanes.items()}
 
 
 def _in_use(lanes: dict[tuple[str, str], list[Run]]) -> list[tuple[tuple[str, str], list[Run]]]:

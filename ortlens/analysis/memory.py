@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ortlens.analysis.index import nodes_by_graph, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import grouped, nodes_by_graph, partitions_by_graph, sessions_by_partition
 from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
@@ -125,10 +125,7 @@ def peak_of(nodes: Sequence[Node], kept: Collection[str]) -> Peak:
         owner[node.node] = owner.get(node.inputs[0], "") if same else node.node  # "" is an input of the partition
     last = {owner[name]: place for place, node in enumerate(nodes) for name in (*node.inputs, node.node) if name in owner}
     outliving = {owner[name] for name in kept if name in owner}
-    dying: dict[int, list[str]] = {}
-    for name, place in last.items():
-        if name not in outliving:
-            dying.setdefault(place, []).append(name)
+    dying = grouped((place, name) for name, place in last.items() if name not in outliving)
     sizes = {node.node: node.output_bytes or 0 for node in nodes}
     held, peak = 0, Peak(0, None)
     for place, node in enumerate(nodes):

@@ -229,14 +229,18 @@ class Recorder:
         """Freeze what was recorded so far; recording goes on."""
         with self._lock:
             logs = tuple(self._run_logs.values())
-            slots = {graph_id: _slots(log) for graph_id, log in self._eager_logs.items()}
+            slots = {
+                (graph_id, node): {"calls": calls, "total_ns": total_ns}
+                for graph_id, log in self._eager_logs.items()
+                for node, calls, total_ns in zip(log.nodes, log.calls, log.total_ns, strict=True)
+            }
             attachments, figures = dict(self._attachments), self.figures
             tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
         by_session = {log.session_id: log for log in logs if log.session_id is not None}
         tables["sessions"] = tuple(
             replace(s, **by_session[s.session_id].stats()._asdict()) if s.session_id in by_session else s for s in tables["sessions"]
         )
-        tables["fallbacks"] = tuple(_with_times(f, slots.get(f.graph_id, {})) for f in tables["fallbacks"])
+        tables["fallbacks"] = tuple(replace(f, **slots.get((f.graph_id, f.node), {})) for f in tables["fallbacks"])
         tables["graphs"] = _with_use(tables["graphs"], tables["sessions"], tables["fallbacks"], tables["partitions"])
         tables["runs"] = _runs(logs)
         tables["findings"] = (*tables["findings"], *self.unrecorded)
@@ -260,16 +264,6 @@ def _with_use(
     called = {session.partition_id for session in sessions if session.calls}
     used = {part.graph_id for part in partitions if part.partition_id in called} | {row.graph_id for row in fallbacks if row.calls}
     return tuple(replace(graph, only_verified=False) if graph.graph_id in used else graph for graph in graphs)
-
-
-def _slots(log: EagerLog) -> dict[str, tuple[int, int]]:
-    """Return calls and time by node."""
-    return dict(zip(log.nodes, zip(log.calls, log.total_ns, strict=True), strict=True))
-
-
-def _with_times(fallback: r.Fallback, slots: Mapping[str, tuple[int, int]]) -> r.Fallback:
-    calls, total_ns = slots.get(fallback.node, (fallback.calls, fallback.total_ns))
-    return replace(fallback, calls=calls, total_ns=total_ns)
 
 
 def _runs(logs: tuple[RunLog, ...]) -> tuple[r.Run, ...]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortlens._files import temp_sibling, write_file
 from ortlens._optional import require
 from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import graphs_by_id, partitions_by_id, sessions_by_id
+from ortlens.analysis.index import graphs_by_id, grouped, partitions_by_id, sessions_by_id, summed
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
@@ -158,10 +158,7 @@ def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
     files: dict[str, dict[str, Any]] = {}
     for model_id, kernels in _profiled(capture).items():
         total = sum(kernel.mean_ns or 0 for kernel in kernels) or 1
-        times: dict[str, float] = {}
-        for kernel in kernels:
-            for node in kernel.onnx_nodes:
-                times[node] = times.get(node, 0.0) + (kernel.mean_ns or 0) / len(kernel.onnx_nodes)
+        times = summed((node, (kernel.mean_ns or 0) / len(kernel.onnx_nodes)) for kernel in kernels for node in kernel.onnx_nodes)
         files[f"{model_id}.kernel_time.json"] = _file("kernel time per run, µs", {node: ns / 1000 for node, ns in times.items()})
         files[f"{model_id}.share.json"] = _file("share of kernel time, %", {node: 100 * ns / total for node, ns in times.items()})
     for model_id, errors in _errors(capture).items():
@@ -354,10 +351,7 @@ def _compilations(capture: Capture) -> Iterator[Event]:
         return
     yield _named("process_name", _COMPILING, "compilation (durations, end to end)")
     yield _named("thread_name", _COMPILING, "graphs", 0)
-    breaks: dict[str, list[Break]] = {}
-    for item in capture.breaks:
-        for compile_id in item.compile_ids:
-            breaks.setdefault(compile_id, []).append(item)
+    breaks = grouped((compile_id, item) for item in capture.breaks for compile_id in item.compile_ids)
     at = 0
     for graph in capture.graphs:
         phases = {phase: getattr(graph, f"{phase}_ns") or 0 for phase in PHASES}

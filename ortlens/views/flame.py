@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition, summed
+from ortlens.analysis.index import graph_by_partition, grouped, summed
 from ortlens.analysis.ledger import ledger_from_logs, totals_of
 from ortlens.analysis.slow_lines import runs_per_call
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
@@ -21,7 +21,7 @@ from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_c
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, LedgerPartName, Node, Session
+    from ortlens.trace.records import Capture, Graph, LedgerPart, LedgerPartName, Node
 
 FrameKind: TypeAlias = Literal[
     "call", "graph", "module", "ort", "torch", "kernel", "session", "bind", "output", "residual", "guards", "between", "break", "phase"
@@ -107,13 +107,9 @@ class _Maker:
         self._eager = fallback_ns(capture)
         self._eager_of = summed((graph_id, ns) for (graph_id, _), ns in self._eager.items())
         self._graph_of = graph_by_partition(capture)
-        self._nodes: defaultdict[str, list[tuple[int, Node]]] = defaultdict(list)
-        for row, node in enumerate(capture.nodes[: self._max]):
-            if node.kind != "size":
-                self._nodes[node.graph_id].append((row, node))
-        self._sessions_of: defaultdict[str, list[tuple[int, Session]]] = defaultdict(list)
-        for row, session in enumerate(capture.sessions[: self._max]):
-            self._sessions_of[self._graph_of.get(session.partition_id, "")].append((row, session))
+        nodes, sessions = enumerate(capture.nodes[: self._max]), enumerate(capture.sessions[: self._max])
+        self._nodes = grouped((node.graph_id, (row, node)) for row, node in nodes if node.kind != "size")
+        self._sessions_of = grouped((self._graph_of.get(session.partition_id, ""), (row, session)) for row, session in sessions)
         self._runs = runs_per_call(capture)
         self._profiled = {kernel.session_id for kernel in capture.kernels}
         self._kernels = self._kernels_by_node()
@@ -144,7 +140,7 @@ class _Maker:
         names = {graph_id: {node.node for _, node in nodes} for graph_id, nodes in self._nodes.items()}
         found: defaultdict[str, defaultdict[str | None, list[Frame]]] = defaultdict(lambda: defaultdict(list))
         for row, kernel in enumerate(self._capture.kernels[: self._max]):
-            ns = _mean(kernel) * self._runs.get(kernel.session_id, 1.0)
+            ns = (kernel.mean_ns or 0) * self._runs.get(kernel.session_id, 1.0)
             graph_id = graphs.get(kernel.session_id, "")
             node = kernel.node if kernel.node in names.get(graph_id, ()) else None
             found[graph_id][node].append(Frame(kind="kernel", ref=row, ns=ns))
@@ -203,7 +199,7 @@ class _Maker:
 
     def _sessions(self, graph: Graph, left: float) -> list[Frame]:
         """Share what the known kernels leave among the sessions of a graph whose kernels are not known, by their medians."""
-        own = [(row, item) for row, item in self._sessions_of[graph.graph_id] if item.session_id not in self._profiled]
+        own = [(row, item) for row, item in self._sessions_of.get(graph.graph_id, []) if item.session_id not in self._profiled]
         weights = [(item.p50_ns or 0) * self._runs[item.session_id] for _, item in own]
         whole = sum(weights)
         if not whole:  # of another backend, or the time between kernels
@@ -214,7 +210,7 @@ class _Maker:
         """Make frames of the modules, operators and kernels of a graph, each module where its first operator is."""
         top = Frame(kind="graph")
         modules: dict[str, Frame] = {"": top}
-        for row, node in self._nodes[graph.graph_id]:
+        for row, node in self._nodes.get(graph.graph_id, []):
             _module(modules, node.module or "").children.append(self._operator(row, node))
         top.children += self._kernels.get(graph.graph_id, {}).get(None, []) if graph.graph_id in self._parts else []
         for child in top.children:
@@ -235,10 +231,6 @@ def _by_graph(rows: Iterable[LedgerPart]) -> dict[str, dict[LedgerPartName, int]
     for row in rows:
         found[row.graph_id][row.part] = found[row.graph_id].get(row.part, 0) + row.ns
     return found
-
-
-def _mean(kernel: Kernel) -> float:
-    return float(kernel.mean_ns or 0)
 
 
 def _module(modules: dict[str, Frame], path: str) -> Frame:

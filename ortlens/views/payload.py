@@ -30,13 +30,13 @@ from ortlens.trace.sources import sources_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import action_facts, look_id
 from ortlens.views.flame import flame_of, packed_flame
-from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
     call_sentence,
     coverage_sentence,
     dry_run_sentence,
     look_sentence,
+    onnx_answers,
     partitions_sentence,
     reason_words,
     recompiles_sentence,

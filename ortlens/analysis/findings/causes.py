@@ -11,7 +11,7 @@ from ortlens.analysis.index import grouped, summed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ortlens.trace.records import Capture, Kernel, Node
 
@@ -94,7 +94,8 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
     node = by_name.get(most or "")
     same = {most}
     if node is not None:  # what repeats, as in layers and unrolled loops, is one cause
-        same = max(_by_target(spent, by_name), key=lambda names: sum(spent[name] for name in names))
+        by_target = grouped((by_name[name].target, name) for name in spent if name is not None and name in by_name)
+        same = set(max(by_target.values(), key=lambda names: sum(spent[name] for name in names)))
         most = max(same, key=lambda name: spent[name])
         node = by_name[most or ""]
     ns = sum(spent[name] for name in same)
@@ -107,12 +108,6 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
     )
     known = None if node is None or ns < _MUCH * total else _known(node)
     return Cause(text=f"{text}: {known.text}" if known else text, remedy=known.remedy if known else "", node=node)
-
-
-def _by_target(spent: Mapping[str | None, int], by_name: Mapping[str, Node]) -> list[set[str | None]]:
-    """Group the names of the nodes with a time by operator."""
-    groups: dict[str, list[str | None]] = grouped((by_name[name].target, name) for name in spent if name is not None and name in by_name)
-    return list(map(set, groups.values()))
 
 
 def _known(node: Node) -> Cause | None:
