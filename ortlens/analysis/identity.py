@@ -26,6 +26,11 @@ def frame_of(compile_id: str | None) -> str:
     return (compile_id or "").rpartition("/")[0]
 
 
+def file_name(path: str) -> str:
+    """Return a file without its folders, which differ between checkouts and machines."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
 def plain_function(name: str) -> str:
     """Return the user's function behind a resume function of Dynamo: `f` for `torch_dynamo_resume_in_f_at_16`."""
     match = RESUMED.fullmatch(name)

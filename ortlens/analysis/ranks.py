@@ -149,11 +149,7 @@ def _row(capture: Capture, rank: int) -> RankRow:
     times = [run.total_ns for run in own["runs"]]
     return RankRow(
         rank=rank,
-        graphs=len(own["graphs"]),
-        breaks=len(own["breaks"]),
-        recompiles=len(own["recompiles"]),
-        partitions=len(own["partitions"]),
-        sessions=len(own["sessions"]),
+        **{name: len(own[name]) for name in ("graphs", "breaks", "recompiles", "partitions", "sessions")},
         runs=sum(session.calls for session in own["sessions"]) or len(times),
         run_ns=round(median(times)) if times else None,
         compile_ns=sum(graph.compile_ns or 0 for graph in own["graphs"]),

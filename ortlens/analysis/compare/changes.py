@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.identity import file_name
 from ortlens.analysis.index import sessions_by_id
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import column, optional, same
@@ -125,7 +125,7 @@ def _recompiles(before: Capture, after: Capture) -> Iterator[Change]:
     def counted(capture: Capture) -> Iterator[tuple[Hashable, Recompile, str, int]]:
         for item in capture.recompiles:  # sizes and values in a guard differ from run to run
             said = item.guard or item.reason
-            yield (item.function, _name(item.file), _NUMBER.sub("0", said)), item, said, 1
+            yield (item.function, file_name(item.file or ""), _NUMBER.sub("0", said)), item, said, 1
 
     return _recurring("recompile", counted(before), counted(after))
 
@@ -155,7 +155,7 @@ def _recurring(kind: Kind, *sides: Iterable[tuple[Hashable, Break | Recompile, s
 
 def break_key(item: Break) -> Hashable:
     """Identify a break by its place without the number of the line, which moves with every edit above."""
-    return (item.gb_id or item.reason, _name(item.file), item.function, item.source)
+    return (item.gb_id or item.reason, file_name(item.file or ""), item.function, item.source)
 
 
 def _results(before: Capture, after: Capture) -> Iterator[Change]:
@@ -204,7 +204,7 @@ def _ids(before: Capture, after: Capture, pairing: Pairing) -> dict[str, str]:
 
 def _finding_key(item: Finding, back: Mapping[str, str]) -> Hashable:
     subject = item.subject or ""
-    return (item.rule, back.get(subject, subject), _name(item.file))
+    return (item.rule, back.get(subject, subject), file_name(item.file or ""))
 
 
 def _finding(item: Finding, change: Happened, effect: Effect) -> Change:
@@ -250,8 +250,3 @@ def _sessions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Cha
     for (kind, subject), values in seen.items():
         for (old, new), count in values.items():
             yield Change(kind=kind, change="changed", effect="neutral", subject=subject, count=count, before=old, after=new)
-
-
-def _name(file: str | None) -> str | None:
-    """Return the file without its folders, which differ between checkouts and machines."""
-    return None if file is None else PurePosixPath(file.replace("\\", "/")).name

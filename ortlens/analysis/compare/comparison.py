@@ -115,16 +115,13 @@ def _named(capture: Capture) -> str:
 
 def _aligned(pairing: Pairing) -> tuple[AlignedOperator, ...]:
     return (
-        *(_row(pair.before, pair.after, pair.match) for pair in pairing.operators),
-        *(_row(node, None, None) for node in pairing.removed),
-        *(_row(None, node, None) for node in pairing.added),
+        *(_row(pair.after, pair.before, pair.after, pair.match) for pair in pairing.operators),
+        *(_row(node, node, None, None) for node in pairing.removed),
+        *(_row(node, None, node, None) for node in pairing.added),
     )
 
 
-def _row(before: Node | None, after: Node | None, match: Match | None) -> AlignedOperator:
-    node = after or before
-    if node is None:
-        raise ValueError("an operator of neither capture")
+def _row(node: Node, before: Node | None, after: Node | None, match: Match | None) -> AlignedOperator:
     places = {
         f"{side}_{name}": None if item is None else getattr(item, field)
         for side, item in (("before", before), ("after", after))

@@ -7,7 +7,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import plain_function
+from ortlens.analysis.identity import file_name, plain_function
 from ortlens.analysis.index import graph_by_partition, graphs_by_id, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ranks import ranks_of
 from ortlens.units import counted, time_from_ns
@@ -52,7 +52,7 @@ def rank_break(capture: Capture) -> Iterator[Finding]:
         first = min(found.values(), key=lambda item: item.break_id)
         yield rank_break.finding(
             subject=first.break_id,
-            title=f"graph break on {_words(found)} only, at {_short(file)}:{line}: {reason}",
+            title=f"graph break on {_words(found)} only, at {file_name(file or 'unknown file')}:{line}: {reason}",
             evidence=f"{_words(set(ranks) - set(found))} compiled the same function without it"
             + (f"; line: {first.source.strip()}" if first.source else ""),
             mitigation=first.advice or "Let every rank take the same branch, and keep what only one does outside compiled code.",
@@ -316,10 +316,6 @@ def _ends(by_rank: Mapping[int, Mapping[int, Run]]) -> list[dict[int, int]]:
 def _words(ranks: Iterable[int]) -> str:
     ordered = sorted(ranks)
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {', '.join(map(str, ordered))}"
-
-
-def _short(file: str | None) -> str:
-    return (file or "unknown file").replace("\\", "/").rpartition("/")[2]
 
 
 def _ops(head: str, counts: Counter[str]) -> str:
