@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.fusions import own_nodes
 from ortlens.analysis.identity import kernels_by_session
@@ -164,14 +164,16 @@ class _Side:
     ns: int | None
     kernels: tuple[str, ...]
     nodes: tuple[str, ...] = ()
-    band: tuple[int, int] | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
 
 
-def _band(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
-    """Add up the noise of kernels; None where that of one is not known."""
+def _band(kernels: Iterable[Kernel]) -> dict[str, Any]:
+    """Add up the noise of kernels; empty where that of one is not known."""
     ends = [(kernel.low_ns, kernel.high_ns) for kernel in kernels]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
-    return (sum(low for low, _ in known), sum(high for _, high in known)) if known and len(known) == len(ends) else None
+    is_known = bool(known) and len(known) == len(ends)
+    return {"low_ns": sum(low for low, _ in known), "high_ns": sum(high for _, high in known)} if is_known else {}
 
 
 def _side(measured: Measured, names: Iterable[str]) -> _Side:
@@ -183,7 +185,7 @@ def _side(measured: Measured, names: Iterable[str]) -> _Side:
         ns=sum(kernel.mean_ns or 0 for kernel in kernels.values()) + round(sum(in_torch)) if known else None,
         kernels=(*(kernel.op_type for kernel in kernels.values()), *(("PyTorch",) if in_torch else ())),
         nodes=nodes,
-        band=None if in_torch else _band(kernels.values()),
+        **({} if in_torch else _band(kernels.values())),
     )
 
 
@@ -197,24 +199,16 @@ def _compared(ours: _Side, theirs: _Side, unit: Timing | None, *, operators: tup
         outside_noise=outside,
         difference_ns=None if ours.ns is None or theirs.ns is None else theirs.ns - ours.ns,
         ratio=theirs.ns / ours.ns if theirs.ns is not None and ours.ns else None,
-        before_ns=ours.ns,
-        after_ns=theirs.ns,
-        before_low_ns=ours.band and ours.band[0],
-        before_high_ns=ours.band and ours.band[1],
-        after_low_ns=theirs.band and theirs.band[0],
-        after_high_ns=theirs.band and theirs.band[1],
-        before_kernels=ours.kernels,
-        after_kernels=theirs.kernels,
-        before_nodes=ours.nodes,
-        after_nodes=theirs.nodes,
+        **{f"before_{item.name}": getattr(ours, item.name) for item in fields(_Side)},
+        **{f"after_{item.name}": getattr(theirs, item.name) for item in fields(_Side)},
     )
 
 
 def _is_outside(ours: _Side, theirs: _Side) -> bool | None:
     """Tell whether the noise of two profiles lies apart and the times differ by a tenth; None where one is not known."""
-    if ours.ns is None or theirs.ns is None or ours.band is None or theirs.band is None:
+    if ours.ns is None or theirs.ns is None or ours.low_ns is None or theirs.low_ns is None:
         return None
-    is_apart = ours.band[1] < theirs.band[0] or theirs.band[1] < ours.band[0]
+    is_apart = (ours.high_ns or 0) < theirs.low_ns or (theirs.high_ns or 0) < ours.low_ns
     return is_apart and max(ours.ns, theirs.ns) >= WORTH_APART * min(ours.ns, theirs.ns)
 
 
@@ -256,5 +250,5 @@ def _unowned(measured: Measured, session: str | None) -> _Side:
     return _Side(
         ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None,
         kernels=tuple(kernel.op_type for kernel in unowned),
-        band=_band(unowned),
+        **_band(unowned),
     )
