@@ -7,10 +7,10 @@ the order itself.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs, place_key
+from ortlens.analysis.index import grouped
 from ortlens.analysis.ledger import totals_of
 
 if TYPE_CHECKING:
@@ -59,21 +59,17 @@ def breaks_ahead(capture: Capture) -> tuple[Mapping[str, Sequence[int]], Sequenc
     Dynamo numbers the frames of a call as it first meets them, so the breaks before a graph are those of the frames since the graph before
     it; the last of them is the one that the time there is booked on.
     """
-    waiting: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    ended: defaultdict[str, list[int]] = defaultdict(list)
-    for row, item in enumerate(capture.breaks):
-        for group, number in sorted(map(_frame, item.compile_ids))[:1]:
-            waiting[group].append((number, row))
-        for compile_id in item.compile_ids:
-            ended[compile_id].append(row)
-    for rows in waiting.values():
-        rows.sort(reverse=True)  # the next one last, where it is taken
+    rows = list(enumerate(capture.breaks))
+    ended = grouped((compile_id, row) for row, item in rows for compile_id in item.compile_ids)
+    waiting = grouped((group, (number, row)) for row, item in rows for group, number in sorted(map(_frame, item.compile_ids))[:1])
+    for frames in waiting.values():
+        frames.sort(reverse=True)  # the next one last, where it is taken
     ahead: dict[str, list[int]] = {}
     met: set[int] = set()
     before: Graph | None = None
     for graph in current_in_call_order(capture):
         if graph.phase == "backward":
-            found = ended[graph.compile_id or ""] if is_backward_of(graph, before) else []
+            found = ended.get(graph.compile_id or "", []) if is_backward_of(graph, before) else []
         else:
             found = _taken(waiting, *_frame(graph.compile_id))
         if found := [row for row in found if row not in met]:

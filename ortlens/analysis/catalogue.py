@@ -177,17 +177,11 @@ _LAST = ("last_guard", "seen")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to do about one thing.
+    """What to do about one thing."""
 
-    Attributes:
-        kind: What, as a key of `SENTENCES`.
-        params: What the sentence names, and which of its clauses hold.
-        own_settings: Lines of Python that a stored advice came with; those of the others follow from their parameters.
-    """
-
-    kind: str
-    params: Mapping[str, str]
-    own_settings: tuple[str, ...] = ()
+    kind: str  # what, as a key of `SENTENCES`
+    params: Mapping[str, str]  # what the sentence names, and which of its clauses hold
+    own_settings: tuple[str, ...] = ()  # lines of Python that a stored advice came with; those of the others follow from their parameters
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -211,7 +205,9 @@ class Advice:
 
     def sentence(self) -> str:
         """Word the advice, without a full stop."""
-        return _worded(SENTENCES[self.kind] + (_AT_LIMIT if "last_guard" in self.params else ""), self.params)
+        template = SENTENCES[self.kind] + (_AT_LIMIT if "last_guard" in self.params else "")
+        chosen = _CLAUSE.sub(lambda found: found["text"] if (found["name"] in self.params) != bool(found["without"]) else "", template)
+        return chosen.format_map(self.params)
 
 
 _EXPECTED = ("expected_size", "expected_role", "expected_other_sizes", "expected_layout", "expected_limit")
@@ -244,8 +240,3 @@ def _literal(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_literal, value))},)"
     return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _worded(template: str, params: Mapping[str, str]) -> str:
-    chosen = _CLAUSE.sub(lambda found: found["text"] if (found["name"] in params) != bool(found["without"]) else "", template)
-    return chosen.format_map(params)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
 from ortlens.errors import UsageError
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ortlens.analysis.compare.changes import Kind
     from ortlens.analysis.compare.comparison import Compared
@@ -49,14 +49,14 @@ class Limits:
 class VerdictRow:
     """One limit and what the capture says to it."""
 
-    limit: LimitName = column("The limit, or `baseline` for what must not get worse.")  # noqa: RUF009 - field() in disguise
+    limit: LimitName = column("The limit, or `baseline` for what must not get worse.")
     subject: str = column("Of the baseline: `breaks`, `recompiles`, `operators`, `coverage`, `results`, `findings` or `times`.", default="")
-    verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")  # noqa: RUF009 - likewise
-    value: float | None = column("What was found; of the baseline, how many got worse.", default=None)
-    allowed: float | None = column("What is allowed at most, or at least for coverage.", default=None)
+    verdict: Outcome = column("`passed`, `failed`, or `unmeasured`: the capture does not hold it.")
+    value: float | None = optional("What was found; of the baseline, how many got worse.")
+    allowed: float | None = optional("What is allowed at most, or at least for coverage.")
     detail: str = column("The first offender, or why it was not measured.", default="")
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
     asked: bool = column("Whether it was asked for by name, so that `unmeasured` fails the check.", default=True)
 
     @property
@@ -65,32 +65,18 @@ class VerdictRow:
         return self.verdict == "passed" or (self.verdict == "unmeasured" and not self.asked)
 
 
-def limits_from(
-    *,
-    max_breaks: int | None = None,
-    max_recompiles: int | None = None,
-    min_coverage: float | None = None,
-    max_abs_err: float | None = None,
-    max_slowdown: float | None = None,
-) -> Limits:
+def limits_from(**given: float | None) -> Limits:
     """Make limits, and refuse values that make no sense with a `UsageError`; a `max_slowdown` of 0.2 counts as 1.2."""
-    for name, count in (("max_breaks", max_breaks), ("max_recompiles", max_recompiles)):
-        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-            raise UsageError(f"{name} must be a whole number from 0, not {count!r}")
-    for name, number in (("min_coverage", min_coverage), ("max_abs_err", max_abs_err), ("max_slowdown", max_slowdown)):
-        if number is not None and (not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < math.inf):
-            raise UsageError(f"{name} must be a number from 0, not {number!r}")
-    if min_coverage is not None and min_coverage > 1:
-        raise UsageError(f"min_coverage is a share from 0 to 1, not {min_coverage!r}; for 90 % set 0.9")
-    if max_slowdown is not None and max_slowdown < 1:
-        max_slowdown += 1
-    return Limits(
-        max_breaks=max_breaks,
-        max_recompiles=max_recompiles,
-        min_coverage=min_coverage,
-        max_abs_err=max_abs_err,
-        max_slowdown=max_slowdown,
-    )
+    for name, number in given.items():
+        is_count = name in ("max_breaks", "max_recompiles")
+        kind = int if is_count else (int, float)
+        if number is not None and (not isinstance(number, kind) or isinstance(number, bool) or not 0 <= number < math.inf):
+            raise UsageError(f"{name} must be a {'whole ' if is_count else ''}number from 0, not {number!r}")
+    limits = Limits(**given)  # type: ignore[arg-type]  # counts are whole, as was checked
+    if (limits.min_coverage or 0) > 1:
+        raise UsageError(f"min_coverage is a share from 0 to 1, not {limits.min_coverage!r}; for 90 % set 0.9")
+    slowdown = limits.max_slowdown
+    return limits if slowdown is None or slowdown >= 1 else replace(limits, max_slowdown=slowdown + 1)
 
 
 def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = None) -> tuple[VerdictRow, ...]:
@@ -104,93 +90,75 @@ def verdicts_of(capture: Capture, limits: Limits, baseline: Capture | None = Non
         )
     if limits.max_slowdown is not None and baseline is None:
         raise UsageError("max_slowdown needs a baseline: an earlier capture of the same program")
-    rows = [row for rule in _RULES if (row := rule(capture, limits)) is not None]
+    rows = [rule(capture, allowed) for name, rule in _RULES.items() if (allowed := getattr(limits, name)) is not None]
     if baseline is not None:
         result = compared(baseline, capture)
         rows += [*_against(result), _times(result, limits.max_slowdown)]
     return tuple(rows)
 
 
-def _breaks(capture: Capture, limits: Limits) -> VerdictRow | None:
-    if limits.max_breaks is None:
-        return None
+def _breaks(capture: Capture, allowed: int) -> VerdictRow:
     first = max(capture.breaks, key=lambda item: (item.cost_ns or 0, item.occurrences), default=None)
-    unknown = "nothing was compiled" if not capture.graphs and first is None else _cut_short(capture)
-    return _counted("max_breaks", len(capture.breaks), limits.max_breaks, first.reason if first else "", unknown, _place(first))
+    unknown = "nothing was compiled" if not capture.graphs and first is None else ""
+    if not unknown and coverage_of(capture).is_cut_short:
+        unknown = "the dry run ended before the function did"
+    return _counted("max_breaks", len(capture.breaks), allowed, first.reason if first else "", unknown, _place(first))
 
 
-def _recompiles(capture: Capture, limits: Limits) -> VerdictRow | None:
-    if limits.max_recompiles is None:
-        return None
+def _recompiles(capture: Capture, allowed: int) -> VerdictRow:
     made = own_recompiles(capture)
     first = made[0] if made else None
     unknown = "nothing was compiled" if not capture.graphs else "a dry run calls nothing again" if is_dry_run(capture) else ""
     reason = (first.guard or first.reason) if first else ""
-    return _counted("max_recompiles", len(made), limits.max_recompiles, reason, unknown, _place(first))
+    return _counted("max_recompiles", len(made), allowed, reason, unknown, _place(first))
 
 
-def _cut_short(capture: Capture) -> str:
-    return "the dry run ended before the function did" if coverage_of(capture).is_cut_short else ""
+def _place(item: object) -> dict[str, Any]:
+    return {"file": getattr(item, "file", None), "line": getattr(item, "line", None)}
 
 
-def _place(item: object) -> tuple[str | None, int | None]:
-    return getattr(item, "file", None), getattr(item, "line", None)
-
-
-def _counted(name: LimitName, value: int, allowed: int, first: str, unknown: str, where: tuple[str | None, int | None]) -> VerdictRow:  # noqa: PLR0913, PLR0917 - a row has so many parts
+def _counted(name: LimitName, value: int, allowed: int, first: str, unknown: str, where: dict[str, Any]) -> VerdictRow:  # noqa: PLR0913, PLR0917 - a row has so many parts
     """Judge a count: failed beyond the limit whatever is unknown; within it, unmeasured where there may be more."""
     verdict: Outcome = "failed" if value > allowed else "unmeasured" if unknown else "passed"
     detail = unknown if verdict == "unmeasured" else first
-    return VerdictRow(limit=name, verdict=verdict, value=float(value), allowed=float(allowed), detail=detail, file=where[0], line=where[1])
+    return VerdictRow(limit=name, verdict=verdict, value=float(value), allowed=float(allowed), detail=detail, **where)
 
 
-def _coverage(capture: Capture, limits: Limits) -> VerdictRow | None:
-    if limits.min_coverage is None:
-        return None
+def _coverage(capture: Capture, allowed: float) -> VerdictRow:
     coverage = coverage_of(capture)
     if coverage.share is None:
         why = "nothing was compiled" if coverage.verdict == "empty" else f"the backend {capture.backend} does not partition graphs"
         why = "no graph computes anything" if coverage.verdict == "no_compute" else why
-        return VerdictRow(limit="min_coverage", verdict="unmeasured", allowed=limits.min_coverage, detail=why)
+        return VerdictRow(limit="min_coverage", verdict="unmeasured", allowed=allowed, detail=why)
     first = next(iter(capture.fallbacks), None)
-    file, line = _place(first)
-    return VerdictRow(
-        limit="min_coverage",
-        verdict="passed" if coverage.share >= limits.min_coverage else "failed",
-        value=coverage.share,
-        allowed=limits.min_coverage,
-        detail=f"{first.target} stays in PyTorch: {first.reason}" if first else "",
-        file=file,
-        line=line,
-    )
+    detail = f"{first.target} stays in PyTorch: {first.reason}" if first else ""
+    verdict: Outcome = "passed" if coverage.share >= allowed else "failed"
+    return VerdictRow(limit="min_coverage", verdict=verdict, value=coverage.share, allowed=allowed, detail=detail, **_place(first))
 
 
-def _abs_err(capture: Capture, limits: Limits) -> VerdictRow | None:
-    if limits.max_abs_err is None:
-        return None
+def _abs_err(capture: Capture, allowed: float) -> VerdictRow:
     known = [row for row in capture.numerics if row.max_abs is not None or row.ok is not None]
     if not known:
         why = "no value could be compared" if capture.numerics else "the results were not verified"
-        return VerdictRow(limit="max_abs_err", verdict="unmeasured", allowed=limits.max_abs_err, detail=why)
+        return VerdictRow(limit="max_abs_err", verdict="unmeasured", allowed=allowed, detail=why)
     sizes = [math.inf if row.max_abs is None and not row.ok else row.max_abs or 0.0 for row in known]
     sizes = [math.inf if math.isnan(size) else size for size in sizes]
     worst = max(range(len(known)), key=sizes.__getitem__)
     left = sum(row.left_out for row in capture.numerics)
-    if left and sizes[worst] <= limits.max_abs_err:
+    if left and sizes[worst] <= allowed:
         why = f"{counted(left, 'value')} {'was' if left == 1 else 'were'} not compared, because the time of verify was over"
-        return VerdictRow(limit="max_abs_err", verdict="unmeasured", value=sizes[worst], allowed=limits.max_abs_err, detail=why)
-    return VerdictRow(
-        limit="max_abs_err",
-        verdict="passed" if sizes[worst] <= limits.max_abs_err else "failed",
-        value=sizes[worst],
-        allowed=limits.max_abs_err,
-        detail=known[worst].node,
-        file=known[worst].file,
-        line=known[worst].line,
-    )
+        return VerdictRow(limit="max_abs_err", verdict="unmeasured", value=sizes[worst], allowed=allowed, detail=why)
+    verdict: Outcome = "passed" if sizes[worst] <= allowed else "failed"
+    where = _place(known[worst])
+    return VerdictRow(limit="max_abs_err", verdict=verdict, value=sizes[worst], allowed=allowed, detail=known[worst].node, **where)
 
 
-_RULES: tuple[Callable[[Capture, Limits], VerdictRow | None], ...] = (_breaks, _recompiles, _coverage, _abs_err)
+_RULES: Mapping[LimitName, Callable[[Capture, Any], VerdictRow]] = {
+    "max_breaks": _breaks,
+    "max_recompiles": _recompiles,
+    "min_coverage": _coverage,
+    "max_abs_err": _abs_err,
+}
 
 
 def _against(result: Compared) -> Iterator[VerdictRow]:
@@ -212,15 +180,15 @@ def _against(result: Compared) -> Iterator[VerdictRow]:
             else f"{first.subject}: {first.before or 'none'} -> {first.after}"
             if first
             else "",
-            file=first.file if first else None,
-            line=first.line if first else None,
             asked=not missing,
+            **_place(first),
         )
 
 
 def _times(result: Compared, allowed: float | None) -> VerdictRow:
     """Judge the worst slowdown outside the noise; without a limit of its own, any slowdown fails."""
-    rows = _telling(result.timings)
+    total = sum(row.before_ns or 0 for row in result.timings if row.scope == "partition")
+    rows = [row for row in result.timings if row.scope != "partition" or (row.before_ns or 0) >= _SMALL * total]
     name: LimitName = "baseline" if allowed is None else "max_slowdown"
     most, subject = (1.0, "times") if allowed is None else (allowed, "")
     asked = allowed is not None
@@ -241,11 +209,6 @@ def _times(result: Compared, allowed: float | None) -> VerdictRow:
         detail=named + ("; the baseline is of another machine or number of threads" if named and result.machine_differs else ""),
         asked=asked,
     )
-
-
-def _telling(rows: tuple[Timing, ...]) -> list[Timing]:
-    total = sum(row.before_ns or 0 for row in rows if row.scope == "partition")
-    return [row for row in rows if row.scope != "partition" or (row.before_ns or 0) >= _SMALL * total]
 
 
 def _named(row: Timing) -> str:

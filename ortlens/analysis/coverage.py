@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.index import summed
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -93,10 +95,7 @@ def ort_node_count(graph: Graph, partitioned: Mapping[str, int]) -> int | None:
 
 def partitioned_nodes(capture: Capture) -> dict[str, int]:
     """Count the compute nodes in the partitions of each graph; a graph without partitions is absent."""
-    counts: Counter[str] = Counter()
-    for partition in capture.partitions:
-        counts[partition.graph_id] += partition.node_count
-    return dict(counts)
+    return summed((partition.graph_id, partition.node_count) for partition in capture.partitions)
 
 
 def coverage_of(capture: Capture) -> Coverage:

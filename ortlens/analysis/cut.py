@@ -23,6 +23,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from ortlens.analysis.index import nodes_by_graph
 from ortlens.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -180,9 +181,7 @@ class CutPartition:
 
 def recorded_graphs(capture: Capture) -> Iterator[RecordedGraph]:
     """Yield the graphs whose nodes were recorded, in order; raise `CaptureError` if a node reads what comes after it."""
-    nodes: dict[str, list[Node]] = {}
-    for node in capture.nodes:
-        nodes.setdefault(node.graph_id, []).append(node)
+    nodes = nodes_by_graph(capture)
     for graph in capture.graphs:
         if graph.graph_id in nodes:
             yield _recorded(graph, nodes[graph.graph_id])

@@ -11,8 +11,6 @@ from ortlens.analysis.index import partitions_by_graph
 from ortlens.analysis.ledger import uncompiled_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ortlens.trace.records import Capture
 
 _SETTING_UP = 400  # copying and restoring what a call may change, and looking at the records, in comparisons of small values
@@ -38,30 +36,29 @@ class ExpectedRun:
 
 def expected_runs(capture: Capture) -> tuple[ExpectedRun, ...]:
     """List the partitions, among those whose session has run, that the next call will run as far as is known, in order."""
-    return tuple(_runs(capture))
-
-
-def _runs(capture: Capture) -> Iterator[ExpectedRun]:
     sessions = {session.partition_id: session for session in capture.sessions if session.p50_ns is not None}
     sizes: dict[str | None, int] = {}
     for node in capture.nodes:
         sizes[node.partition_id] = sizes.get(node.partition_id, 0) + (node.output_bytes or 0)
+    found = []
     for graph in current_in_call_order(capture):
         parts = partitions_by_graph(capture).get(graph.graph_id, [])
         convert_s = ((graph.convert_ns or 0) + (graph.optimize_ns or 0)) / 1e9
         nodes = sum(part.node_count for part in parts)
-        for part in parts:
-            session = sessions.get(part.partition_id)
-            if session is not None:
-                yield ExpectedRun(
-                    run_s=(session.p50_ns or 0) / 1e9,
-                    session_s=session.create_ns / 1e9,
-                    convert_s=convert_s * part.node_count / max(nodes, 1),
-                    node_count=part.node_count,
-                    value_bytes=sizes.get(part.partition_id, 0),
-                    weight_bytes=session.frozen_bytes or 0,
-                    entries=max(graph.entries_per_call or 1.0, 1.0),
-                )
+        found += [
+            ExpectedRun(
+                run_s=(session.p50_ns or 0) / 1e9,
+                session_s=session.create_ns / 1e9,
+                convert_s=convert_s * part.node_count / max(nodes, 1),
+                node_count=part.node_count,
+                value_bytes=sizes.get(part.partition_id, 0),
+                weight_bytes=session.frozen_bytes or 0,
+                entries=max(graph.entries_per_call or 1.0, 1.0),
+            )
+            for part in parts
+            if (session := sessions.get(part.partition_id)) is not None
+        ]
+    return tuple(found)
 
 
 def eager_s(capture: Capture) -> float:

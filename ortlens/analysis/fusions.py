@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import sessions_by_id
-from ortlens.trace.records import Confidence, column
+from ortlens.trace.records import Confidence, column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,20 +25,20 @@ class Fusion:
 
     partition_id: str = column("Partition of the model.")
     session_id: str = column("Session that was profiled.")
-    change: Change = column(  # noqa: RUF009 - field() in disguise
+    change: Change = column(
         "`fused`: several nodes became one. `changed`: one became another operator. `inserted`: a new node between others. "
         "`unknown`: a node of unknown origin. `gone`: a node that no kernel computes, because it was folded into a constant, merged with "
         "an equal one, removed as a no-op, or is in a branch that was not taken."
     )
-    kernel: str | None = column("Name of the node that ran; empty for `gone`.", default=None)
-    op_type: str | None = column("Its operator.", default=None)
-    provider: str | None = column("Execution provider that ran it.", default=None)
+    kernel: str | None = optional("Name of the node that ran; empty for `gone`.")
+    op_type: str | None = optional("Its operator.")
+    provider: str | None = optional("Execution provider that ran it.")
     onnx_nodes: tuple[str, ...] = column("Nodes of the model before.", default=())
     onnx_ops: tuple[str, ...] = column("Their operators; empty for `gone`.", default=())
     nodes: tuple[str, ...] = column("FX nodes that it computes.", default=())
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
-    confidence: Confidence = column("Confidence of the origin.", default="none")  # noqa: RUF009 - likewise
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
+    confidence: Confidence = column("Confidence of the origin.", default="none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +114,7 @@ def _of_session(capture: Capture, session: Session, kernels: list[Kernel]) -> It
                 partition_id=session.partition_id,
                 session_id=session.session_id,
                 change=change,
-                kernel=kernel.kernel,
-                op_type=kernel.op_type,
-                provider=kernel.provider,
-                onnx_nodes=kernel.onnx_nodes,
-                onnx_ops=kernel.onnx_ops,
-                nodes=kernel.nodes,
-                file=kernel.file,
-                line=kernel.line,
-                confidence=kernel.confidence,
+                **same(kernel, "kernel", "op_type", "provider", "onnx_nodes", "onnx_ops", "nodes", "file", "line", "confidence"),
             )
     yield from _gone(capture, session, {name for kernel in kernels for name in kernel.onnx_nodes})
 

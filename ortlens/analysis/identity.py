@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import graphs_by_id
+from ortlens.analysis.index import graphs_by_id, grouped
 from ortlens.errors import UsageError
-from ortlens.trace.records import Confidence, Phase, column
+from ortlens.trace.records import Confidence, Phase, column, optional, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ortlens.trace.records import Capture, Graph, Kernel, Node
 
@@ -27,6 +26,11 @@ def frame_of(compile_id: str | None) -> str:
     return (compile_id or "").rpartition("/")[0]
 
 
+def file_name(path: str) -> str:
+    """Return a file without its folders, which differ between checkouts and machines."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
 def plain_function(name: str) -> str:
     """Return the user's function behind a resume function of Dynamo: `f` for `torch_dynamo_resume_in_f_at_16`."""
     match = RESUMED.fullmatch(name)
@@ -35,10 +39,7 @@ def plain_function(name: str) -> str:
 
 def kernels_by_session(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
     """Group kernels by session id, in the order of the capture."""
-    found: dict[str, list[Kernel]] = {}
-    for kernel in kernels:
-        found.setdefault(kernel.session_id, []).append(kernel)
-    return found
+    return grouped((kernel.session_id, kernel) for kernel in kernels)
 
 
 def nodes_of(kernel: Kernel) -> tuple[str, ...]:
@@ -50,65 +51,40 @@ def nodes_of(kernel: Kernel) -> tuple[str, ...]:
 class Link:
     """One way through the chain, from a user line to a kernel."""
 
-    file: str | None = column("File of the user line; a backward node has that of its forward node.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
-    source: str | None = column("Text of the user line.", default=None)
-    module: str | None = column("nn.Module path.", default=None)
-    line_confidence: Confidence = column(  # noqa: RUF009 - field() in disguise
-        "Confidence of the user line: `exact` if PyTorch recorded it with the node, else `none`."
-    )
+    file: str | None = optional("File of the user line; a backward node has that of its forward node.")
+    line: int | None = optional("Number of the user line.")
+    source: str | None = optional("Text of the user line.")
+    module: str | None = optional("nn.Module path.")
+    line_confidence: Confidence = column("Confidence of the user line: `exact` if PyTorch recorded it with the node, else `none`.")
     graph_id: str = column("Graph of the FX node.")
-    phase: Phase | None = column("Its phase: `inference`, `forward` or `backward`.", default=None)  # noqa: RUF009 - likewise
+    phase: Phase | None = optional("Its phase: `inference`, `forward` or `backward`.")
     node: str = column("FX node.")
     target: str = column("Its operator.")
-    partition_id: str | None = column("Partition that runs it; empty where PyTorch runs it.", default=None)
-    onnx_node: str | None = column("ONNX node made from it; empty where there is none.", default=None)
-    onnx_confidence: Confidence = column(  # noqa: RUF009 - likewise
+    partition_id: str | None = optional("Partition that runs it; empty where PyTorch runs it.")
+    onnx_node: str | None = optional("ONNX node made from it; empty where there is none.")
+    onnx_confidence: Confidence = column(
         "Confidence of that link: `exact`, `fused` if a rewrite made it from several nodes, `inferred` from a neighbour, else `none`.",
         default="none",
     )
-    session_id: str | None = column(
-        "Session that was profiled; empty if none was, or if none of its kernels belongs to this node.", default=None
-    )
-    kernel: str | None = column("Kernel that computes it; empty in the same cases.", default=None)
-    op_type: str | None = column("The kernel's operator.", default=None)
-    provider: str | None = column("Execution provider that ran the kernel.", default=None)
-    total_ns: int | None = column("Time of the kernel, including the other nodes that it computes.", unit="ns", default=None)
-    share: float | None = column("Its share of the session's kernel time, 0 to 1.", default=None)
-    kernel_confidence: Confidence = column(  # noqa: RUF009 - likewise
+    session_id: str | None = optional("Session that was profiled; empty if none was, or if none of its kernels belongs to this node.")
+    kernel: str | None = optional("Kernel that computes it; empty in the same cases.")
+    op_type: str | None = optional("The kernel's operator.")
+    provider: str | None = optional("Execution provider that ran the kernel.")
+    total_ns: int | None = optional("Time of the kernel, including the other nodes that it computes.", unit="ns")
+    share: float | None = optional("Its share of the session's kernel time, 0 to 1.")
+    kernel_confidence: Confidence = column(
         "Confidence of the kernel: `exact`, `fused` if it computes several nodes, `inferred`, `none` without one.", default="none"
     )
 
 
-def links(  # noqa: PLR0913 - a link has so many names
-    capture: Capture,
-    *,
-    line: str | None = None,
-    module: str | None = None,
-    node: str | None = None,
-    partition: str | None = None,
-    onnx_node: str | None = None,
-    kernel: str | None = None,
-) -> tuple[Link, ...]:
+def links(capture: Capture, **wanted: str | None) -> tuple[Link, ...]:
     """Walk the chain from one link to all others: one row for each way through it that passes everything given, in the order of graphs.
 
-    `line` may be the end of a path, as `model.py:12`; `module` includes what is inside it; `node` may name its graph, as `g0:add`.
+    `wanted` is by kind of link. `line` may be the end of a path, as `model.py:12`; `module` includes what is inside it; `node` may name its
+    graph, as `g0:add`.
     """
-    tests: list[Callable[[Link], bool]] = []
-    if line is not None:
-        tests.append(_line_test(line))
-    if module is not None:
-        tests.append(lambda link: link.module is not None and (link.module == module or link.module.startswith(module + ".")))
-    if node is not None:
-        tests.append(lambda link: node in (link.node, f"{link.graph_id}:{link.node}"))
-    for name, wanted in (("partition_id", partition), ("onnx_node", onnx_node), ("kernel", kernel)):
-        if wanted is not None:
-            tests.append(_equals(name, wanted))
+    tests = [_TESTS[name](value) for name, value in wanted.items() if value is not None]
     return tuple(link for link in _all_links(capture) if all(test(link) for test in tests))
-
-
-def _equals(name: str, wanted: str) -> Callable[[Link], bool]:
-    return lambda link: getattr(link, name) == wanted
 
 
 def _line_test(text: str) -> Callable[[Link], bool]:
@@ -121,6 +97,16 @@ def _line_test(text: str) -> Callable[[Link], bool]:
 
 def _parts(path: str) -> list[str]:
     return path.replace("\\", "/").split("/")
+
+
+_TESTS: Mapping[str, Callable[[str], Callable[[Link], bool]]] = {
+    "line": _line_test,
+    "module": lambda name: lambda link: link.module is not None and f"{link.module}.".startswith(f"{name}."),
+    "node": lambda name: lambda link: name in (link.node, f"{link.graph_id}:{link.node}"),
+    "partition": lambda name: lambda link: link.partition_id == name,
+    "onnx_node": lambda name: lambda link: link.onnx_node == name,
+    "kernel": lambda name: lambda link: link.kernel == name,
+}
 
 
 def _all_links(capture: Capture) -> Iterator[Link]:
@@ -145,44 +131,23 @@ def _all_links(capture: Capture) -> Iterator[Link]:
 def _kernels(capture: Capture) -> tuple[dict[tuple[str, str], list[Kernel]], dict[tuple[str, str], list[Kernel]]]:
     """Group kernels by partition and ONNX node, and by partition and FX node."""
     partition_of = {session.session_id: session.partition_id for session in capture.sessions}
-    by_onnx: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
-    by_node: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
-    for kernel in capture.kernels:
-        partition = partition_of.get(kernel.session_id, "")
-        for name in kernel.onnx_nodes:
-            by_onnx[partition, name].append(kernel)
-        for name in kernel.nodes:
-            by_node[partition, name].append(kernel)
+    by_onnx = grouped(((partition_of.get(row.session_id, ""), name), row) for row in capture.kernels for name in row.onnx_nodes)
+    by_node = grouped(((partition_of.get(row.session_id, ""), name), row) for row in capture.kernels for name in row.nodes)
     return by_onnx, by_node
 
 
 def _link(graphs: dict[str, Graph], node: Node, onnx_node: str | None, confidence: str, kernel: Kernel | None) -> Link:
-    graph = graphs.get(node.graph_id)
-    link = Link(
-        file=node.file,
-        line=node.line,
-        source=node.source,
-        module=node.module,
+    graph, of_kernel = graphs.get(node.graph_id), {}
+    if kernel is not None:
+        of_kernel = same(kernel, "session_id", "kernel", "op_type", "provider", "total_ns", "share")
+        of_kernel["kernel_confidence"] = kernel.confidence
+    return Link(
         line_confidence="none" if node.line is None else "exact",
-        graph_id=node.graph_id,
         phase=None if graph is None else graph.phase,
-        node=node.node,
-        target=node.target,
-        partition_id=node.partition_id,
         onnx_node=onnx_node,
         onnx_confidence=_CONFIDENCES.get(confidence, "none"),
-    )
-    if kernel is None:
-        return link
-    return replace(
-        link,
-        session_id=kernel.session_id,
-        kernel=kernel.kernel,
-        op_type=kernel.op_type,
-        provider=kernel.provider,
-        total_ns=kernel.total_ns,
-        share=kernel.share,
-        kernel_confidence=kernel.confidence,
+        **same(node, "file", "line", "source", "module", "graph_id", "node", "target", "partition_id"),
+        **of_kernel,
     )
 
 

@@ -6,7 +6,6 @@ Functions rather than a class: whoever asks has the capture at hand, and `once` 
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -14,7 +13,9 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Fallback, Graph, Node, Partition, Session
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
+_N = TypeVar("_N", int, float)
 
 
 def once(compute: Callable[[Capture], _T]) -> Callable[[Capture], _T]:
@@ -30,13 +31,20 @@ def once(compute: Callable[[Capture], _T]) -> Callable[[Capture], _T]:
     return remembered
 
 
-def _grouped(rows: Iterable[_T], key: Callable[[_T], str | None]) -> dict[str, list[_T]]:
-    """Group rows by their key, in their order; those without one are left out."""
-    found: dict[str, list[_T]] = defaultdict(list)
-    for row in rows:
-        if (value := key(row)) is not None:
-            found[value].append(row)
-    return dict(found)
+def grouped(pairs: Iterable[tuple[_K, _T]]) -> dict[_K, list[_T]]:
+    """Collect values by key, both in the order in which they come."""
+    found: dict[_K, list[_T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def summed(pairs: Iterable[tuple[_K, _N]]) -> dict[_K, _N]:
+    """Add values up by key, in the order in which the keys come."""
+    found: dict[_K, _N] = {}
+    for key, value in pairs:
+        found[key] = found.get(key, 0) + value
+    return found
 
 
 graphs_by_id: Callable[[Capture], dict[str, Graph]] = once(lambda capture: {row.graph_id: row for row in capture.graphs})
@@ -50,20 +58,22 @@ graph_by_partition: Callable[[Capture], dict[str, str]] = once(
 )
 """Graph ids by partition id."""
 
-nodes_by_graph: Callable[[Capture], dict[str, list[Node]]] = once(lambda capture: _grouped(capture.nodes, lambda row: row.graph_id))
-nodes_by_partition: Callable[[Capture], dict[str, list[Node]]] = once(lambda capture: _grouped(capture.nodes, lambda row: row.partition_id))
+nodes_by_graph: Callable[[Capture], dict[str, list[Node]]] = once(lambda capture: grouped((row.graph_id, row) for row in capture.nodes))
+nodes_by_partition: Callable[[Capture], dict[str, list[Node]]] = once(
+    lambda capture: grouped((row.partition_id, row) for row in capture.nodes if row.partition_id is not None)
+)
 """Only the nodes that ONNX Runtime runs."""
 
 partitions_by_graph: Callable[[Capture], dict[str, list[Partition]]] = once(
-    lambda capture: _grouped(capture.partitions, lambda row: row.graph_id)
+    lambda capture: grouped((row.graph_id, row) for row in capture.partitions)
 )
 """A graph without partitions is absent."""
 
 sessions_by_partition: Callable[[Capture], dict[str, list[Session]]] = once(
-    lambda capture: _grouped(capture.sessions, lambda row: row.partition_id)
+    lambda capture: grouped((row.partition_id, row) for row in capture.sessions)
 )
 """In the order in which they were made."""
 
 fallbacks_by_graph: Callable[[Capture], dict[str, list[Fallback]]] = once(
-    lambda capture: _grouped(capture.fallbacks, lambda row: row.graph_id)
+    lambda capture: grouped((row.graph_id, row) for row in capture.fallbacks)
 )

@@ -13,6 +13,7 @@ from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
+from ortlens.analysis.index import grouped, summed
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.trace.records import LedgerPart, LedgerPartName
 
@@ -196,10 +197,7 @@ def _entering_ns(call: CallTrace, around: Surroundings, start: int, end: int, lo
 
 def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
     """Book the time inside the graphs: sessions, nodes that PyTorch runs, and what neither explains."""
-    inside: defaultdict[str, int] = defaultdict(int)
-    for visit in call.visits:
-        inside[visit.graph_id] += visit.left_ns - visit.entered_ns
-    for graph_id, whole in inside.items():
+    for graph_id, whole in _inside(call).items():
         times, eager = call.sessions.get(graph_id, SessionTime()), call.eager_ns.get(graph_id, 0)
         book[graph_id, "bind"] += times.bind_ns
         book[graph_id, "run"] += times.run_ns
@@ -209,16 +207,16 @@ def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:
         book[graph_id, "eager" if graph_id in around.unclocked else "residual"] += rest
 
 
+def _inside(call: CallTrace) -> dict[str, int]:
+    return summed((visit.graph_id, visit.left_ns - visit.entered_ns) for visit in call.visits)
+
+
 def _book_entering(call: CallTrace, around: Surroundings, entering: defaultdict[str, float]) -> None:
     """Book what merging two graphs would save besides the gap: one partition less to enter, and the code around it.
 
     The first graph of a call has to be entered anyway. Where PyTorch's own nodes have no clock, the code around cannot be told apart.
     """
-    visits: defaultdict[str, int] = defaultdict(int)
-    inside: defaultdict[str, int] = defaultdict(int)
-    for visit in call.visits:
-        visits[visit.graph_id] += 1
-        inside[visit.graph_id] += visit.left_ns - visit.entered_ns
+    visits, inside = Counter(visit.graph_id for visit in call.visits), _inside(call)
     for number, visit in enumerate(call.visits):
         broken, graph_id = around.break_ahead.get(visit.graph_id), visit.graph_id
         if not number or broken is None or graph_id not in around.partitions:
@@ -281,10 +279,11 @@ def ledger_from_logs(capture: Capture) -> tuple[LedgerPart, ...]:
 
 def _splits(capture: Capture) -> dict[str, tuple[float, float, float]]:
     """Compute how each graph's session time divides into bind, run and output: medians over the calls kept one by one."""
-    kept: defaultdict[tuple[str, str], list[tuple[int, int, int]]] = defaultdict(list)
-    for run in capture.runs:
-        if run.session_id is not None and run.graph_id is not None:
-            kept[run.graph_id, run.session_id].append((run.bind_ns, run.run_ns, run.output_ns))
+    kept = grouped(
+        ((run.graph_id, run.session_id), (run.bind_ns, run.run_ns, run.output_ns))
+        for run in capture.runs
+        if run.session_id is not None and run.graph_id is not None
+    )
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for (graph_id, _), rows in kept.items():
         for place, ns in enumerate(zip(*rows, strict=True)):
@@ -300,11 +299,9 @@ def _shares(parts: list[float]) -> tuple[float, float, float]:
 
 def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
     """Sum the ledger over the graphs, and average it over the ranks of a merged capture; None if it holds no time."""
-    sums: defaultdict[LedgerPartName, int] = defaultdict(int)
     rows = tuple(parts)
     ranks = len({row.rank for row in rows})
-    for row in rows:
-        sums[row.part] += row.ns // ranks
+    sums = summed((row.part, row.ns // ranks) for row in rows)
     total = sum(sums.values())
     if not total:
         return None

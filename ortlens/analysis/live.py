@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.index import graphs_by_id
+from ortlens.analysis.index import graphs_by_id, grouped, summed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,16 +54,13 @@ class LivePoint:
 
 def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigures:
     """Take the figures from what was recorded so far."""
-    lanes = _lanes(capture.runs)
+    runs = sorted(capture.runs, key=lambda run: run.start_ns)
+    lanes = {key: lane[-_RECENT:] for key, lane in grouped(((run.graph_id or "", run.session_id or ""), run) for run in runs).items()}
     period, busy = _pace(lanes)
-    times: dict[str, int] = defaultdict(int)
-    for (graph_id, _), runs in _in_use(lanes):
-        times[graph_id] += round(median(run.total_ns for run in runs))
+    times = summed((graph_id, round(median(run.total_ns for run in runs))) for (graph_id, _), runs in _in_use(lanes))
     known = graphs_by_id(capture)
     named = {graph.compile_id: graph.name for graph in capture.graphs if graph.name}  # a backward graph has the name of its forward
-    spent: dict[str, int] = defaultdict(int)
-    for fallback in capture.fallbacks:
-        spent[fallback.target] += fallback.total_ns
+    spent = summed((fallback.target, fallback.total_ns) for fallback in capture.fallbacks)
     return LiveFigures(
         runs=sum(session.calls for session in capture.sessions) or sum(runs[-1].call + 1 for runs in lanes.values()),
         period_ns=period,
@@ -87,14 +83,6 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
 def thinned(points: Sequence[LivePoint], most: int) -> list[LivePoint]:
     """Keep every second point, and the last, of a curve that has more than `most` points."""
     return list(points) if len(points) <= most else [*points[:-1:2], points[-1]]
-
-
-def _lanes(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    """Group the latest runs by graph and session, each in order."""
-    lanes: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.start_ns):
-        lanes[run.graph_id or "", run.session_id or ""].append(run)
-    return {key: lane[-_RECENT:] for key, lane in lanes.items()}
 
 
 def _in_use(lanes: dict[tuple[str, str], list[Run]]) -> list[tuple[tuple[str, str], list[Run]]]:

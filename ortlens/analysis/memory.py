@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ortlens.analysis.index import nodes_by_graph, partitions_by_graph, sessions_by_partition
-from ortlens.trace.records import column
+from ortlens.analysis.index import grouped, nodes_by_graph, partitions_by_graph, sessions_by_partition
+from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,32 +35,32 @@ class MemoryRow:
     """Memory of a graph, or of one partition and one of its sessions."""
 
     graph_id: str = column("The graph.")
-    partition_id: str | None = column("The partition; empty in the row of a whole graph.", default=None)
-    session_id: str | None = column("The session; empty in the row of a whole graph, and of a partition without a session.", default=None)
-    weight_bytes: int | None = column("Parameters and buffers that it reads; PyTorch holds one copy for all sessions.", unit="bytes")
-    shared_bytes: int | None = column("The share that ONNX Runtime reads as constants in PyTorch's memory, without a copy.", unit="bytes")
-    copied_bytes: int | None = column(
+    partition_id: str | None = optional("The partition; empty in the row of a whole graph.")
+    session_id: str | None = optional("The session; empty in the row of a whole graph, and of a partition without a session.")
+    weight_bytes: int | None = optional("Parameters and buffers that it reads; PyTorch holds one copy for all sessions.", unit="bytes")
+    shared_bytes: int | None = optional("The share that ONNX Runtime reads as constants in PyTorch's memory, without a copy.", unit="bytes")
+    copied_bytes: int | None = optional(
         "The share that ONNX Runtime packs or rearranges for itself, weights that are not contiguous, or all with `ort_session_options`.",
         unit="bytes",
     )
-    held_bytes: int | None = column(
+    held_bytes: int | None = optional(
         "Heap memory that creating the session took: weights that ONNX Runtime packed or folded into its own copies, and its structures. "
         "Empty where the C library does not report it.",
         unit="bytes",
     )
-    input_bytes: int | None = column("Bytes that enter per call, without weights.", unit="bytes")
-    output_bytes: int | None = column("Bytes that leave per call, held by PyTorch's allocator.", unit="bytes")
-    live_bytes: int | None = column(
+    input_bytes: int | None = optional("Bytes that enter per call, without weights.", unit="bytes")
+    output_bytes: int | None = optional("Bytes that leave per call, held by PyTorch's allocator.", unit="bytes")
+    live_bytes: int | None = optional(
         "Peak of the values alive at the same time, with outputs, without weights and inputs. Counted over the FX nodes in order, each "
         "value from its producer to its last reader, before any fusion.",
         unit="bytes",
     )
-    live_at: str | None = column("FX node at which that peak is reached.")
-    arena_bytes: int | None = column(
+    live_at: str | None = optional("FX node at which that peak is reached.")
+    arena_bytes: int | None = optional(
         "Peak of what ONNX Runtime's allocator held for activations, after fusion and reuse. Empty without a profile.",
         unit="bytes",
     )
-    arena_held_bytes: int | None = column(
+    arena_held_bytes: int | None = optional(
         "Bytes that this allocator took from the system, including packed weights and unused space. Empty without a profile.", unit="bytes"
     )
 
@@ -92,15 +92,10 @@ def _of_graph(
     yield MemoryRow(
         graph_id=graph.graph_id,
         weight_bytes=sum(size for name, size in sizes.items() if name in weights),
-        shared_bytes=None,
-        copied_bytes=None,
-        held_bytes=None,
         input_bytes=sum(size for name, size in sizes.items() if name not in weights),
         output_bytes=sum(node.output_bytes or 0 for node in nodes if node.is_output),
         live_bytes=peak.bytes,
         live_at=peak.node,
-        arena_bytes=None,
-        arena_held_bytes=None,
     )
     for partition in partitions:
         own = [node for node in nodes if node.partition_id == partition.partition_id]
@@ -114,19 +109,11 @@ def _of_graph(
 def _row(partition: Partition, session: Session | None, peak: Peak) -> MemoryRow:
     frozen, copied = (None, None) if session is None else (session.frozen_bytes, session.copied_bytes)
     return MemoryRow(
-        graph_id=partition.graph_id,
-        partition_id=partition.partition_id,
-        session_id=None if session is None else session.session_id,
-        weight_bytes=partition.weight_bytes,
         shared_bytes=None if frozen is None or copied is None else frozen - copied,
-        copied_bytes=copied,
-        held_bytes=None if session is None else session.held_bytes,
-        input_bytes=partition.input_bytes,
-        output_bytes=partition.output_bytes,
         live_bytes=peak.bytes,
         live_at=peak.node,
-        arena_bytes=None if session is None else session.arena_bytes,
-        arena_held_bytes=None if session is None else session.arena_held_bytes,
+        **same(partition, "graph_id", "partition_id", "weight_bytes", "input_bytes", "output_bytes"),
+        **({} if session is None else same(session, "session_id", "copied_bytes", "held_bytes", "arena_bytes", "arena_held_bytes")),
     )
 
 
@@ -138,10 +125,7 @@ def peak_of(nodes: Sequence[Node], kept: Collection[str]) -> Peak:
         owner[node.node] = owner.get(node.inputs[0], "") if same else node.node  # "" is an input of the partition
     last = {owner[name]: place for place, node in enumerate(nodes) for name in (*node.inputs, node.node) if name in owner}
     outliving = {owner[name] for name in kept if name in owner}
-    dying: dict[int, list[str]] = {}
-    for name, place in last.items():
-        if name not in outliving:
-            dying.setdefault(place, []).append(name)
+    dying = grouped((place, name) for name, place in last.items() if name not in outliving)
     sizes = {node.node: node.output_bytes or 0 for node in nodes}
     held, peak = 0, Peak(0, None)
     for place, node in enumerate(nodes):

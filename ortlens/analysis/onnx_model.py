@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.fusions import fusions
+from ortlens.analysis.index import summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,9 +54,7 @@ def onnx_facts(capture: Capture) -> OnnxFacts | None:
         return None
     facts = capture.environment
     model, session = next(iter(capture.models), None), next(iter(capture.sessions), None)
-    shares: Counter[str] = Counter()
-    for kernel in capture.kernels:
-        shares[kernel.op_type] += kernel.total_ns
+    shares = Counter(summed((kernel.op_type, kernel.total_ns) for kernel in capture.kernels))
     spent = sum(shares.values())
     return OnnxFacts(
         node_count=len(capture.nodes),

@@ -21,6 +21,7 @@ from ortlens.analysis.coverage import (
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
+from ortlens.analysis.index import grouped
 from ortlens.analysis.ledger import LedgerTotals, totals_of, uncompiled_ns
 from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
 from ortlens.analysis.slow_lines import SlowLine, slow_lines
@@ -39,6 +40,7 @@ from ortlens.analysis.timing import (
     recompile_times,
     slowest_sessions,
 )
+from ortlens.trace.records import same
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,143 +54,80 @@ _CROWDED = 0.25  # cores: others had this many, and fewer were idle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackGroup:
-    """Nodes with one operator and one reason that stay in PyTorch.
+    """Nodes with one operator and one reason that stay in PyTorch."""
 
-    Attributes:
-        target: Operator, as `aten.median.dim`.
-        reason_code: Why, as a code.
-        reason: Why, in words, of the first node.
-        exception: What was raised, with its class, of the first node that has one.
-        node_count: Nodes of the current graphs.
-        file: File of the first user line known.
-        line: Its number.
-        source: Its text.
-        module: Path and class of the nn.Module that made the same node, as `layers.0 (GELU)`, or of the first node
-            with a module when no user line is known.
-        calls: How often PyTorch ran them, earlier versions of the graphs included.
-        total_ns: Time it spent in them, likewise.
-        ns_per_call: Time in them per call of the model, see `timing.fallback_ns`; None without calls.
-        splitting_ns: Besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing.
-        cause: What else is known of why, of the first node.
-        advice: What to do.
-    """
-
-    target: str
-    reason_code: ReasonCode
-    reason: str
-    exception: str | None
-    node_count: int
-    file: str | None
-    line: int | None
-    source: str | None
-    module: str | None
-    calls: int
-    total_ns: int
-    ns_per_call: int | None
-    splitting_ns: int
-    cause: FallbackCause | None
-    advice: Advice
+    target: str  # operator, as `aten.median.dim`
+    reason_code: ReasonCode  # why, as a code
+    reason: str  # why, in words, of the first node
+    exception: str | None  # what was raised, with its class, of the first node that has one
+    node_count: int  # nodes of the current graphs
+    file: str | None  # file of the first user line known
+    line: int | None  # its number
+    source: str | None  # its text
+    module: str | None  # path and class of the nn.Module of that node, or of the first that has one, as `layers.0 (GELU)`
+    calls: int  # how often PyTorch ran them, earlier versions of the graphs included
+    total_ns: int  # time it spent in them, likewise
+    ns_per_call: int | None  # time in them per call of the model, see `timing.fallback_ns`; None without calls
+    splitting_ns: int  # besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing
+    cause: FallbackCause | None  # what else is known of why, of the first node
+    advice: Advice  # what to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRow:
-    """One graph with what was found out about it.
+    """One graph with what was found out about it."""
 
-    Attributes:
-        graph: The record.
-        ort_node_count: Compute nodes that ONNX Runtime runs; None under another backend.
-        is_current: False when a recompile replaced it.
-        time: Its calls and time.
-    """
-
-    graph: Graph
-    ort_node_count: int | None
-    is_current: bool
-    time: GraphTime
+    graph: Graph  # the record
+    ort_node_count: int | None  # compute nodes that ONNX Runtime runs; None under another backend
+    is_current: bool  # false when a recompile replaced it
+    time: GraphTime  # its calls and time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncountedCalls:
-    """Calls of which none could be timed.
+    """Calls of which none could be timed."""
 
-    Attributes:
-        made: The calls, the first included where `explain` made them.
-        compiled: Those that compiled code.
-        created: Those that compiled nothing, but created a session.
-    """
-
-    made: int
-    compiled: int
-    created: int
+    made: int  # the calls, the first included where `explain` made them
+    compiled: int  # those that compiled code
+    created: int  # those that compiled nothing, but created a session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The answers to the questions everyone asks first.
+    """The answers to the questions everyone asks first."""
 
-    Attributes:
-        name: Name of the capture, may be empty.
-        backend: Backend that was observed.
-        graph_count: Compilations, that is distinct compile ids, recompiles included; a forward and its backward are one.
-        break_occurrences: Graph boundaries that the breaks make together.
-        breaks: Distinct breaks, the most expensive or most frequent first.
-        recompiles: Every recompile of the program, in order.
-        recompile_ns: Time of each, the backend's work included, by compile id.
-        coverage: How much runs in ONNX Runtime.
-        fallbacks: What stays in PyTorch, the slowest or most frequent first.
-        graphs: Every graph, in order.
-        sessions: Every session, slowest first.
-        session_ns: Time of all sessions together.
-        call: What one call of the function compiled first costs, by the logs of all calls.
-        calls: The same for every function that was called.
-        spread: Median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known.
-        others: Cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known.
-        is_crowded: Whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast.
-        uncounted: Calls to be measured that all compiled code or created sessions, so that no time is known; None else.
-        explain_calls: How often `explain` called the function, as compiled and as it is; 0 where it did not.
-        uncompiled_ns: Median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured.
-        is_dry_run: Whether nothing was run, so that everything is a plan.
-        ledger: Where the wall time of a call went, all graphs together; None when nothing ran.
-        compile_ns: Time of all compilations together.
-        phases: The same by phase.
-        findings: What was recorded and what the rules find, errors first, then the most expensive.
-        break_advice: What to change about each of the breaks.
-        recompile_advice: The same of the recompiles.
-        generation: Prefill and decode, where tokens were generated; None elsewhere.
-        slow_lines: The lines of the program that take most of a measured call; empty where not known.
-        onnx: Of an ONNX model or a session; None where something was compiled.
-    """
-
-    name: str
-    backend: str
-    graph_count: int
-    break_occurrences: int
-    breaks: tuple[Break, ...]
-    recompiles: tuple[Recompile, ...]
-    recompile_ns: Mapping[str, int]
-    coverage: Coverage
-    fallbacks: tuple[FallbackGroup, ...]
-    graphs: tuple[GraphRow, ...]
-    sessions: tuple[SessionCost, ...]
-    session_ns: int
-    call: CallTime
-    calls: tuple[CallTime, ...]
-    spread: float | None
+    name: str  # name of the capture, may be empty
+    backend: str  # backend that was observed
+    graph_count: int  # compilations, that is distinct compile ids, recompiles included; a forward and its backward are one
+    break_occurrences: int  # graph boundaries that the breaks make together
+    breaks: tuple[Break, ...]  # distinct breaks, the most expensive or most frequent first
+    recompiles: tuple[Recompile, ...]  # every recompile of the program, in order
+    recompile_ns: Mapping[str, int]  # time of each, the backend's work included, by compile id
+    coverage: Coverage  # how much runs in ONNX Runtime
+    fallbacks: tuple[FallbackGroup, ...]  # what stays in PyTorch, the slowest or most frequent first
+    graphs: tuple[GraphRow, ...]  # every graph, in order
+    sessions: tuple[SessionCost, ...]  # every session, slowest first
+    session_ns: int  # time of all sessions together
+    call: CallTime  # what one call of the function compiled first costs, by the logs of all calls
+    calls: tuple[CallTime, ...]  # the same for every function that was called
+    spread: float | None  # median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known
+    # cores that other processes had during the measured calls, where they left none idle; None else, or where it is not known
     others: float | None
-    is_crowded: bool
-    uncounted: UncountedCalls | None
-    explain_calls: tuple[int, int]
+    is_crowded: bool  # whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast
+    uncounted: UncountedCalls | None  # calls to be measured that all compiled code or created sessions, so that no time is known; None else
+    explain_calls: tuple[int, int]  # how often `explain` called the function, as compiled and as it is; 0 where it did not
+    # median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured
     uncompiled_ns: int | None
-    is_dry_run: bool
-    ledger: LedgerTotals | None
-    compile_ns: int
-    phases: tuple[PhaseTime, ...]
-    findings: tuple[Finding, ...]
-    break_advice: tuple[Advice | None, ...]
-    recompile_advice: tuple[Advice | None, ...]
-    generation: Generation | None = None
-    slow_lines: tuple[SlowLine, ...] = ()
-    onnx: OnnxFacts | None = None
+    is_dry_run: bool  # whether nothing was run, so that everything is a plan
+    ledger: LedgerTotals | None  # where the wall time of a call went, all graphs together; None when nothing ran
+    compile_ns: int  # time of all compilations together
+    phases: tuple[PhaseTime, ...]  # the same by phase
+    findings: tuple[Finding, ...]  # what was recorded and what the rules find, errors first, then the most expensive
+    break_advice: tuple[Advice | None, ...]  # what to change about each of the breaks
+    recompile_advice: tuple[Advice | None, ...]  # the same of the recompiles
+    generation: Generation | None = None  # prefill and decode, where tokens were generated; None elsewhere
+    slow_lines: tuple[SlowLine, ...] = ()  # the lines of the program that take most of a measured call; empty where not known
+    onnx: OnnxFacts | None = None  # of an ONNX model or a session; None where something was compiled
 
     @property
     def is_busy(self) -> bool:
@@ -286,10 +225,8 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     time was really spent.
     """
     replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
-    members: dict[tuple[str, ReasonCode], list[Fallback]] = {}
     prices, splitting = fallback_ns(capture), splitting_costs(capture)
-    for fallback in capture.fallbacks:
-        members.setdefault((fallback.target, fallback.reason_code), []).append(fallback)
+    members = grouped(((row.target, row.reason_code), row) for row in capture.fallbacks)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
     counts = {cause: sum(row.graph_id not in replaced for row in rows) for cause, rows in members.items()}
     kept = (
@@ -318,14 +255,8 @@ def _group(  # noqa: PLR0913 - what is known of all groups
 
     placed = min(rows, key=how_well_placed)  # the first of the best
     return FallbackGroup(
-        target=placed.target,
-        reason_code=placed.reason_code,
-        reason=placed.reason,
         exception=next((row.exception for row in (placed, *rows) if row.exception), None),
         node_count=node_count,
-        file=placed.file,
-        line=placed.line,
-        source=placed.source,
         module=modules.get((placed.graph_id, placed.node)),
         calls=sum(row.calls for row in rows),
         total_ns=sum(row.total_ns for row in rows),
@@ -333,4 +264,5 @@ def _group(  # noqa: PLR0913 - what is known of all groups
         splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
         cause=cause_of(placed),
         advice=advice_for_fallback(placed, has_instructions=has_bfloat16),
+        **same(placed, "target", "reason_code", "reason", "file", "line", "source"),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Capture, Figures, Graph, column
+from ortlens.trace.records import Capture, Figures, Graph, column, optional
 from ortlens.trace.schema import TABLES
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class RankRow:
     partitions: int = column("Partitions.")
     sessions: int = column("Sessions of ONNX Runtime.")
     runs: int = column("Calls of these sessions, or of graphs of another backend.")
-    run_ns: int | None = column("Time of such a call, the median; empty without calls.", unit="ns", default=None)
+    run_ns: int | None = optional("Time of such a call, the median; empty without calls.", unit="ns")
     compile_ns: int = column("All compilations together.", unit="ns", default=0)
 
 
@@ -149,11 +149,7 @@ def _row(capture: Capture, rank: int) -> RankRow:
     times = [run.total_ns for run in own["runs"]]
     return RankRow(
         rank=rank,
-        graphs=len(own["graphs"]),
-        breaks=len(own["breaks"]),
-        recompiles=len(own["recompiles"]),
-        partitions=len(own["partitions"]),
-        sessions=len(own["sessions"]),
+        **{name: len(own[name]) for name in ("graphs", "breaks", "recompiles", "partitions", "sessions")},
         runs=sum(session.calls for session in own["sessions"]) or len(times),
         run_ns=round(median(times)) if times else None,
         compile_ns=sum(graph.compile_ns or 0 for graph in own["graphs"]),

@@ -15,7 +15,7 @@ from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place
 from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
 from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -96,23 +96,19 @@ class ActionRow:
     """What to do about one cause, as a row of `lens.actions`."""
 
     rank: int = column("Place in the order of usefulness, from 1.")
-    kind: Subject = column(  # noqa: RUF009 - field() in disguise
+    kind: Subject = column(
         "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
         "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports."
     )
     subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
-    subject_id: str | None = column("What to select for it: `lens.show(selected=...)`.", default=None)
-    file: str | None = column("File of the user line; of several lines, the costliest.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
+    file: str | None = optional("File of the user line; of several lines, the costliest.")
+    line: int | None = optional("Number of the user line.")
     do: str = column("What to change.")
-    gain_ns: int | None = column(
-        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.",
-        unit="ns",
-        default=None,
+    gain_ns: int | None = optional(
+        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.", unit="ns"
     )
-    confidence: GainConfidence = column(  # noqa: RUF009 - likewise
-        "How that is known: `measured`, `estimated`, or `unknown`."
-    )
+    confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
     tried: bool = column("Whether `lens.probe()` made the change and timed it.", default=False)
     settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
     patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
@@ -236,16 +232,13 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
                 index=index,
                 what=finding.title,
                 why=finding.hazard or finding.title,
-                file=finding.file,
-                line=finding.line,
                 count=1,
                 ns_per_call=finding.gain_ns,
                 is_measured=finding.measured,
-                at_most=finding.at_most,
                 advice=advise("choose_with_where") if finding.rule == "dry_run_ended" else None,
                 todo=finding.todo or finding.mitigation.rstrip("."),
                 do=finding.mitigation,
-                settings=finding.settings,
+                **same(finding, "file", "line", "at_most", "settings"),
             )
 
 
@@ -287,12 +280,10 @@ def _breaks(overview: Overview) -> Iterator[Recommendation]:
             index=index,
             what=item.reason,
             why=item.reason,
-            file=item.file,
-            line=item.line,
             count=item.occurrences,
             ns_per_call=price_of(item),
             own_code_ns=own_code_ns(item),
-            source=item.source,
+            **same(item, "file", "line", "source"),
             **_todo(advice, settings_of_hint(hint)) | ({} if advice else {"do": hint}),
         )
 
@@ -316,10 +307,7 @@ def _of_operators(groups: Sequence[FallbackGroup], overview: Overview) -> Recomm
         index=overview.fallbacks.index(most),
         what=most.target,
         why=most.reason,
-        file=most.file,
-        line=most.line,
-        module=most.module,
-        reason_code=most.reason_code,
+        **same(most, "file", "line", "module", "reason_code"),
         count=sum(group.node_count for group in groups),
         other_lines=len({(group.file, group.line) for group in groups}) - 1,
         ns_per_call=sum(priced) if priced else None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ortlens.analysis.identity import kernels_by_session, nodes_of
 from ortlens.analysis.index import graph_by_partition, nodes_by_name, sessions_by_id
-from ortlens.trace.records import column
+from ortlens.trace.records import column, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -96,12 +96,7 @@ def _of_session(
         if limit_ns := max(by_flops, by_bytes):
             yield Roof(
                 session_id=session.session_id,
-                kernel=kernel.kernel,
-                op_type=kernel.op_type,
-                node=kernel.node,
-                mean_ns=kernel.mean_ns,
                 flops=round(flops) or None,
-                bytes=kernel.bytes,
                 intensity=flops / kernel.bytes if flops and kernel.bytes else None,
                 flops_per_s=flops * 1e9 / kernel.mean_ns if flops else None,
                 bytes_per_s=kernel.bytes * 1e9 / kernel.mean_ns if kernel.bytes else None,
@@ -112,8 +107,7 @@ def _of_session(
                 reached=limit_ns / kernel.mean_ns,
                 dtype=dtype,
                 threads=threads,
-                file=kernel.file,
-                line=kernel.line,
+                **same(kernel, "kernel", "op_type", "node", "mean_ns", "bytes", "file", "line"),
             )
 
 

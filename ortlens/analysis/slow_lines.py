@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, summed
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.timing import fallback_ns
 
@@ -62,15 +61,17 @@ def _by_line(capture: Capture) -> tuple[dict[tuple[str, int], float], dict[tuple
     graph_of = graph_by_partition(capture)
     called = {item.session_id for item in capture.sessions if graph_of.get(item.partition_id) in current}
     runs = runs_per_call(capture)
-    in_ort: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for kernel in capture.kernels:
-        if kernel.file and kernel.line is not None and kernel.session_id in called:
-            in_ort[kernel.file, kernel.line] += (kernel.mean_ns or 0) * runs.get(kernel.session_id, 1.0)
-    in_torch: defaultdict[tuple[str, int], float] = defaultdict(float)
+    in_ort = summed(
+        ((kernel.file, kernel.line), (kernel.mean_ns or 0) * runs.get(kernel.session_id, 1.0))
+        for kernel in capture.kernels
+        if kernel.file and kernel.line is not None and kernel.session_id in called
+    )
     timed = fallback_ns(capture)
-    for row in capture.fallbacks:
-        if row.file and row.line is not None and row.graph_id in current:
-            in_torch[row.file, row.line] += timed.get((row.graph_id, row.node), 0.0)
+    in_torch = summed(
+        ((row.file, row.line), timed.get((row.graph_id, row.node), 0.0))
+        for row in capture.fallbacks
+        if row.file and row.line is not None and row.graph_id in current
+    )
     return in_ort, in_torch
 
 
@@ -78,9 +79,7 @@ def runs_per_call(capture: Capture) -> dict[str, float]:
     """Count the runs of each session per call: the entries of its graph, shared among a partition's sessions by their calls."""
     entries = {graph.graph_id: graph.entries_per_call or 1.0 for graph in capture.graphs}
     graph_of = graph_by_partition(capture)
-    calls: defaultdict[str, int] = defaultdict(int)
-    for session in capture.sessions:
-        calls[session.partition_id] += session.calls
+    calls = summed((session.partition_id, session.calls) for session in capture.sessions)
     return {
         session.session_id: entries.get(graph_of.get(session.partition_id, ""), 1.0)
         * (session.calls / calls[session.partition_id] if calls[session.partition_id] else 1.0)

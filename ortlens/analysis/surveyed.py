@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.overview import overview_of
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture, Severity
+    from ortlens.trace.records import Capture
 
 
 SurveyStatus: TypeAlias = Literal["ok", "failed", "crashed", "timeout", "memory", "lost"]
@@ -25,35 +25,33 @@ class SurveyRow:
     case: str = column("Name of the case.")
     options: str = column("Options of the backend that differ from their defaults, as `min_partition_nodes=2`.", default="")
     backend: str = column("The backend.", default="ortlens")
-    status: SurveyStatus = column(  # noqa: RUF009 - field() in disguise
+    status: SurveyStatus = column(
         "`ok`; `failed`: it raised; `crashed`: its process ended by a signal or without an answer; `timeout` and `memory`: it went beyond "
         "a limit and was ended; `lost`: no worker brought an answer."
     )
     reason: str = column("Why there is no result, in one line; empty where there is one.", default="")
-    graphs: int | None = column("Graphs compiled, recompiles included.", default=None)
-    breaks: int | None = column("Distinct graph breaks.", default=None)
-    recompiles: int | None = column("Recompiles.", default=None)
-    node_count: int | None = column("Compute nodes of the current graphs.", default=None)
-    partitions: int | None = column("Partitions of the current graphs: ONNX models.", default=None)
-    coverage: float | None = column("Share of the compute nodes that ONNX Runtime runs, 0 to 1.", default=None)
+    graphs: int | None = optional("Graphs compiled, recompiles included.")
+    breaks: int | None = optional("Distinct graph breaks.")
+    recompiles: int | None = optional("Recompiles.")
+    node_count: int | None = optional("Compute nodes of the current graphs.")
+    partitions: int | None = optional("Partitions of the current graphs: ONNX models.")
+    coverage: float | None = optional("Share of the compute nodes that ONNX Runtime runs, 0 to 1.")
     fallbacks: tuple[str, ...] = column("Operators that stay in PyTorch with their counts, slowest first, as `aten.sort (2)`.", default=())
-    call_ns: int | None = column("Wall time of a call as compiled; empty where no call was measured.", unit="ns", default=None)
-    eager_ns: int | None = column("Time of a call without torch.compile, in turns with those.", unit="ns", default=None)
-    ratio: float | None = column("`call_ns` over `eager_ns`: below 1 is faster than PyTorch.", default=None)
-    compile_ns: int | None = column("All compilations together.", unit="ns", default=None)
-    max_abs: float | None = column("Largest absolute difference from PyTorch; empty without `verify`.", default=None)
-    wrong: int | None = column("Compared values that are out of tolerance; empty without `verify`.", default=None)
-    findings: int | None = column("Findings.", default=None)
-    finding: str | None = column("Title of the first of them.", default=None)
-    severity: str | None = column("Its severity.", default=None)
+    call_ns: int | None = optional("Wall time of a call as compiled; empty where no call was measured.", unit="ns")
+    eager_ns: int | None = optional("Time of a call without torch.compile, in turns with those.", unit="ns")
+    ratio: float | None = optional("`call_ns` over `eager_ns`: below 1 is faster than PyTorch.")
+    compile_ns: int | None = optional("All compilations together.", unit="ns")
+    max_abs: float | None = optional("Largest absolute difference from PyTorch; empty without `verify`.")
+    wrong: int | None = optional("Compared values that are out of tolerance; empty without `verify`.")
+    findings: int | None = optional("Findings.")
+    finding: str | None = optional("Title of the first of them.")
+    severity: str | None = optional("Its severity.")
     case_ns: int = column("The whole process, from its start to its end.", unit="ns", default=0)
-    peak_bytes: int | None = column(
-        "The most memory that its processes were seen to hold together, files that are only mapped apart; Linux only.",
-        unit="bytes",
-        default=None,
+    peak_bytes: int | None = optional(
+        "The most memory that its processes were seen to hold together, files that are only mapped apart; Linux only.", unit="bytes"
     )
-    capture: str | None = column("File of the capture.", default=None)
-    report: str | None = column("File of the report.", default=None)
+    capture: str | None = optional("File of the capture.")
+    report: str | None = optional("File of the report.")
     log: str = column("Last lines that it printed.", default="")
     host: str = column("Machine that it ran on.", default="")
     kept: bool = column("Whether it was taken from an earlier run of the survey.", default=False)
@@ -67,7 +65,6 @@ def figures_of(capture: Capture) -> dict[str, Any]:
     call_ns = overview.ledger.total_ns if overview.ledger is not None and overview.ledger.is_measured else None
     eager_ns = overview.uncompiled_ns
     checked = [row for row in capture.numerics if row.ok is not None]
-    severity: Severity | None = None if first is None else first.severity
     return {
         "graphs": len(capture.graphs),
         "breaks": len(capture.breaks),
@@ -84,7 +81,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
         "wrong": sum(not row.ok for row in checked) if checked else None,
         "findings": len(overview.findings),
         "finding": None if first is None else first.title,
-        "severity": severity,
+        "severity": None if first is None else first.severity,
     }
 
 

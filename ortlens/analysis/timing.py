@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key, own_graphs
-from ortlens.analysis.index import graph_by_partition, once
+from ortlens.analysis.index import graph_by_partition, grouped, once, summed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,9 +82,8 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
         graph_id = graph_of.get(session.partition_id, "")
         calls[graph_id, session.partition_id] += session.calls
         ort_ns[graph_id] += session.total_ns if session.p50_ns is None else session.p50_ns * session.calls
-    eager_ns: dict[str, int] = defaultdict(int)
+    eager_ns = summed((fallback.graph_id, fallback.total_ns) for fallback in capture.fallbacks)
     for fallback in capture.fallbacks:
-        eager_ns[fallback.graph_id] += fallback.total_ns
         calls[fallback.graph_id, fallback.node] = fallback.calls
     foreign = _foreign(capture.runs)
     for graph_id, (count, _) in foreign.items():
@@ -97,7 +96,7 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
             graph_id=graph.graph_id,
             calls=most[graph.graph_id],
             ort_ns=ort_ns[graph.graph_id],
-            eager_ns=eager_ns[graph.graph_id],
+            eager_ns=eager_ns.get(graph.graph_id, 0),
             foreign_ns=foreign.get(graph.graph_id, (0, 0))[1],
         )
         for graph in capture.graphs
@@ -106,16 +105,12 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
 
 def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
     """Collect calls and time by graph from runs that belong to no session; only the latest runs are in a capture."""
-    rows: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.session_id is None and run.graph_id is not None:
-            rows[run.graph_id].append(run)
-    return {graph_id: _extrapolated(kept) for graph_id, kept in rows.items()}
-
-
-def _extrapolated(kept: list[Run]) -> tuple[int, int]:
-    calls = max(run.call for run in kept) + 1
-    return calls, round(median(run.total_ns for run in kept) * calls)
+    rows = grouped((run.graph_id, run) for run in runs if run.session_id is None and run.graph_id is not None)
+    found = {}
+    for graph_id, kept in rows.items():
+        calls = max(run.call for run in kept) + 1
+        found[graph_id] = calls, round(median(run.total_ns for run in kept) * calls)
+    return found
 
 
 @once
@@ -126,17 +121,10 @@ def call_times(capture: Capture) -> tuple[CallTime, ...]:
     were compiled first show how often it was called, versions added up.
     """
     times = graph_times(capture)
-    members: dict[str | None, list[Graph]] = defaultdict(list)
-    target_of = _target_of(capture)
-    for graph in capture.graphs:
-        members[target_of[graph.graph_id]].append(graph)
-    return tuple(time for graphs in members.values() if (time := _call_time(graphs, times)) is not None)
-
-
-def _target_of(capture: Capture) -> dict[str, str | None]:
-    """Map graphs to compiled functions: a backward graph, which is compiled later, has that of its forward graph."""
+    # A backward graph, which is compiled later, has the function of its forward graph.
     known = {graph.compile_id: graph.target for graph in capture.graphs if graph.target is not None}
-    return {graph.graph_id: graph.target or (known.get(graph.compile_id) if graph.compile_id else None) for graph in capture.graphs}
+    members = grouped((row.target or (known.get(row.compile_id) if row.compile_id else None), row) for row in capture.graphs)
+    return tuple(time for graphs in members.values() if (time := _call_time(graphs, times)) is not None)
 
 
 def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime | None:

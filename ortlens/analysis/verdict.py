@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Figures, StepRole
 
 TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
+"""Of a call as a whole; `planned` where nothing ran, `none` where ONNX Runtime runs nothing, `empty` where nothing was compiled."""
+
 CorrectVerdict: TypeAlias = Literal["verified", "partly", "differs", "unchecked", "nothing"]
 
 _WORDS: Mapping[str, SpeedVerdict] = {"faster": "faster", "slower": "slower"}
@@ -25,58 +27,24 @@ _WORDS: Mapping[str, SpeedVerdict] = {"faster": "faster", "slower": "slower"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """One way of calling the model, against eager.
+    """One way of calling the model, against eager."""
 
-    Attributes:
-        verdict: `unmeasured` where not both were.
-        call_ns: Time of a call.
-        eager_ns: Time of a call in eager PyTorch, made in turns with it.
-        ratio: Times as long as eager.
-        interval: Ends of the 99 % interval of the ratio, where rounds were made for it.
-    """
-
-    verdict: SpeedVerdict
-    call_ns: int | None = None
-    eager_ns: int | None = None
-    ratio: float | None = None
-    interval: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrtTime:
-    """How much of a call is in ONNX Runtime.
-
-    Attributes:
-        verdict: `measured`; `unmeasured` no call was measured as a whole; `planned` nothing ran; `foreign` another backend; `none` ONNX
-            Runtime runs nothing; `empty` nothing was compiled.
-        share: Of the wall time of a call, 0 to 1; None where not measured.
-        node_count: Compute nodes of the current graphs.
-        ort_node_count: Those that ONNX Runtime runs.
-    """
-
-    verdict: TimeVerdict
-    share: float | None
-    node_count: int
-    ort_node_count: int
+    verdict: SpeedVerdict  # `unmeasured` where not both were
+    call_ns: int | None = None  # time of a call
+    eager_ns: int | None = None  # time of a call in eager PyTorch, made in turns with it
+    ratio: float | None = None  # times as long as eager
+    interval: tuple[float, float] | None = None  # ends of the 99 % interval of the ratio, where rounds were made for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """Into how much the model falls.
+    """Into how much the model falls."""
 
-    Attributes:
-        breaks: Places where PyTorch stopped tracing.
-        graphs: Current graphs.
-        partitions: ONNX models of the current graphs; None under another backend.
-        recompiles: Without the compilation of decode after prefill.
-        is_cut_short: Whether a dry run ended before the function did, so that there may be more.
-    """
-
-    breaks: int
-    graphs: int
-    partitions: int | None
-    recompiles: int
-    is_cut_short: bool
+    breaks: int  # places where PyTorch stopped tracing
+    graphs: int  # current graphs
+    partitions: int | None  # ONNX models of the current graphs; None under another backend
+    recompiles: int  # without the compilation of decode after prefill
+    is_cut_short: bool  # whether a dry run ended before the function did, so that there may be more
 
     @property
     def is_whole(self) -> bool:
@@ -86,45 +54,23 @@ class Splits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correct:
-    """Whether results match PyTorch's.
+    """Whether results match PyTorch's."""
 
-    Attributes:
-        verdict: `verified`; `partly` where something that runs was not compared; `differs`; `unchecked`; `nothing` where ONNX Runtime
-            computed nothing.
-        right: Values and parts of the call that match.
-        wrong: Those that do not.
-    """
-
+    # `verified`; `partly` where something that runs was not compared; `differs`; `unchecked`; `nothing` where ONNX Runtime computed nothing
     verdict: CorrectVerdict
-    right: int
-    wrong: int
+    right: int  # values and parts of the call that match
+    wrong: int  # those that do not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The four answers.
+    """The four answers."""
 
-    Attributes:
-        speed: The compiled call against eager.
-        inductor: Inductor against eager; None where nobody asked.
-        spread: Median of the measured calls over the shortest; None where unknown.
-        is_busy: Whether other work ran beside the measured calls.
-        is_crowded: Whether it had cores that threads of PyTorch or ONNX Runtime waited for: then either may seem a hundred times as fast.
-        time: How much of a call is in ONNX Runtime.
-        splits: Into how much the model falls.
-        correct: Whether results match.
-        is_dry_run: Whether nothing ran.
-    """
-
-    speed: Pace
-    inductor: Pace | None
-    spread: float | None
-    is_busy: bool
-    is_crowded: bool
-    time: OrtTime
-    splits: Splits
-    correct: Correct
-    is_dry_run: bool
+    speed: Pace  # the compiled call against eager
+    inductor: Pace | None  # Inductor against eager; None where nobody asked
+    time: TimeVerdict  # whether it is known how much of a call is in ONNX Runtime, or why not
+    splits: Splits  # into how much the model falls
+    correct: Correct  # whether results match
 
 
 def verdict_of(capture: Capture, overview: Overview) -> Verdict:
@@ -133,9 +79,6 @@ def verdict_of(capture: Capture, overview: Overview) -> Verdict:
     return Verdict(
         speed=measured_pace(overview) or benched or Pace(verdict="unmeasured"),
         inductor=inductor,
-        spread=overview.spread,
-        is_busy=overview.is_busy,
-        is_crowded=overview.is_crowded,
         time=_time(overview),
         splits=Splits(
             breaks=len(overview.breaks),
@@ -145,7 +88,6 @@ def verdict_of(capture: Capture, overview: Overview) -> Verdict:
             is_cut_short=overview.coverage.is_cut_short,
         ),
         correct=_correct(capture, overview, numbers_of(capture)),
-        is_dry_run=overview.is_dry_run,
     )
 
 
@@ -178,14 +120,12 @@ def ort_share(overview: Overview) -> float | None:
     return ledger.share.get("run", 0.0)
 
 
-def _time(overview: Overview) -> OrtTime:
-    coverage, share = overview.coverage, ort_share(overview)
-    verdict: TimeVerdict = "unmeasured" if share is None else "measured"
+def _time(overview: Overview) -> TimeVerdict:
     if overview.is_dry_run:
-        verdict = "planned"
-    elif coverage.verdict in ("empty", "foreign", "none"):
-        verdict = coverage.verdict
-    return OrtTime(verdict=verdict, share=share, node_count=coverage.node_count, ort_node_count=coverage.ort_node_count)
+        return "planned"
+    if overview.coverage.verdict in ("empty", "foreign", "none"):
+        return overview.coverage.verdict
+    return "unmeasured" if ort_share(overview) is None else "measured"
 
 
 def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
@@ -209,9 +149,9 @@ def _correct(capture: Capture, overview: Overview, numbers: NumericsSummary | No
         return Correct(verdict="nothing" if nothing else "unchecked", right=0, wrong=0)
     right = numbers.right + (numbers.call.right if numbers.call else 0)
     wrong = numbers.wrong + (len(numbers.call.wrong) if numbers.call else 0)
+    verdict: CorrectVerdict = "unchecked"
     if wrong:
-        return Correct(verdict="differs", right=right, wrong=wrong)
-    if not right:
-        return Correct(verdict="unchecked", right=0, wrong=0)
-    whole = is_wholly_compared(capture, overview, numbers)
-    return Correct(verdict="verified" if whole else "partly", right=right, wrong=0)
+        verdict = "differs"
+    elif right:
+        verdict = "verified" if is_wholly_compared(capture, overview, numbers) else "partly"
+    return Correct(verdict=verdict, right=right, wrong=wrong)

@@ -20,9 +20,10 @@ import numpy as np
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
+from ortlens.analysis.index import fallbacks_by_graph, grouped
 from ortlens.analysis.timing import fallback_ns
 from ortlens.errors import UsageError
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,20 +65,18 @@ class Candidate:
     beyond_each: int = column("Partitions that a pair saves beyond what its operators save separately; 0 for a single operator.", default=0)
     bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, without weights.", unit="bytes")
     coverage_gained: float = column("Gain in the share of compute nodes that ONNX Runtime runs, 0 to 1.")
-    eager_ns: int | None = column(
-        "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns", default=None
+    eager_ns: int | None = optional(
+        "Time that PyTorch spends in these nodes per call, as recorded; empty where nothing was run.", unit="ns"
     )
-    saved_ns: int | None = column(
+    saved_ns: int | None = optional(
         "Estimated gain per call, if ONNX Runtime took as long for these nodes as PyTorch; less, or a loss, if it takes longer. Empty "
         "where nothing was run.",
         unit="ns",
-        default=None,
     )
-    saved_at_most_ns: int | None = column(
+    saved_at_most_ns: int | None = optional(
         "The same, if it took no time for them, nor for the shortest of the partitions, as many as are saved: entering a run has a fixed "
         "cost, and operators of one model may be fused.",
         unit="ns",
-        default=None,
     )
     note: str = column("How the gain was estimated, and further requirements.", default="")
 
@@ -92,9 +91,10 @@ def partitions_if(capture: Capture, asked: Sequence[object]) -> tuple[PlannedPar
     """
     ops = _resolved(capture, asked)
     rows: list[PlannedPartition] = []
+    own = fallbacks_by_graph(capture)
     for graph in recorded_graphs(capture):
         now, then = graph.cut().count, graph.cut(ops)
-        note = "; ".join(filter(None, (_needs(_fallbacks_of(capture, ops, graph.graph.graph_id)), _drift(graph, now))))
+        note = "; ".join(filter(None, (_needs(row for row in own.get(graph.graph.graph_id, ()) if row.target in ops), _drift(graph, now))))
         for number, partition in enumerate(partitions_of(graph, then)):
             rows.append(_planned(graph, number, partition, counts=(now, then.count), note=note))
     return tuple(rows)
@@ -159,10 +159,6 @@ def _unknown(op: str, known: Mapping[str, int], present: set[str]) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     runs = " (it runs in ONNX Runtime)" if any(op in (name, name.rpartition(".")[0]) for name in present) else ""
     return f"no node of {op} stays in PyTorch for lack of support{runs}; operators that do: {', '.join(names[:_MAX_NAMES])}{more}"
-
-
-def _fallbacks_of(capture: Capture, ops: frozenset[str], graph_id: str) -> list[Fallback]:
-    return [fallback for fallback in capture.fallbacks if fallback.graph_id == graph_id and fallback.target in ops]
 
 
 _REMEDIES: Mapping[ReasonCode, str] = {
@@ -322,23 +318,18 @@ def boundary_cost(capture: Capture) -> Cost | None:
 
 def runs_by_graph(capture: Capture) -> dict[str, list[float]]:
     """Compute the median run of each graph's sessions inside ONNX Runtime, in ns, the shortest first; graphs without runs are absent."""
-    times: dict[tuple[str, str], list[int]] = {}
-    for run in capture.runs:
-        if run.session_id is not None and run.graph_id is not None:
-            times.setdefault((run.graph_id, run.session_id), []).append(run.run_ns)
-    found: dict[str, list[float]] = {}
-    for (graph_id, _), ns in times.items():
-        found.setdefault(graph_id, []).append(statistics.median(ns))
+    times = grouped(
+        ((run.graph_id, run.session_id), run.run_ns) for run in capture.runs if run.session_id is not None and run.graph_id is not None
+    )
+    found = grouped((graph_id, float(statistics.median(ns))) for (graph_id, _), ns in times.items())
     return {graph_id: sorted(medians) for graph_id, medians in found.items()}
 
 
 def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
     moved = {p.partition_id: (p.input_bytes or 0) + (p.output_bytes or 0) for p in capture.partitions}
     partition = {session.session_id: session.partition_id for session in capture.sessions}
-    times: dict[str, list[int]] = {}
-    for run in capture.runs:
-        if run.session_id is not None and partition.get(run.session_id) in moved:
-            times.setdefault(run.session_id, []).append(run.bind_ns + run.output_ns)
+    runs = (run for run in capture.runs if run.session_id is not None and partition.get(run.session_id) in moved)
+    times = grouped((run.session_id or "", run.bind_ns + run.output_ns) for run in runs)
     return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]
 
 

@@ -97,9 +97,9 @@ def _json_from_value(column: Column, value: Any) -> Json:  # noqa: ANN401 - a fi
             _refuse(value, "a tuple")
         if column.rows is not None:
             return [row_from_record(column.rows, item) for item in value]
-        return [_checked_item(column, _plain(item)) for item in value]
-    checked = _checked(column, _plain(value))
-    return checked if column.kind != "float" or math.isfinite(checked) else _name_from_float(checked)
+        return [_checked_item(column, plain(item)) for item in value]
+    checked = _checked(column, plain(value))
+    return json_float(checked) if column.kind == "float" else checked
 
 
 def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - parsed JSON
@@ -116,7 +116,7 @@ def _value_from_json(column: Column, value: Any) -> object:  # noqa: ANN401 - pa
     return _checked(column, value)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
+def plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
     """Return the Python number inside a numpy or torch scalar; everything else as it is."""
     return value if isinstance(value, (str, int, float)) or not hasattr(value, "item") else value.item()
 
@@ -165,8 +165,9 @@ def _checked_int(value: int) -> int:
     return value
 
 
-def _name_from_float(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+def json_float(value: float) -> float | str:
+    """Return a number, or the name of one that JSON has not."""
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _refuse(value: object, wanted: str) -> NoReturn:

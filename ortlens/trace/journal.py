@@ -32,7 +32,7 @@ from ortlens.trace.runlog import RunStats
 from ortlens.trace.schema import FIGURES, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ortlens.trace.runlog import EagerLog, RunLog
 
@@ -44,7 +44,6 @@ _ROWS = 64  # calls of a session that are kept of one look
 _MANY_BYTES = 64 << 20  # from which on only sums are written
 _MAX_ENTRY = 1 << 30
 _FRAME = 8 + 1 + 8 + 1  # length, space, checksum, space
-_TABLE_OF = {table.record: table for table in TABLES.values()}
 
 
 class Journal:
@@ -74,37 +73,15 @@ class Journal:
         self._thread = threading.Thread(target=self._look_again, name="ortlens journal", daemon=True)
         self._thread.start()
 
-    def added(self, record: r.Record) -> None:
-        """Write a record, also in place of an earlier one of the same key."""
-        table = _TABLE_OF[type(record)]
-        self._write({"add": table.name, "row": row_from_record(table, record)})
-
-    def dropped(self, kind: type, key: object) -> None:
-        """Write that a record went."""
-        self._write({"drop": _TABLE_OF[kind].name, "key": key})
-
-    def replaced(self, kind: type, records: Iterable[r.Record]) -> None:
-        """Write that all records of a kind were replaced."""
-        table = _TABLE_OF[kind]
-        self._write({"replace": table.name, "rows": [row_from_record(table, record) for record in records]})
-
-    def forgot(self, graph_id: str) -> None:
-        """Write that what was derived from a graph went."""
-        self._write({"forget": graph_id})
-
-    def attached(self, name: str, data: bytes) -> None:
-        """Write an attachment."""
-        self._write({"attach": name}, data)
-
     def flush(self) -> None:
         """Write the calls since the last time."""
         with self._flushing:
             head = dict(self._head())
             if head and head != self._last_head:  # none once the lens is gone
-                self._write({"head": head, "at": time.time(), "pid": self._pid})
+                self.write({"head": head, "at": time.time(), "pid": self._pid})
                 self._last_head = head
             if (figures := self._recorder.figures) != self._last_figures:
-                self._write({"figures": row_from_record(FIGURES, figures)})
+                self.write({"figures": row_from_record(FIGURES, figures)})
                 self._last_figures = figures
             logs, eager = self._recorder.logs()
             for log in logs:
@@ -119,7 +96,7 @@ class Journal:
         self._stopped.set()
         with contextlib.suppress(Exception):  # the interpreter may be half gone
             self.flush()
-        self._write({"end": True, "at": time.time()})
+        self.write({"end": True, "at": time.time()})
         with self._lock:
             self._is_broken = True
             os.close(self._file)
@@ -139,15 +116,16 @@ class Journal:
             return
         self._seen[id(log)] = log, stats.calls - 1
         rows = [] if self._size > _MANY_BYTES else [row for row in log.rows(latest=_ROWS) if row[0] > last][-_ROWS:]
-        self._write({"log": log.session_id, "graph": log.graph_id, "stats": list(stats), "rows": rows, "at": time.time()})
+        self.write({"log": log.session_id, "graph": log.graph_id, "stats": list(stats), "rows": rows, "at": time.time()})
 
     def _write_eager(self, graph_id: str, log: EagerLog) -> None:
         figures = tuple(log.calls), tuple(log.total_ns)
         if self._eager.get(graph_id) != figures and any(figures[0]):
             self._eager[graph_id] = figures
-            self._write({"eager": graph_id, "nodes": list(log.nodes), "calls": list(figures[0]), "ns": list(figures[1])})
+            self.write({"eager": graph_id, "nodes": list(log.nodes), "calls": list(figures[0]), "ns": list(figures[1])})
 
-    def _write(self, entry: Mapping[str, Any], data: bytes = b"") -> None:
+    def write(self, entry: Mapping[str, Any], data: bytes = b"") -> None:
+        """Write an entry, with the bytes of an attachment."""
         if os.getpid() != self._pid:  # forked: the file is the parent's
             return
         payload = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.trace import records as r
+from ortlens.trace.codec import row_from_record
 from ortlens.trace.guard import lens_failed, lens_guard
 from ortlens.trace.runlog import EagerLog, RunLog
 from ortlens.trace.schema import TABLES
@@ -66,6 +67,7 @@ class Current:
             self._scopes.set(tuple([held for held in self._scopes.get() if held.recorder is not None]))
 
 
+_TABLE_OF = {table.record: table for table in TABLES.values()}
 CURRENT = Current()  # the one of this process
 _R = TypeVar("_R", bound=r.Record)
 MAX_RUNS = 200_000  # rows of `runs` in one capture; sums in `sessions` stay exact
@@ -111,13 +113,13 @@ class Recorder:
 
     def _put(self, kind: type, key: object, record: r.Record) -> None:
         self._tables[kind][key] = record
-        self._journalled(lambda journal: journal.added(record))
+        self._journalled(lambda: {"add": _TABLE_OF[kind].name, "row": row_from_record(_TABLE_OF[kind], record)})
 
-    def _journalled(self, write: Callable[[Journal], None]) -> None:
+    def _journalled(self, entry: Callable[[], Mapping[str, object]], data: bytes = b"") -> None:
         """Write to the journal, if there is one; recording goes on without an entry that cannot be written."""
         if self.journal is not None:
             with lens_guard(self, "writing the journal"):
-                write(self.journal)
+                self.journal.write(entry(), data)
 
     def _key(self, record: r.Record) -> object:
         """Return the id of a record that can be amended, else a number that is never given again."""
@@ -138,7 +140,7 @@ class Recorder:
         """Remove a record of something that did not happen after all; an unknown key is ignored."""
         with self._lock:
             self._tables[kind].pop(key, None)
-            self._journalled(lambda journal: journal.dropped(kind, key))
+            self._journalled(lambda: {"drop": _TABLE_OF[kind].name, "key": key})
 
     def forget_graph(self, graph_id: str) -> None:
         """Drop what was derived from one graph, because it is partitioned again; the graph itself stays.
@@ -159,7 +161,7 @@ class Recorder:
             self._eager_logs.pop(graph_id, None)
             for model in models:
                 self._detach(model)
-            self._journalled(lambda journal: journal.forgot(graph_id))
+            self._journalled(lambda: {"forget": graph_id})
 
     def _drop(self, field: str, values: set[str], *kinds: type[r.Record]) -> None:
         for kind in kinds:
@@ -175,7 +177,7 @@ class Recorder:
         """Keep bytes that belong to a record, under a name inside the saved file, as `models/m0.onnx`."""
         with self._lock:
             self._attachments[name] = data
-            self._journalled(lambda journal: journal.attached(name, data))
+            self._journalled(lambda: {"attach": name}, data)
 
     def note(self, **figures: object) -> None:
         """Set figures of the whole capture, by the names in `Figures`."""
@@ -207,7 +209,8 @@ class Recorder:
         """Replace all records of a kind."""
         with self._lock:
             self._tables[kind] = {self._key(record): record for record in records}
-            self._journalled(lambda journal: journal.replaced(kind, self._tables[kind].values()))
+            rows, table = self._tables[kind].values(), _TABLE_OF[kind]
+            self._journalled(lambda: {"replace": table.name, "rows": [row_from_record(table, record) for record in rows]})
 
     def _of(self, kind: type[_R]) -> list[_R]:
         return [record for record in self._tables[kind].values() if isinstance(record, kind)]
@@ -226,12 +229,18 @@ class Recorder:
         """Freeze what was recorded so far; recording goes on."""
         with self._lock:
             logs = tuple(self._run_logs.values())
-            slots = {graph_id: _slots(log) for graph_id, log in self._eager_logs.items()}
+            slots = {
+                (graph_id, node): {"calls": calls, "total_ns": total_ns}
+                for graph_id, log in self._eager_logs.items()
+                for node, calls, total_ns in zip(log.nodes, log.calls, log.total_ns, strict=True)
+            }
             attachments, figures = dict(self._attachments), self.figures
             tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
         by_session = {log.session_id: log for log in logs if log.session_id is not None}
-        tables["sessions"] = tuple(_with_stats(s, by_session.get(s.session_id)) for s in tables["sessions"])
-        tables["fallbacks"] = tuple(_with_times(f, slots.get(f.graph_id, {})) for f in tables["fallbacks"])
+        tables["sessions"] = tuple(
+            replace(s, **by_session[s.session_id].stats()._asdict()) if s.session_id in by_session else s for s in tables["sessions"]
+        )
+        tables["fallbacks"] = tuple(replace(f, **slots.get((f.graph_id, f.node), {})) for f in tables["fallbacks"])
         tables["graphs"] = _with_use(tables["graphs"], tables["sessions"], tables["fallbacks"], tables["partitions"])
         tables["runs"] = _runs(logs)
         tables["findings"] = (*tables["findings"], *self.unrecorded)
@@ -255,20 +264,6 @@ def _with_use(
     called = {session.partition_id for session in sessions if session.calls}
     used = {part.graph_id for part in partitions if part.partition_id in called} | {row.graph_id for row in fallbacks if row.calls}
     return tuple(replace(graph, only_verified=False) if graph.graph_id in used else graph for graph in graphs)
-
-
-def _with_stats(session: r.Session, log: RunLog | None) -> r.Session:
-    return session if log is None else replace(session, **log.stats()._asdict())
-
-
-def _slots(log: EagerLog) -> dict[str, tuple[int, int]]:
-    """Return calls and time by node."""
-    return dict(zip(log.nodes, zip(log.calls, log.total_ns, strict=True), strict=True))
-
-
-def _with_times(fallback: r.Fallback, slots: Mapping[str, tuple[int, int]]) -> r.Fallback:
-    calls, total_ns = slots.get(fallback.node, (fallback.calls, fallback.total_ns))
-    return replace(fallback, calls=calls, total_ns=total_ns)
 
 
 def _runs(logs: tuple[RunLog, ...]) -> tuple[r.Run, ...]:

@@ -48,18 +48,19 @@ _RANK = "Rank that recorded it, in a capture merged of several ranks; empty else
 
 
 def column(meaning: str, *, unit: str = "", default: object = MISSING) -> Any:  # noqa: ANN401 - a field() in disguise
-    """Declare a record field together with what its column means.
-
-    Args:
-        meaning: One sentence for the reference page.
-        unit: `ns`, `bytes`, `flops`, or empty for plain counts and text.
-        default: Value of the field when the recorder does not know it.
-
-    Returns:
-        A dataclass field that carries both texts as metadata.
-    """
+    """Declare a record field with the meaning of its column, in a sentence, and its unit: `ns`, `bytes`, `flops`, or none."""
     metadata = {"meaning": meaning, "unit": unit}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+def optional(meaning: str, *, unit: str = "") -> Any:  # noqa: ANN401 - likewise
+    """Declare a field that is None where its value is not known."""
+    return column(meaning, unit=unit, default=None)
+
+
+def same(record: object, *names: str) -> dict[str, Any]:
+    """Take fields of a record for another one that has them too."""
+    return {name: getattr(record, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,55 +68,52 @@ class Graph:
     """One FX graph that Dynamo handed to the backend, per phase."""
 
     graph_id: str = column("Id of this graph and phase within the capture.")
-    compile_id: str | None = column("Dynamo's `frame/attempt` id; `0/1` is the second compilation of frame 0.", default=None)
+    compile_id: str | None = optional("Dynamo's `frame/attempt` id; `0/1` is the second compilation of frame 0.")
     phase: Phase = column("`inference`, `forward` or `backward`.")
-    name: str | None = column("Name of the compiled Python function.", default=None)
-    file: str | None = column("File of the compiled Python function.", default=None)
-    line: int | None = column("First line of the compiled Python function.", default=None)
-    node_count: int | None = column("Compute nodes after decomposition; empty for a backend other than ours.", default=None)
+    name: str | None = optional("Name of the compiled Python function.")
+    file: str | None = optional("File of the compiled Python function.")
+    line: int | None = optional("First line of the compiled Python function.")
+    node_count: int | None = optional("Compute nodes after decomposition; empty for a backend other than ours.")
     op_count: int = column("Operations in Dynamo's own graph, before decomposition; 0 for a backward graph.")
-    partition_count: int | None = column("Partitions that run in ONNX Runtime.", default=None)
-    fallback_count: int | None = column("Nodes that stay in PyTorch.", default=None)
-    coverage: float | None = column("Share of the compute nodes that ONNX Runtime runs, 0 to 1.", default=None)
+    partition_count: int | None = optional("Partitions that run in ONNX Runtime.")
+    fallback_count: int | None = optional("Nodes that stay in PyTorch.")
+    coverage: float | None = optional("Share of the compute nodes that ONNX Runtime runs, 0 to 1.")
     dynamic_shapes: bool = column("True when the graph has symbolic sizes.", default=False)
-    recompile_of: str | None = column("The compile id whose guard failed, when this is a recompile.", default=None)
-    dynamo_ns: int | None = column("Dynamo's share of the compilation: tracing and guards.", unit="ns", default=None)
-    aot_ns: int | None = column("AOTAutograd's share: functionalising, decomposing, splitting off the backward.", unit="ns", default=None)
-    partition_ns: int | None = column("Deciding support and partitioning.", unit="ns", default=None)
-    convert_ns: int | None = column("Turning the partitions into ONNX.", unit="ns", default=None)
-    optimize_ns: int | None = column("Optimising the ONNX models.", unit="ns", default=None)
-    session_ns: int | None = column("Creating ONNX Runtime sessions.", unit="ns", default=None)
-    compile_ns: int | None = column("All of the above together.", unit="ns", default=None)
+    recompile_of: str | None = optional("The compile id whose guard failed, when this is a recompile.")
+    dynamo_ns: int | None = optional("Dynamo's share of the compilation: tracing and guards.", unit="ns")
+    aot_ns: int | None = optional("AOTAutograd's share: functionalising, decomposing, splitting off the backward.", unit="ns")
+    partition_ns: int | None = optional("Deciding support and partitioning.", unit="ns")
+    convert_ns: int | None = optional("Turning the partitions into ONNX.", unit="ns")
+    optimize_ns: int | None = optional("Optimising the ONNX models.", unit="ns")
+    session_ns: int | None = optional("Creating ONNX Runtime sessions.", unit="ns")
+    compile_ns: int | None = optional("All of the above together.", unit="ns")
     inputs: tuple[str, ...] = column("Names of the graph's inputs, weights among them.", default=())
     input_sizes: tuple[int, ...] = column("Bytes of each of these inputs; hints stand in for symbolic sizes.", default=())
     weights: tuple[str, ...] = column("Those of these inputs that are parameters or buffers.", default=())
     min_partition_nodes: int = column("Partitions with fewer compute nodes were left to PyTorch.", default=1)
-    target: str | None = column(
-        "The compiled function or module whose call led to it; several of one name are numbered. Empty where it is not known.", default=None
+    target: str | None = optional(
+        "The compiled function or module whose call led to it; several of one name are numbered. Empty where it is not known."
     )
-    entries_per_call: float | None = column(
-        "How often a call of the model enters it, counted in the calls that were measured, as their median; empty where none was.",
-        default=None,
+    entries_per_call: float | None = optional(
+        "How often a call of the model enters it, counted in the calls that were measured, as their median; empty where none was."
     )
-    ort_ns: int | None = column(
+    ort_ns: int | None = optional(
         "One entry as compiled, with the copies back into inputs that it changes; the shortest, timed in turns with `torch_ns`. Empty "
         "where not timed.",
         unit="ns",
-        default=None,
     )
-    torch_ns: int | None = column("One entry in PyTorch, operator by operator as the program wrote it.", unit="ns", default=None)
-    is_slower: bool | None = column(
-        "Whether it is slower as compiled: in three of four pairs, and by 3 % at least; empty where not timed.", default=None
+    torch_ns: int | None = optional("One entry in PyTorch, operator by operator as the program wrote it.", unit="ns")
+    is_slower: bool | None = optional(
+        "Whether it is slower as compiled: in three of four pairs, and by 3 % at least; empty where not timed."
     )
-    role: StepRole | None = column(
+    role: StepRole | None = optional(
         "In a generation of tokens: `decode` takes a cache and computes one position, `prefill` is another graph of the same function, "
-        "`encode` one of the encoder. Empty elsewhere.",
-        default=None,
+        "`encode` one of the encoder. Empty elsewhere."
     )
     only_verified: bool = column(
         "True when only `verify` ran it, such as a backward that the program has not called: it counts in no coverage.", default=False
     )
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,47 +121,43 @@ class Break:
     """One distinct place where Dynamo stopped a graph."""
 
     break_id: str = column("Id of the break within the capture.")
-    gb_id: str | None = column("PyTorch's id of this kind of break, as in its graph break registry.", default=None)
+    gb_id: str | None = optional("PyTorch's id of this kind of break, as in its graph break registry.")
     reason: str = column("What stopped the graph, in one line.")
-    explanation: str | None = column("PyTorch's explanation.", default=None)
+    explanation: str | None = optional("PyTorch's explanation.")
     hints: tuple[str, ...] = column("PyTorch's hints, one per item.", default=())
-    file: str | None = column("File of the user line that broke the graph.", default=None)
-    line: int | None = column("Number of that line.", default=None)
-    function: str | None = column("Function that the line is in.", default=None)
-    source: str | None = column("Text of that line.", default=None)
+    file: str | None = optional("File of the user line that broke the graph.")
+    line: int | None = optional("Number of that line.")
+    function: str | None = optional("Function that the line is in.")
+    source: str | None = optional("Text of that line.")
     user_stack: tuple[str, ...] = column("User frames at the break, outermost first, as `file:line function`.", default=())
     occurrences: int = column("How many graph boundaries this break makes; at least 1.", default=1)
     compile_ids: tuple[str, ...] = column("Compilations that ran into it.", default=())
-    cost_ns: int | None = column(
+    cost_ns: int | None = optional(
         "Time per call between the graphs that the break parts: its overhead, and the Python there, which is the program's own code and "
         "what leads to it. Empty where it was not measured.",
         unit="ns",
-        default=None,
     )
-    overhead_ns: int | None = column(
+    overhead_ns: int | None = optional(
         "Of that, what goes with the break: Dynamo's look-up, guards and gathering of inputs. What a larger graph would save is not in it.",
         unit="ns",
-        default=None,
     )
-    entering_ns: int | None = column(
+    entering_ns: int | None = optional(
         "Time per call, besides, that entering the graphs behind the break takes: binding and outputs of one partition, and the code "
         "around it. It goes with the break too, where what is before and behind it would be one graph.",
         unit="ns",
-        default=None,
     )
-    advice: str | None = column("What to change, in one sentence.", default=None)
+    advice: str | None = optional("What to change, in one sentence.")
     settings: tuple[str, ...] = column(_SETTINGS, default=())
-    stop_source: str | None = column(
+    stop_source: str | None = optional(
         "Text of the line that stops the graph, which may be one of a library behind the user's line, with the first line of an `if`. It "
-        "is empty text where it could not be read.",
-        default=None,
+        "is empty text where it could not be read."
     )
-    stop_function: str | None = column("Function that this line is in.", default=None)
+    stop_function: str | None = optional("Function that this line is in.")
     traits: tuple[str, ...] = column(_TRAITS, default=())
-    refused_guard: str | None = column("Where PyTorch stopped recompiling the function: the last guard that failed.", default=None)
-    refused_reason: str | None = column("Dynamo's full reason for that recompile.", default=None)
+    refused_guard: str | None = optional("Where PyTorch stopped recompiling the function: the last guard that failed.")
+    refused_reason: str | None = optional("Dynamo's full reason for that recompile.")
     refused_values: tuple[str, ...] = column("The values seen by that guard.", default=())
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,18 +165,18 @@ class Recompile:
     """A second compilation of the same code because a guard failed."""
 
     compile_id: str = column("The new compilation.")
-    of_compile_id: str | None = column("The compilation whose guard failed.", default=None)
-    function: str | None = column("Name of the recompiled function.", default=None)
-    file: str | None = column("File of the recompiled function.", default=None)
-    line: int | None = column("First line of the recompiled function.", default=None)
-    guard: str | None = column("The guard that failed, or what it guarded.", default=None)
+    of_compile_id: str | None = optional("The compilation whose guard failed.")
+    function: str | None = optional("Name of the recompiled function.")
+    file: str | None = optional("File of the recompiled function.")
+    line: int | None = optional("First line of the recompiled function.")
+    guard: str | None = optional("The guard that failed, or what it guarded.")
     reason: str = column("Dynamo's full reason, with expected and actual values.")
     values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=())
-    advice: str | None = column("What to change, in one sentence.", default=None)
+    advice: str | None = optional("What to change, in one sentence.")
     settings: tuple[str, ...] = column(_SETTINGS, default=())
-    traits: tuple[str, ...] | None = column(_TRAITS + " Missing where it was not recorded.", default=None)
-    dynamo_ns: int | None = column("Dynamo's own time for it; of a function without a graph, all that it took.", unit="ns", default=None)
-    rank: int | None = column(_RANK, default=None)
+    traits: tuple[str, ...] | None = optional(_TRAITS + " Missing where it was not recorded.")
+    dynamo_ns: int | None = optional("Dynamo's own time for it; of a function without a graph, all that it took.", unit="ns")
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,27 +186,25 @@ class Node:
     graph_id: str = column("Graph the node is in.")
     node: str = column("Name of the node in its graph.")
     target: str = column("Operator, as `aten.add.Tensor`.")
-    module: str | None = column("Path of the nn.Module that made it, as `layers.0.attn`.", default=None)
-    module_type: str | None = column("Class of that module.", default=None)
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
-    source: str | None = column("Text of the user line.", default=None)
-    dtype: str | None = column("dtype of the (first) output.", default=None)
-    shape: tuple[int | str, ...] | None = column("Shape of the (first) output; symbolic sizes as text.", default=None)
-    partition_id: str | None = column("Partition that runs the node; empty when PyTorch runs it.", default=None)
+    module: str | None = optional("Path of the nn.Module that made it, as `layers.0.attn`.")
+    module_type: str | None = optional("Class of that module.")
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
+    source: str | None = optional("Text of the user line.")
+    dtype: str | None = optional("dtype of the (first) output.")
+    shape: tuple[int | str, ...] | None = optional("Shape of the (first) output; symbolic sizes as text.")
+    partition_id: str | None = optional("Partition that runs the node; empty when PyTorch runs it.")
     supported: bool = column("True when ONNX Runtime runs the node.")
-    reason_code: ReasonCode | None = column("Why not, as a code.", default=None)
-    reason: str | None = column("Why not, in words.", default=None)
-    flops: int | None = column(
-        "Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops", default=None
-    )
-    bytes: int | None = column("Bytes of all tensor inputs and outputs; hints stand in for symbolic sizes.", unit="bytes", default=None)
+    reason_code: ReasonCode | None = optional("Why not, as a code.")
+    reason: str | None = optional("Why not, in words.")
+    flops: int | None = optional("Floating-point operations by PyTorch's flop counter; 0 for ops it does not count.", unit="flops")
+    bytes: int | None = optional("Bytes of all tensor inputs and outputs; hints stand in for symbolic sizes.", unit="bytes")
     onnx_nodes: tuple[str, ...] = column("Names of the ONNX nodes made from it.", default=())
     kind: NodeKind = column("`compute` makes tensors, `size` makes a number, `effect` makes nothing (a check).", default="compute")
     inputs: tuple[str, ...] = column(
         "Nodes and graph inputs that it reads, each once; an item of a tuple stands under the node that made the tuple.", default=()
     )
-    output_bytes: int | None = column("Bytes of its tensor outputs alone; likewise.", unit="bytes", default=None)
+    output_bytes: int | None = optional("Bytes of its tensor outputs alone; likewise.", unit="bytes")
     is_output: bool = column("Whether the graph returns what it makes.", default=False)
     mutates: bool = column("Whether it writes into what it reads; nothing after it may run before it.", default=False)
     onnx_confidences: tuple[str, ...] = column(
@@ -230,12 +222,11 @@ class Node:
         default=False,
     )
     roaming: bool = column("Whether it is a number made of input sizes alone, which is computed wherever it is needed.", default=False)
-    provider: str | None = column(
+    provider: str | None = optional(
         "Of a node of an ONNX model: the execution provider that runs it, where ONNX Runtime tells; `reason` says why it is not the "
-        "preferred one. Empty elsewhere.",
-        default=None,
+        "preferred one. Empty elsewhere."
     )
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,21 +238,18 @@ class Partition:
     node_count: int = column("Compute nodes in it.")
     input_count: int = column("Tensors and numbers that enter it, weights included.")
     output_count: int = column("Tensors and numbers that leave it.")
-    input_bytes: int | None = column("Bytes entering per call, weights apart; hints for symbolic sizes.", unit="bytes", default=None)
-    output_bytes: int | None = column("Bytes leaving per call.", unit="bytes", default=None)
-    weight_bytes: int | None = column("Bytes of parameters and buffers it reads.", unit="bytes", default=None)
-    flops: int | None = column("Floating-point operations per call by PyTorch's flop counter.", unit="flops", default=None)
-    model_id: str | None = column("The ONNX model made from it.", default=None)
-    ort_ns: int | None = column(
+    input_bytes: int | None = optional("Bytes entering per call, weights apart; hints for symbolic sizes.", unit="bytes")
+    output_bytes: int | None = optional("Bytes leaving per call.", unit="bytes")
+    weight_bytes: int | None = optional("Bytes of parameters and buffers it reads.", unit="bytes")
+    flops: int | None = optional("Floating-point operations per call by PyTorch's flop counter.", unit="flops")
+    model_id: str | None = optional("The ONNX model made from it.")
+    ort_ns: int | None = optional(
         "One run in ONNX Runtime, binding and outputs included; the shortest, timed in turns with `torch_ns`. Empty where not timed.",
         unit="ns",
-        default=None,
     )
-    torch_ns: int | None = column("One run of the same nodes in PyTorch, on the same inputs.", unit="ns", default=None)
-    is_slower: bool | None = column(
-        "Whether ONNX Runtime is slower: in three of four pairs, and by 3 % at least; empty where not timed.", default=None
-    )
-    rank: int | None = column(_RANK, default=None)
+    torch_ns: int | None = optional("One run of the same nodes in PyTorch, on the same inputs.", unit="ns")
+    is_slower: bool | None = optional("Whether ONNX Runtime is slower: in three of four pairs, and by 3 % at least; empty where not timed.")
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,21 +261,20 @@ class Fallback:
     target: str = column("Operator, as `aten.cumsum.default`.")
     reason_code: ReasonCode = column("Why it stays, as a code.")
     reason: str = column("Why it stays, in words.")
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
-    source: str | None = column("Text of the user line.", default=None)
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
+    source: str | None = optional("Text of the user line.")
     calls: int = column("How often PyTorch ran it while observed.", default=0)
     total_ns: int = column("Time PyTorch spent in it, clock read around the op; on a GPU the launch only.", unit="ns", default=0)
-    exception: str | None = column("What was raised when it was converted or handed to ONNX Runtime, with its class.", default=None)
-    call_ns: int | None = column(
-        "Time in it per call of the model, mean over the calls that the ledger averages; empty where none was.", unit="ns", default=None
+    exception: str | None = optional("What was raised when it was converted or handed to ONNX Runtime, with its class.")
+    call_ns: int | None = optional(
+        "Time in it per call of the model, mean over the calls that the ledger averages; empty where none was.", unit="ns"
     )
-    cause: FallbackCause | None = column(
+    cause: FallbackCause | None = optional(
         "What else is known of why: it draws `random` numbers; ONNX Runtime's CPU provider does not compute in `bfloat16`, or knows no "
-        "`complex` numbers.",
-        default=None,
+        "`complex` numbers."
     )
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,16 +283,16 @@ class Model:
 
     model_id: str = column("Id of the model within the capture.")
     partition_id: str = column("Partition it was made from.")
-    path: str | None = column("File it was dumped to, or its name inside a saved capture.", default=None)
-    opset: int | None = column("Version of the default ONNX operator set.", default=None)
+    path: str | None = optional("File it was dumped to, or its name inside a saved capture.")
+    opset: int | None = optional("Version of the default ONNX operator set.")
     node_count: int = column("ONNX nodes after the ONNX Script optimiser.")
     ops: tuple[str, ...] = column("Operator types with their counts, most frequent first, as `MatMul:12`.", default=())
     initializer_bytes: int = column("Bytes of the constants inside the model, frozen weights included.", unit="bytes", default=0)
     size_bytes: int = column("Bytes of the serialised model without frozen weights.", unit="bytes", default=0)
-    sha256: str | None = column("Digest of the serialised model without frozen weights.", default=None)
+    sha256: str | None = optional("Digest of the serialised model without frozen weights.")
     cached: bool = column("Whether it was converted by an earlier process and came from `cache_dir`.", default=False)
-    optimized_node_count: int | None = column("Nodes left after ONNX Runtime's own fusions; empty where not asked for.", default=None)
-    rank: int | None = column(_RANK, default=None)
+    optimized_node_count: int | None = optional("Nodes left after ONNX Runtime's own fusions; empty where not asked for.")
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,74 +301,66 @@ class Session:
 
     session_id: str = column("Id of the session within the capture.")
     partition_id: str = column("Partition it runs.")
-    model_id: str | None = column("Model it was made from.", default=None)
+    model_id: str | None = optional("Model it was made from.")
     providers: tuple[str, ...] = column("Execution providers that ONNX Runtime registered, in order.", default=())
     input_signature: str = column("dtypes and shapes of the inputs it accepts, as `f32[2,8] i64[s0]`.", default="")
     create_ns: int = column("Creating the session.", unit="ns", default=0)
-    held_bytes: int | None = column(
+    held_bytes: int | None = optional(
         "Heap that making it took: weights that ONNX Runtime packed or folded into copies of its own, and its own structures; "
         "empty where the C library does not tell.",
         unit="bytes",
-        default=None,
     )
-    threads: int | None = column("Threads that work on one operator; 0 leaves it to ONNX Runtime.", default=None)
-    spinning: bool | None = column("Whether they wait actively while a run goes on; empty when not recorded.", default=None)
+    threads: int | None = optional("Threads that work on one operator; 0 leaves it to ONNX Runtime.")
+    spinning: bool | None = optional("Whether they wait actively while a run goes on; empty when not recorded.")
     threads_reason: str = column("Why so many threads, and why they spin or not.", default="")
     calls: int = column("How often it ran.", default=0)
     total_ns: int = column("Sum over all calls, bind to output.", unit="ns", default=0)
-    mean_ns: int | None = column("Mean of a call; empty before the first.", unit="ns", default=None)
-    p50_ns: int | None = column("Median of a call, from a histogram with buckets of at most 3.2 %.", unit="ns", default=None)
-    p90_ns: int | None = column("90th percentile, same source.", unit="ns", default=None)
-    p99_ns: int | None = column("99th percentile, same source.", unit="ns", default=None)
-    max_ns: int | None = column("Slowest call.", unit="ns", default=None)
-    cause: SessionCause | None = column(
-        "Why it was made: the `first` of its partition, for `sizes` that no other serves, or because frozen `weights` had changed.",
-        default=None,
+    mean_ns: int | None = optional("Mean of a call; empty before the first.", unit="ns")
+    p50_ns: int | None = optional("Median of a call, from a histogram with buckets of at most 3.2 %.", unit="ns")
+    p90_ns: int | None = optional("90th percentile, same source.", unit="ns")
+    p99_ns: int | None = optional("99th percentile, same source.", unit="ns")
+    max_ns: int | None = optional("Slowest call.", unit="ns")
+    cause: SessionCause | None = optional(
+        "Why it was made: the `first` of its partition, for `sizes` that no other serves, or because frozen `weights` had changed."
     )
-    weights_change: WeightsChange | None = column(
+    weights_change: WeightsChange | None = optional(
         "For the cause `weights`, what had changed: the tensors were `written` to, `replaced` by other tensors, or those of an "
         "`other_module` came, which shares the code, while the earlier ones still belong to a module that is running. Empty when not "
-        "recorded.",
-        default=None,
+        "recorded."
     )
-    frozen_bytes: int | None = column("Bytes of weights that it holds as constants.", unit="bytes", default=None)
-    copied_bytes: int | None = column(
+    frozen_bytes: int | None = optional("Bytes of weights that it holds as constants.", unit="bytes")
+    copied_bytes: int | None = optional(
         "Of these, what it does not read in PyTorch's memory: weights that ONNX Runtime packs or rearranges, those that are not "
         "contiguous, and all with `ort_session_options`.",
         unit="bytes",
-        default=None,
     )
-    shareable_bytes: int | None = column(
-        "Of the constants, what it would read in PyTorch's memory with `prepack_weights=False`: weights of matrix products.",
-        unit="bytes",
-        default=None,
+    shareable_bytes: int | None = optional(
+        "Of the constants, what it would read in PyTorch's memory with `prepack_weights=False`: weights of matrix products.", unit="bytes"
     )
-    integer_bytes: int | None = column("Of the constants, what are 8-bit integers; empty when not recorded.", unit="bytes", default=None)
-    table_bytes: int | None = column(
-        "Bytes of weights that stay inputs because the model only looks them up, as embeddings.", unit="bytes", default=None
+    integer_bytes: int | None = optional("Of the constants, what are 8-bit integers; empty when not recorded.", unit="bytes")
+    table_bytes: int | None = optional(
+        "Bytes of weights that stay inputs because the model only looks them up, as embeddings.", unit="bytes"
     )
-    arena_bytes: int | None = column(
-        "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes", default=None
+    arena_bytes: int | None = optional(
+        "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes"
     )
-    arena_held_bytes: int | None = column(
+    arena_held_bytes: int | None = optional(
         "The most that ONNX Runtime's allocator had taken from the system while profiled, packed weights and unused space included; empty "
         "where not profiled.",
         unit="bytes",
-        default=None,
     )
-    distortion: float | None = column(
+    distortion: float | None = optional(
         "How many times as long a run takes under ONNX Runtime's profiler, by the shortest runs; 1 where what it adds is too little to "
-        "measure. Empty where not profiled.",
-        default=None,
+        "measure. Empty where not profiled."
     )
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One call of a session, or of a whole graph when the backend is not ours."""
 
-    session_id: str | None = column("Session that ran; empty for a backend other than ours.", default=None)
+    session_id: str | None = optional("Session that ran; empty for a backend other than ours.")
     call: int = column("Number of the call, from 0; the latest calls are kept, exact sums are in `sessions`.")
     start_ns: int = column("Start, on the clock of `time.perf_counter_ns`.", unit="ns")
     bind_ns: int = column("Binding inputs and outputs, copies of unfit layouts included.", unit="ns", default=0)
@@ -389,8 +368,8 @@ class Run:
     output_ns: int = column("Handing the outputs back to PyTorch.", unit="ns", default=0)
     total_ns: int = column("The three together.", unit="ns")
     thread: int = column("Identifier of the thread, as of `threading.get_ident`.", default=0)
-    graph_id: str | None = column("Graph that ran.", default=None)
-    rank: int | None = column(_RANK, default=None)
+    graph_id: str | None = optional("Graph that ran.")
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,68 +382,63 @@ class Kernel:
     provider: str = column("Execution provider that ran it.")
     calls: int = column("How often it ran while profiled.", default=0)
     total_ns: int = column("Time, rescaled from its profiled share to the unprofiled total.", unit="ns", default=0)
-    mean_ns: int | None = column("The same per call.", unit="ns", default=None)
-    share: float | None = column("Share of the session's kernel time, 0 to 1.", default=None)
-    node: str | None = column(
+    mean_ns: int | None = optional("The same per call.", unit="ns")
+    share: float | None = optional("Share of the session's kernel time, 0 to 1.")
+    node: str | None = optional(
         "FX node that its time is charged to; of several, the one with the most floating-point operations, else the one that makes its "
-        "output. `nodes` has all.",
-        default=None,
+        "output. `nodes` has all."
     )
-    module: str | None = column("nn.Module path it came from.", default=None)
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    module: str | None = optional("nn.Module path it came from.")
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
     confidence: Confidence = column("How sure the way back is: `exact`, `fused`, `inferred`, `none`.", default="none")
-    bytes: int | None = column(
+    bytes: int | None = optional(
         "Bytes of what it reads and writes per run, weights included: by ONNX Runtime's profile, and the model for weights that it packed.",
         unit="bytes",
-        default=None,
     )
     nodes: tuple[str, ...] = column("Every FX node that it computes.", default=())
     onnx_nodes: tuple[str, ...] = column("Nodes of the ONNX model, as it was before ONNX Runtime's rewrites, that it computes.", default=())
     onnx_ops: tuple[str, ...] = column("Operators of these nodes, in the same order.", default=())
-    low_ns: int | None = column(
-        "`mean_ns` by the fastest stretch of the profile's repeats alone: with `high_ns` its noise. Empty below 8 repeats.",
-        unit="ns",
-        default=None,
+    low_ns: int | None = optional(
+        "`mean_ns` by the fastest stretch of the profile's repeats alone: with `high_ns` its noise. Empty below 8 repeats.", unit="ns"
     )
-    high_ns: int | None = column("`mean_ns` by the slowest stretch.", unit="ns", default=None)
-    rank: int | None = column(_RANK, default=None)
+    high_ns: int | None = optional("`mean_ns` by the slowest stretch.", unit="ns")
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numeric:
     """One compared value: ONNX Runtime against PyTorch."""
 
-    partition_id: str | None = column("Partition the value is in; empty for a part of the whole call.", default=None)
+    partition_id: str | None = optional("Partition the value is in; empty for a part of the whole call.")
     node: str = column("FX node that makes the value; for scope `call` the name of the part, as `result[0]` or `x after the call`.")
-    onnx_value: str | None = column("Name of the value in the ONNX model.", default=None)
-    max_abs: float | None = column("Largest absolute difference.", default=None)
-    max_rel: float | None = column(
-        "Largest difference relative to the larger of the element and the root mean square of PyTorch's value.", default=None
+    onnx_value: str | None = optional("Name of the value in the ONNX model.")
+    max_abs: float | None = optional("Largest absolute difference.")
+    max_rel: float | None = optional(
+        "Largest difference relative to the larger of the element and the root mean square of PyTorch's value."
     )
-    ok: bool | None = column("True when within tolerance; empty when not checked.", default=None)
+    ok: bool | None = optional("True when within tolerance; empty when not checked.")
     first_divergence: bool = column("True for the first value, in graph order, that is out of tolerance.", default=False)
-    closer_to_fp64: str | None = column("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.", default=None)
+    closer_to_fp64: str | None = optional("Which side is closer to a double-precision run: `ort`, `eager`, `equal`.")
     scope: NumericScope = column(
         "What was compared: an `output` of the session that runs, a `value` inside it, one `op` converted on its own, or a part of the "
         "whole `call`: a result, what it wrote, a gradient, the random state.",
         default="value",
     )
-    atol: float | None = column("Largest absolute difference that was let pass.", default=None)
-    rtol: float | None = column("The same, relative to the value.", default=None)
-    nonfinite: str | None = column(
-        "Which sides hold NaN or Inf: `ort`, `eager`, `both`; `origin` where this node is the first to make one of finite inputs.",
-        default=None,
+    atol: float | None = optional("Largest absolute difference that was let pass.")
+    rtol: float | None = optional("The same, relative to the value.")
+    nonfinite: str | None = optional(
+        "Which sides hold NaN or Inf: `ort`, `eager`, `both`; `origin` where this node is the first to make one of finite inputs."
     )
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
     note: str = column("Why it was not checked, or what was found out about a divergence, as which rewrite made it.", default="")
     why: str = column("Of that, why there is no verdict.", default="")
     is_undecided: bool = column("Whether it was compared and differs, and PyTorch leaves the answer open.", default=False)
     left_out: bool = column(
         "Whether the time of `verify` was over before it, or some calls of its partition, were compared.", default=False
     )
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,22 +448,22 @@ class Finding:
     rule: str = column("Name of the rule that found it.")
     severity: Severity = column("`error`, `warning` or `info`.")
     title: str = column("What was found, in one line.")
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
     evidence: str = column("The recorded facts behind it.", default="")
     hazard: str = column("Why it matters.", default="")
     mitigation: str = column("What to do.", default="")
-    gain_ns: int | None = column("What the mitigation saves per call; empty where unknown.", unit="ns", default=None)
+    gain_ns: int | None = optional("What the mitigation saves per call; empty where unknown.", unit="ns")
     measured: bool = column("True when the gain was measured, False when estimated or unknown.", default=False)
     at_most: bool = column(
         "True when the gain is a limit: what was measured or estimated is more than that part of a call takes, besides the gains of the "
         "findings above.",
         default=False,
     )
-    subject: str | None = column("Id or name of what it is about: a graph, node, partition, session, break or operator.", default=None)
+    subject: str | None = optional("Id or name of what it is about: a graph, node, partition, session, break or operator.")
     todo: str = column("The first sentence of `mitigation`, without a full stop; empty where it has only one.", default="")
     settings: tuple[str, ...] = column(_SETTINGS, default=())
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,7 +481,7 @@ class LedgerPart:
         "Share of the wall time of the call, 0 to 1; over all graphs and parts they add to 1. Where no call was measured, of the sum of "
         "the rows."
     )
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -521,11 +495,9 @@ class Step:
     calls: float = column("Calls of the model in one call of `generate`; 0 for `python`.", default=0.0)
     tokens: float = column("Tokens that they compute: positions by rows of the batch, beams included.", default=0.0)
     ns: int = column("Time per call of `generate`, the mean over the calls of the ledger.", unit="ns", default=0)
-    uncompiled_ns: int | None = column(
-        "The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns", default=None
-    )
+    uncompiled_ns: int | None = optional("The same without torch.compile, in calls made in turns; empty where not measured.", unit="ns")
     graph_ids: tuple[str, ...] = column("Graphs that these calls entered.", default=())
-    rank: int | None = column(_RANK, default=None)
+    rank: int | None = optional(_RANK)
 
 
 Record: TypeAlias = (
@@ -541,12 +513,12 @@ class RunVariant:
     verdict: VariantVerdict = column(
         "`faster` or `slower` than eager if the whole interval of the ratio is, by 3 % at least; `same`; `unmeasured` where it cannot run."
     )
-    call_ns: int | None = column("Time of a call, the median over the rounds.", unit="ns", default=None)
-    ratio: float | None = column("Times as long as eager: the median over the rounds of the ratio within a round.", default=None)
-    ratio_low: float | None = column("Lower end of its 99 % interval.", default=None)
-    ratio_high: float | None = column("Upper end of it.", default=None)
-    first_ns: int | None = column("Time of the first call, compilation or export included.", unit="ns", default=None)
-    max_abs: float | None = column("Largest absolute difference of a result from eager.", default=None)
+    call_ns: int | None = optional("Time of a call, the median over the rounds.", unit="ns")
+    ratio: float | None = optional("Times as long as eager: the median over the rounds of the ratio within a round.")
+    ratio_low: float | None = optional("Lower end of its 99 % interval.")
+    ratio_high: float | None = optional("Upper end of it.")
+    first_ns: int | None = optional("Time of the first call, compilation or export included.", unit="ns")
+    max_abs: float | None = optional("Largest absolute difference of a result from eager.")
     rounds: int = column("Rounds; in each, every way is timed once.", default=0)
     note: str = column("Why it was not measured.", default="")
 
@@ -555,7 +527,7 @@ class RunVariant:
 class MachinePeak:
     """What the machine reached on one number of threads."""
 
-    dtype: str | None = column("Element type of the matrix product; empty for reading and writing memory.", default=None)
+    dtype: str | None = optional("Element type of the matrix product; empty for reading and writing memory.")
     threads: int = column("Threads that worked on it.")
     per_s: float = column("Floating-point operations per second; of memory, bytes.")
 
@@ -565,32 +537,32 @@ class Figures:
     """What was measured or counted about a whole capture, and what was chosen for it; empty where it was not."""
 
     dry_run: bool = column("Whether nothing was run.", default=False)
-    rank: int | None = column("Rank of the process in a distributed job.", default=None)
-    world_size: int | None = column("Number of its ranks.", default=None)
+    rank: int | None = optional("Rank of the process in a distributed job.")
+    world_size: int | None = optional("Number of its ranks.")
     ranks: tuple[int, ...] = column("Ranks that a merged capture is made of, in order.", default=())
-    cpu_count: int | None = column("Processors of the machine.", default=None)
-    cpu_usable: int | None = column("Processors that the process may use.", default=None)
-    cpu_bfloat16: bool | None = column("Whether the processor has instructions for bfloat16.", default=None)
-    torch_threads: int | None = column("Threads of PyTorch.", default=None)
+    cpu_count: int | None = optional("Processors of the machine.")
+    cpu_usable: int | None = optional("Processors that the process may use.")
+    cpu_bfloat16: bool | None = optional("Whether the processor has instructions for bfloat16.")
+    torch_threads: int | None = optional("Threads of PyTorch.")
     option_upcast: tuple[str, ...] = column("Element types that are computed in float32, by the option `upcast`.", default=())
-    explain_calls: int | None = column("How often `explain` called what was compiled.", default=None)
-    explain_uncompiled_calls: int | None = column("How often it called the target as it is.", default=None)
-    ledger_calls: int | None = column("Calls that the ledger averages.", default=None)
-    ledger_spread: float | None = column("Median of the measured calls over the shortest.", default=None)
-    ledger_others: float | None = column("Cores that other processes had meanwhile.", default=None)
-    ledger_idle: float | None = column("Cores that were idle.", default=None)
-    ledger_made: int | None = column("Where no call counts: how many were made.", default=None)
-    ledger_compiling: int | None = column("How many of them compiled code.", default=None)
-    ledger_creating: int | None = column("How many compiled nothing, but created a session.", default=None)
-    uncompiled_ns: int | None = column(
-        "Median time of a call without torch.compile, made in turns with the calls of the ledger.", unit="ns", default=None
+    explain_calls: int | None = optional("How often `explain` called what was compiled.")
+    explain_uncompiled_calls: int | None = optional("How often it called the target as it is.")
+    ledger_calls: int | None = optional("Calls that the ledger averages.")
+    ledger_spread: float | None = optional("Median of the measured calls over the shortest.")
+    ledger_others: float | None = optional("Cores that other processes had meanwhile.")
+    ledger_idle: float | None = optional("Cores that were idle.")
+    ledger_made: int | None = optional("Where no call counts: how many were made.")
+    ledger_compiling: int | None = optional("How many of them compiled code.")
+    ledger_creating: int | None = optional("How many compiled nothing, but created a session.")
+    uncompiled_ns: int | None = optional(
+        "Median time of a call without torch.compile, made in turns with the calls of the ledger.", unit="ns"
     )
-    profile_expected_s: float | None = column("Seconds that `profile` was expected to take.", default=None)
-    profile_budget_s: float | None = column("Seconds that it was allowed to take.", default=None)
-    profile_took_s: float | None = column("Seconds that it took.", default=None)
-    verify_expected_s: float | None = column("Seconds that `verify` was expected to take.", default=None)
-    verify_budget_s: float | None = column("Seconds that it was allowed to take.", default=None)
-    verify_took_s: float | None = column("Seconds that it took.", default=None)
+    profile_expected_s: float | None = optional("Seconds that `profile` was expected to take.")
+    profile_budget_s: float | None = optional("Seconds that it was allowed to take.")
+    profile_took_s: float | None = optional("Seconds that it took.")
+    verify_expected_s: float | None = optional("Seconds that `verify` was expected to take.")
+    verify_budget_s: float | None = optional("Seconds that it was allowed to take.")
+    verify_took_s: float | None = optional("Seconds that it took.")
     peaks: tuple[MachinePeak, ...] = column("What the machine reached, on as many threads as the profiled sessions have.", default=())
     ways: tuple[RunVariant, ...] = column("The ways of running the model that `bench` measured.", default=())
 

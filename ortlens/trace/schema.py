@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")  # forms in which a capture is exported; the first three hold tables
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 
-_DTYPES: Mapping[tuple[str, bool], str] = {
-    ("int", False): "int64",
-    ("int", True): "Int64",
-    ("float", False): "float64",
-    ("float", True): "float64",
-    ("bool", False): "bool",
-    ("bool", True): "boolean",
-    ("str", False): "string",
-    ("str", True): "string",
-    ("tuple", False): "object",
-    ("tuple", True): "object",
+_DTYPES: Mapping[Kind, tuple[str, str]] = {
+    "int": ("int64", "Int64"),
+    "float": ("float64", "float64"),
+    "bool": ("bool", "boolean"),
+    "str": ("string", "string"),
+    "tuple": ("object", "object"),
 }
+"""Without and with missing values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +83,7 @@ def _column_from_field(spec: Field[Any], annotation: object) -> Column:
     items = _item_types(inner) if origin is tuple else ()
     return Column(
         name=spec.name,
-        dtype=_DTYPES[kind, nullable],
+        dtype=_DTYPES[kind][nullable],
         unit=spec.metadata["unit"],
         meaning=spec.metadata["meaning"],
         nullable=nullable,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens.analysis.findings.registry import PROBED
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import ActionRow, recommendations_of
+from ortlens.trace.records import same
 from ortlens.units import time_from_ns
 from ortlens.views.sentences import look_place, look_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
@@ -46,14 +47,10 @@ def action_rows(capture: Capture) -> list[ActionRow]:
             kind=action.subject,
             subject=action.what,
             subject_id=look_id(action, overview, capture),
-            file=action.file,
-            line=action.line,
             do=_do(action),
             gain_ns=action.ns_per_call,
-            confidence=action.confidence,
             tried=_was_probed(action, overview),
-            settings=action.settings,
-            patch=action.patch,
+            **same(action, "file", "line", "confidence", "settings", "patch"),
         )
         for rank, action in enumerate(recommendations_of(capture, overview), start=1)
     ]

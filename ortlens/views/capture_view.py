@@ -570,7 +570,8 @@ class StaticSummary:
 
 def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
     """Open the explorer, or a static summary where widgets are missing; outside notebooks, print a line and return None."""
-    if not _shows_widgets():
+    marimo = sys.modules.get("marimo")  # which has no shell
+    if not in_notebook() and (marimo is None or not marimo.running_in_notebook()):
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
         print(_ELSEWHERE)  # noqa: T201 - what the user asked to see
         return None
@@ -583,9 +584,3 @@ def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str
     from ortlens.views.widget import Explorer
 
     return Explorer(capture, selected=selected, tab=tab, graph=graph)
-
-
-def _shows_widgets() -> bool:
-    """Tell whether Jupyter runs, or marimo, which has no shell."""
-    marimo = sys.modules.get("marimo")
-    return in_notebook() or (marimo is not None and bool(marimo.running_in_notebook()))

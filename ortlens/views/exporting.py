@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortlens._files import temp_sibling, write_file
 from ortlens._optional import require
 from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import graphs_by_id, partitions_by_id, sessions_by_id
+from ortlens.analysis.index import graphs_by_id, grouped, partitions_by_id, sessions_by_id, summed
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ortlens.trace.records import Break, Capture, Fallback, Graph, Kernel, Run
+    from ortlens.trace.records import Break, Capture, Fallback, Kernel, Run
     from ortlens.trace.schema import Column, Table
 
     Event: TypeAlias = dict[str, Any]
@@ -68,16 +68,13 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
         return {"trace.json": lambda: json.dumps(trace_from_capture(capture), allow_nan=False).encode()}
     models = {name: partial(bytes, data) for name, data in capture.attachments.items() if _MODEL.fullmatch(name)}
     if form == "model-explorer":
-        data = {name: partial(_json, found) for name, found in node_data_from_capture(capture).items()}
+        found = node_data_from_capture(capture)
+        data = {name: partial(bytes, json.dumps(values, indent=1, allow_nan=False).encode()) for name, values in found.items()}
         if not data:
             raise UsageError("nothing was profiled or verified: lens.profile(...) gives times to the nodes, lens.verify(...) differences")
         return {**data, **models}
     chosen = {f"{(table := table_by_name(name).name)}.{form}": partial(_table, capture, table, form) for name in tables or TABLES}
     return {**chosen, **({} if tables else models)}
-
-
-def _json(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, indent=1, allow_nan=False).encode()
 
 
 def _table(capture: Capture, name: str, form: str) -> bytes:
@@ -161,10 +158,7 @@ def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
     files: dict[str, dict[str, Any]] = {}
     for model_id, kernels in _profiled(capture).items():
         total = sum(kernel.mean_ns or 0 for kernel in kernels) or 1
-        times: dict[str, float] = {}
-        for kernel in kernels:
-            for node in kernel.onnx_nodes:
-                times[node] = times.get(node, 0.0) + (kernel.mean_ns or 0) / len(kernel.onnx_nodes)
+        times = summed((node, (kernel.mean_ns or 0) / len(kernel.onnx_nodes)) for kernel in kernels for node in kernel.onnx_nodes)
         files[f"{model_id}.kernel_time.json"] = _file("kernel time per run, µs", {node: ns / 1000 for node, ns in times.items()})
         files[f"{model_id}.share.json"] = _file("share of kernel time, %", {node: 100 * ns / total for node, ns in times.items()})
     for model_id, errors in _errors(capture).items():
@@ -357,16 +351,14 @@ def _compilations(capture: Capture) -> Iterator[Event]:
         return
     yield _named("process_name", _COMPILING, "compilation (durations, end to end)")
     yield _named("thread_name", _COMPILING, "graphs", 0)
-    breaks: dict[str, list[Break]] = {}
-    for item in capture.breaks:
-        for compile_id in item.compile_ids:
-            breaks.setdefault(compile_id, []).append(item)
+    breaks = grouped((compile_id, item) for item in capture.breaks for compile_id in item.compile_ids)
     at = 0
     for graph in capture.graphs:
         phases = {phase: getattr(graph, f"{phase}_ns") or 0 for phase in PHASES}
         length = max(graph.compile_ns or 0, sum(phases.values()))
         title = f"{graph.graph_id} {graph.name or ''}".strip()
-        yield {**_slice(title, _COMPILING, 0, at, length), "cat": "compile", "args": _about_graph(graph)}
+        about = {"compile_id": graph.compile_id, "phase": graph.phase, "recompile of": graph.recompile_of, "coverage": graph.coverage}
+        yield {**_slice(title, _COMPILING, 0, at, length), "cat": "compile", "args": about}
         inside = at
         for phase, ns in phases.items():
             if ns:
@@ -414,10 +406,6 @@ def _slice(name: str, process: int, thread: int, at_ns: int, length_ns: int) -> 
 
 def _named(kind: str, process: int, name: str, thread: int | None = None) -> Event:
     return {"name": kind, "ph": "M", "pid": process, **({} if thread is None else {"tid": thread}), "args": {"name": name}}
-
-
-def _about_graph(graph: Graph) -> Mapping[str, Any]:
-    return {"compile_id": graph.compile_id, "phase": graph.phase, "recompile of": graph.recompile_of, "coverage": graph.coverage}
 
 
 def _about_break(item: Break) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from ortlens.analysis.call_order import breaks_ahead, graphs_in_call_order
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, grouped, summed
 from ortlens.analysis.ledger import ledger_from_logs, totals_of
 from ortlens.analysis.slow_lines import runs_per_call
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
@@ -21,7 +21,7 @@ from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_c
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, LedgerPartName, Node, Session
+    from ortlens.trace.records import Capture, Graph, LedgerPart, LedgerPartName, Node
 
 FrameKind: TypeAlias = Literal[
     "call", "graph", "module", "ort", "torch", "kernel", "session", "bind", "output", "residual", "guards", "between", "break", "phase"
@@ -105,17 +105,11 @@ class _Maker:
         self._total = totals.total_ns if totals is not None else 0
         self._parts = _by_graph(rows)
         self._eager = fallback_ns(capture)
-        self._eager_of: defaultdict[str, float] = defaultdict(float)
-        for (graph_id, _), ns in self._eager.items():
-            self._eager_of[graph_id] += ns
+        self._eager_of = summed((graph_id, ns) for (graph_id, _), ns in self._eager.items())
         self._graph_of = graph_by_partition(capture)
-        self._nodes: defaultdict[str, list[tuple[int, Node]]] = defaultdict(list)
-        for row, node in enumerate(capture.nodes[: self._max]):
-            if node.kind != "size":
-                self._nodes[node.graph_id].append((row, node))
-        self._sessions_of: defaultdict[str, list[tuple[int, Session]]] = defaultdict(list)
-        for row, session in enumerate(capture.sessions[: self._max]):
-            self._sessions_of[self._graph_of.get(session.partition_id, "")].append((row, session))
+        nodes, sessions = enumerate(capture.nodes[: self._max]), enumerate(capture.sessions[: self._max])
+        self._nodes = grouped((node.graph_id, (row, node)) for row, node in nodes if node.kind != "size")
+        self._sessions_of = grouped((self._graph_of.get(session.partition_id, ""), (row, session)) for row, session in sessions)
         self._runs = runs_per_call(capture)
         self._profiled = {kernel.session_id for kernel in capture.kernels}
         self._kernels = self._kernels_by_node()
@@ -135,7 +129,7 @@ class _Maker:
         root.children += self._around([child for child in root.children if child.kind == "break"])
         root.ns = float(self._total)
         root.width = sum(child.width for child in root.children)
-        left = compile_total_ns(capture) - sum(_phases_ns(child) for child in root.children)
+        left = compile_total_ns(capture) - sum(phase.ns for child in root.children for phase in child.children if phase.kind == "phase")
         if left > 0:
             root.children.append(Frame(kind="phase", ref=len(PHASES), ns=float(left)))
         return root
@@ -146,7 +140,7 @@ class _Maker:
         names = {graph_id: {node.node for _, node in nodes} for graph_id, nodes in self._nodes.items()}
         found: defaultdict[str, defaultdict[str | None, list[Frame]]] = defaultdict(lambda: defaultdict(list))
         for row, kernel in enumerate(self._capture.kernels[: self._max]):
-            ns = _mean(kernel) * self._runs.get(kernel.session_id, 1.0)
+            ns = (kernel.mean_ns or 0) * self._runs.get(kernel.session_id, 1.0)
             graph_id = graphs.get(kernel.session_id, "")
             node = kernel.node if kernel.node in names.get(graph_id, ()) else None
             found[graph_id][node].append(Frame(kind="kernel", ref=row, ns=ns))
@@ -180,7 +174,7 @@ class _Maker:
 
     def _clocked(self, graph_id: str) -> float:
         """Return the time of the operators that PyTorch runs in a graph, as far as the ledger has it."""
-        clocked = self._eager_of[graph_id]
+        clocked = self._eager_of.get(graph_id, 0.0)
         return min(clocked, float(self._parts[graph_id].get("eager", 0))) if self.is_measured else clocked
 
     def _graph(self, row: int, graph: Graph, *, is_shown: bool) -> Frame:
@@ -190,7 +184,7 @@ class _Maker:
         compiling = [Frame(kind="phase", ref=at, ns=float(ns)) for at, ns in enumerate([*phases, rest]) if ns]
         inside = self._inside(graph) if is_shown else []
         run, known = float(parts.get("run", 0)), sum(_ort_ns(child) for child in inside)
-        clocked = self._eager_of[graph.graph_id] if parts else 0.0
+        clocked = self._eager_of.get(graph.graph_id, 0.0) if parts else 0.0
         kept = self._clocked(graph.graph_id) if parts else 0.0
         factors = {"ort": min(1.0, run / known) if known else 1.0, "torch": kept / clocked if clocked else 1.0}
         for child in inside:
@@ -205,7 +199,7 @@ class _Maker:
 
     def _sessions(self, graph: Graph, left: float) -> list[Frame]:
         """Share what the known kernels leave among the sessions of a graph whose kernels are not known, by their medians."""
-        own = [(row, item) for row, item in self._sessions_of[graph.graph_id] if item.session_id not in self._profiled]
+        own = [(row, item) for row, item in self._sessions_of.get(graph.graph_id, []) if item.session_id not in self._profiled]
         weights = [(item.p50_ns or 0) * self._runs[item.session_id] for _, item in own]
         whole = sum(weights)
         if not whole:  # of another backend, or the time between kernels
@@ -216,7 +210,7 @@ class _Maker:
         """Make frames of the modules, operators and kernels of a graph, each module where its first operator is."""
         top = Frame(kind="graph")
         modules: dict[str, Frame] = {"": top}
-        for row, node in self._nodes[graph.graph_id]:
+        for row, node in self._nodes.get(graph.graph_id, []):
             _module(modules, node.module or "").children.append(self._operator(row, node))
         top.children += self._kernels.get(graph.graph_id, {}).get(None, []) if graph.graph_id in self._parts else []
         for child in top.children:
@@ -237,10 +231,6 @@ def _by_graph(rows: Iterable[LedgerPart]) -> dict[str, dict[LedgerPartName, int]
     for row in rows:
         found[row.graph_id][row.part] = found[row.graph_id].get(row.part, 0) + row.ns
     return found
-
-
-def _mean(kernel: Kernel) -> float:
-    return float(kernel.mean_ns or 0)
 
 
 def _module(modules: dict[str, Frame], path: str) -> Frame:
@@ -276,7 +266,3 @@ def _drawn(frame: Frame, factors: Mapping[str, float]) -> float:
     inside = sum(_drawn(child, factors) for child in frame.children)
     frame.width = inside if frame.kind == "module" else frame.ns * factors.get(frame.kind, 1.0)
     return frame.width
-
-
-def _phases_ns(frame: Frame) -> float:
-    return frame.ns if frame.kind == "phase" else sum(child.ns for child in frame.children if child.kind == "phase")

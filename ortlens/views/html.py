@@ -14,13 +14,13 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.markup import render, safe
-from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
     dry_run_sentence,
     empty_sentence,
     look_sentence,
     numbers_sentence,
+    onnx_answers,
     partitions_sentence,
     title,
     wrong_sentence,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
-from ortlens.views.markup import asset, safe
+from ortlens.views.markup import render
 from ortlens.views.wording import place
 
 if TYPE_CHECKING:
@@ -16,34 +16,25 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 640, 150, 62, 18, 20
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 636, 18, 130  # of the curve, as in the template
 _GRAPHS = 8
 _LABEL_SHARE = 0.15  # width of a label on the curve
-_STYLE = """
-.ortlens-summary .ol-live{display:flex;flex-wrap:wrap;gap:.3rem 1.6rem;margin:.4rem 0}
-.ortlens-summary .ol-live div{min-width:5rem}
-.ortlens-summary .ol-live b{display:block;font-size:1.25em;font-variant-numeric:tabular-nums}
-.ortlens-summary .ol-live span{color:var(--ol-soft)}
-.ortlens-summary .ol-curve{display:block;width:100%;max-width:40rem;height:auto;color:var(--ol-ink)}
-.ortlens-summary .ol-curve text{font:11px var(--jp-ui-font-family,system-ui,sans-serif);fill:currentColor}
-""".strip().replace("\n", "")
 
 
 def live_html(points: Sequence[LivePoint], *, name: str = "", is_over: bool = False) -> str:
     """Draw the looks so far, at least one, without scripts; `is_over` tells that the loop ended, so that this picture stays."""
     figures = points[-1].figures
-    state = "ended after" if is_over else "running for"
-    title = f'<p class="ol-title">{safe(name) + ": " if name else ""}{state} {time_from_ns(points[-1].at_s * 1e9)}</p>'
-    cells = "".join(f"<div><b>{safe(value)}</b><span>{safe(label)}</span></div>" for label, value in _cells(figures))
-    rows = "".join(
-        f'<tr><td>{safe(graph.name)}</td><td>{graph.phase}</td><td class="ol-number">{time_from_ns(graph.call_ns)}</td></tr>'
-        for graph in figures.graphs[:_GRAPHS]
+    more = len(figures.graphs) - _GRAPHS
+    return render(
+        "live.html",
+        name=name,
+        state="ended after" if is_over else "running for",
+        elapsed=time_from_ns(points[-1].at_s * 1e9),
+        cells=_cells(figures),
+        curve=_curve(points),
+        graphs=[(graph.name, graph.phase, time_from_ns(graph.call_ns)) for graph in figures.graphs[:_GRAPHS]],
+        more=counted(more, "more graph") if more > 0 else "",
     )
-    heads = '<tr><th>graph</th><th>phase</th><th class="ol-number">median of the latest calls</th></tr>'
-    more = f"<p>and {counted(len(figures.graphs) - _GRAPHS, 'more graph')}</p>" if len(figures.graphs) > _GRAPHS else ""
-    table = f"<table>{heads}{rows}</table>{more}" if rows else ""
-    body = f'{title}<div class="ol-live">{cells}</div>{_curve(points)}{table}'
-    return f'<div class="ortlens-summary"><style>{asset("summary.css")}{_STYLE}</style>{body}</div>'
 
 
 def _cells(figures: LiveFigures) -> Iterator[tuple[str, str]]:
@@ -63,37 +54,28 @@ def _cells(figures: LiveFigures) -> Iterator[tuple[str, str]]:
         yield "memory of the process", size_from_bytes(figures.memory_bytes)
 
 
-def _curve(points: Sequence[LivePoint]) -> str:
-    """Draw time from call to call as a line, the part in sessions as a filled area, and what was compiled as marks."""
+def _curve(points: Sequence[LivePoint]) -> dict[str, object] | None:
+    """Lay out time from call to call as a line, the part in sessions as an area below, and what was compiled as marks."""
     timed = [(point.at_s, point.figures.period_ns, point.figures.busy_ns or 0) for point in points if point.figures.period_ns]
     if len(timed) < 2:  # noqa: PLR2004 - a line has two ends
-        return ""
+        return None
     most = max(max(period, busy) for _, period, busy in timed)
     last = points[-1].at_s or 1.0
-    bottom = _HEIGHT - _BOTTOM
 
     def x(at: float) -> str:
-        return f"{_LEFT + (_WIDTH - _LEFT - 4) * at / last:.1f}"
+        return f"{_LEFT + (_RIGHT - _LEFT) * at / last:.1f}"
 
     def y(value: int) -> str:
-        return f"{bottom - (bottom - _TOP) * value / most:.1f}"
+        return f"{_BOTTOM - (_BOTTOM - _TOP) * value / most:.1f}"
 
-    line = " ".join(f"{x(at)},{y(period)}" for at, period, _ in timed)
     area = " ".join(f"{x(at)},{y(min(busy, period))}" for at, period, busy in timed)
-    marks = "".join(
-        f'<path d="M{x(at)} {_TOP}V{bottom}" stroke="#d55e00" stroke-dasharray="3 3"/><text x="{x(at)}" y="{_TOP - 6}">{label}</text>'
-        for at, label in _marks(points)
-    )
-    return (
-        f'<svg class="ol-curve" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="time from call to call over {last:.0f} s">'
-        f'<polygon points="{x(timed[0][0])},{bottom} {area} {x(timed[-1][0])},{bottom}" fill="#0072b2" fill-opacity=".6"/>'
-        f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>{marks}'
-        f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - 4}" fill="none" stroke="currentColor" stroke-opacity=".5"/>'
-        f'<text x="{_LEFT - 6}" y="{_TOP + 5}" text-anchor="end">{time_from_ns(most)}</text>'
-        f'<text x="{_LEFT - 6}" y="{bottom}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 5}">line: from call to call; filled: in sessions</text>'
-        f'<text x="{_WIDTH - 4}" y="{_HEIGHT - 5}" text-anchor="end">{time_from_ns(last * 1e9)}</text></svg>'
-    )
+    return {
+        "seconds": f"{last:.0f}",
+        "most": time_from_ns(most),
+        "line": " ".join(f"{x(at)},{y(period)}" for at, period, _ in timed),
+        "area": f"{x(timed[0][0])},{_BOTTOM} {area} {x(timed[-1][0])},{_BOTTOM}",
+        "marks": [(x(at), label) for at, label in _marks(points)],
+    }
 
 
 def _marks(points: Sequence[LivePoint]) -> Iterator[tuple[float, str]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,19 +23,20 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
+from ortlens.trace.codec import json_float, plain
 from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import action_facts, look_id
 from ortlens.views.flame import flame_of, packed_flame
-from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
     call_sentence,
     coverage_sentence,
     dry_run_sentence,
     look_sentence,
+    onnx_answers,
     partitions_sentence,
     reason_words,
     recompiles_sentence,
@@ -44,7 +44,7 @@ from ortlens.views.sentences import (
     undecided_sentence,
     wrong_sentence,
 )
-from ortlens.views.tiles import tiles_of
+from ortlens.views.tiles import dry_run_end, tiles_of
 from ortlens.views.time_sentences import (
     against_words,
     average_words,
@@ -54,7 +54,7 @@ from ortlens.views.time_sentences import (
     generate_ns,
     generation_sentences,
 )
-from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, place, visible
+from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -212,17 +212,10 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     slower = [finding for finding in overview.findings if finding.rule == "slower_than_torch" and finding.severity == "warning"]
     facts += [f"{time_from_ns(sum(finding.gain_ns or 0 for finding in slower))} of a call lost where PyTorch is faster"] if slower else []
     facts += _numbers(overview, numbers, capture)
-    dry = f"dry run{_cut_short(overview)}: " if overview.is_dry_run else ""
+    cut = f", cut short{dry_run_end(overview)}; until there" if coverage.is_cut_short else ""
+    dry = f"dry run{cut}: " if overview.is_dry_run else ""
     said = dry + ", ".join([" ".join(facts[:2]), *facts[2:]])
     return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
-
-
-def _cut_short(overview: Overview) -> str:
-    """Say where a dry run ended before the function did; empty elsewhere."""
-    end = next((item for item in overview.findings if item.rule == "dry_run_ended"), None)
-    if not overview.coverage.is_cut_short:
-        return ""
-    return f", cut short at {place(end.file, end.line)}; until there" if end is not None and end.file else ", cut short; until there"
 
 
 def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: NumericsSummary | None) -> str:
@@ -313,26 +306,21 @@ def packed_table(table: Table, records: Sequence[Any], total: int, texts: Texts)
 
 def packed_column(column: Column, values: list[Any], texts: Texts) -> Packed:
     """Pack the values of one column as `enc` and what it needs; a constant is stored once, strings go to `texts`."""
-    plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
-    if column.kind != "tuple" and _all_same(plain):
-        return _const(plain[0] if plain else None)
+    values = values if set(map(type, values)) <= _PLAIN else [plain(value) for value in values]
+    if column.kind != "tuple" and _all_same(values):
+        return _const(values[0] if values else None)
     pack: Mapping[str, Callable[[list[Any]], Packed]] = {
         "str": lambda found: {"enc": "text", "codes": _ints([texts.code(value) for value in found])},
         "int": lambda found: {"enc": "ints", "values": _ints(found)},
-        "float": lambda found: {"enc": "floats", "values": [_float(value) for value in found]},
+        "float": lambda found: {"enc": "floats", "values": [None if value is None else json_float(value) for value in found]},
         "bool": lambda found: {"enc": "bools", "values": [None if value is None else int(value) for value in found]},
         "tuple": lambda found: _lists(found, texts),
     }
-    return pack[column.kind](plain)
+    return pack[column.kind](values)
 
 
 def _about(column: Column) -> Packed:
     return {"kind": "list" if column.kind == "tuple" else column.kind, "unit": column.unit, "meaning": column.meaning}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a recorder was given
-    """Return the Python number inside a numpy or torch scalar; everything else as it is."""
-    return value.item() if hasattr(value, "item") else value
 
 
 def _all_same(values: list[Any]) -> bool:
@@ -343,13 +331,7 @@ def _all_same(values: list[Any]) -> bool:
 def _const(value: Any) -> Packed:  # noqa: ANN401 - a value of any kind
     if isinstance(value, str):
         return {"enc": "const", "value": _bounded(value)}
-    return {"enc": "const", "value": _float(value) if isinstance(value, float) else value}
-
-
-def _float(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return {"enc": "const", "value": json_float(value) if isinstance(value, float) else value}
 
 
 def _ints(values: list[Any]) -> list[Any] | Packed:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.identity import file_name
+from ortlens.analysis.index import grouped
 from ortlens.analysis.literals import GONE, erased, erased_value
 from ortlens.trace.schema import TABLES
 
@@ -82,15 +83,9 @@ def _sources(capture: Capture) -> list[str]:
     return sorted((text for text in found if len(text) >= _MIN_SOURCE), key=lambda text: (-len(text), text))
 
 
-def _last(path: str) -> str:
-    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
-
-
 def _short_names(files: Iterable[str]) -> dict[str, str]:
     """Map paths to file names; two paths of one name get a digest, which does not depend on the order of rows."""
-    paths: dict[str, list[str]] = defaultdict(list)
-    for file in files:
-        paths[_last(file)].append(file)
+    paths = grouped((file_name(file), file) for file in files)
     return {
         path: name if len(same) == 1 else f"{name}~{hashlib.sha256(path.encode('utf-8', 'backslashreplace')).hexdigest()[:6]}"
         for name, same in paths.items()
@@ -146,7 +141,7 @@ def _new_value(name: str, value: Any, names: Mapping[str, str], scrub: Callable[
     if name == "source":
         return None
     if name in ("file", "path"):
-        return names.get(value) or _last(value)
+        return names.get(value) or file_name(value)
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, tuple):

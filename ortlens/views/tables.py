@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -99,7 +99,7 @@ def _cell(column: Column, text: str) -> Cell:
 def answer_tables(overview: Overview, *, limit: int = MAX_ROWS) -> tuple[Table, ...]:
     """Return the tables that have rows, each of at most `limit`: graphs, breaks, recompiles, fallbacks, sessions, findings."""
     makers = (_graphs, _breaks, _recompiles, _fallbacks, _sessions, _findings)
-    return tuple(table for make in makers if (table := make(overview, limit)).records)
+    return tuple(replace(table, limit=limit) for make in makers if (table := make(overview)).records)
 
 
 def report_tables(capture: Capture, overview: Overview, kernels: Sequence[Kernel]) -> tuple[Table, ...]:
@@ -110,7 +110,7 @@ def report_tables(capture: Capture, overview: Overview, kernels: Sequence[Kernel
         return labels.get(item.graph_id) or str(item.graph_id)
 
     extra = (_ledger(capture, label), _partitions(capture, label), _kernels(capture, kernels), _numerics(capture), _memory(capture, label))
-    return (*answer_tables(overview, limit=MAX_REPORT_ROWS), *(table for table in extra if table.records))
+    return (*answer_tables(overview, limit=MAX_REPORT_ROWS), *(replace(table, limit=MAX_REPORT_ROWS) for table in extra if table.records))
 
 
 def graph_label(graph: Graph) -> str:
@@ -135,13 +135,12 @@ def _size(size: int | None) -> str:
     return "" if size is None else size_from_bytes(size)
 
 
-def _graphs(overview: Overview, limit: int) -> Table:
+def _graphs(overview: Overview) -> Table:
     return Table(
         title="Graphs",
         help="What PyTorch compiled, one row per graph. Ideal: few graphs, all nodes in ONNX Runtime, one partition each.",
         source="graphs",
         records=overview.graphs,
-        limit=limit,
         columns=(
             Column("id", lambda row: graph_label(row.graph)),
             Column("function", lambda row: function(row.graph.name)),
@@ -159,14 +158,13 @@ def _graphs(overview: Overview, limit: int) -> Table:
     )
 
 
-def _breaks(overview: Overview, limit: int) -> Table:
+def _breaks(overview: Overview) -> Table:
     return Table(
         title="Graph breaks",
         help="Places where PyTorch had to stop tracing and start a new graph. Change the line as suggested to get one larger graph. "
         "Per call is what the break costs; between is PyTorch and Python between the graphs, which stay.",
         source="breaks",
         records=overview.breaks,
-        limit=limit,
         columns=(
             Column("where", lambda item: place(item.file, item.line)),
             Column("line", lambda item: item.source or "", "code"),
@@ -179,13 +177,12 @@ def _breaks(overview: Overview, limit: int) -> Table:
     )
 
 
-def _recompiles(overview: Overview, limit: int) -> Table:
+def _recompiles(overview: Overview) -> Table:
     return Table(
         title="Recompiles",
         help="Code compiled again because a guard of the earlier version failed. Keep the guarded value the same on every call.",
         source="recompiles",
         records=overview.recompiles,
-        limit=limit,
         columns=(
             Column("id", lambda item: item.compile_id),
             Column("replaces", lambda item: item.of_compile_id or ""),
@@ -198,13 +195,12 @@ def _recompiles(overview: Overview, limit: int) -> Table:
     )
 
 
-def _fallbacks(overview: Overview, limit: int) -> Table:
+def _fallbacks(overview: Overview) -> Table:
     return Table(
         title="Stays in PyTorch",
         help="Operators that ONNX Runtime does not run, slowest first. Each splits the graph; the reason says what would have to change.",
         source="fallbacks",
         records=overview.fallbacks,
-        limit=limit,
         columns=(
             Column("operator", lambda group: group.target, "code"),
             Column("nodes", lambda group: _count(group.node_count), "number"),
@@ -216,7 +212,7 @@ def _fallbacks(overview: Overview, limit: int) -> Table:
     )
 
 
-def _sessions(overview: Overview, limit: int) -> Table:
+def _sessions(overview: Overview) -> Table:
     names = {row.graph.graph_id: graph_label(row.graph) for row in overview.graphs}
     return Table(
         title="ONNX Runtime sessions",
@@ -224,7 +220,6 @@ def _sessions(overview: Overview, limit: int) -> Table:
         "of the calls took no longer.",
         source="sessions",
         records=overview.sessions,
-        limit=limit,
         columns=(
             Column("id", lambda cost: cost.session.session_id),
             Column("graph", lambda cost: names.get(cost.graph_id or "", "")),
@@ -239,13 +234,12 @@ def _sessions(overview: Overview, limit: int) -> Table:
     )
 
 
-def _findings(overview: Overview, limit: int) -> Table:
+def _findings(overview: Overview) -> Table:
     return Table(
         title="Findings",
         help="What ortlens noticed, the most expensive first. An error means that the tables above may be incomplete.",
         source="findings",
         records=overview.findings,
-        limit=limit,
         columns=(
             Column("severity", lambda item: item.severity),
             Column("what", lambda item: item.title),
@@ -262,7 +256,6 @@ def _ledger(capture: Capture, label: Callable[[Any], str]) -> Table:
         help="Parts of the wall time of a call, per graph, in the order in which a call goes through them.",
         source="ledger",
         records=capture.ledger,
-        limit=MAX_REPORT_ROWS,
         columns=(
             Column("graph", label),
             Column("part", lambda item: item.part),
@@ -280,7 +273,6 @@ def _partitions(capture: Capture, label: Callable[[Any], str]) -> Table:
         help="The largest first: FX nodes, ONNX nodes, weights, and bytes in and out per call.",
         source="partitions",
         records=sorted(capture.partitions, key=lambda item: -item.node_count),
-        limit=MAX_REPORT_ROWS,
         columns=(
             Column("partition", lambda item: item.partition_id),
             Column("graph", label),
@@ -302,7 +294,6 @@ def _kernels(capture: Capture, kernels: Sequence[Kernel]) -> Table:
         help="What ONNX Runtime executed, after its own fusions, slowest first; `confidence` rates the link back to the source line.",
         source="kernels",
         records=sorted(kernels, key=lambda item: -(item.mean_ns or 0)),
-        limit=MAX_REPORT_ROWS,
         left=len(capture.kernels) - len(kernels),
         columns=(
             Column("session", lambda item: item.session_id),
@@ -330,7 +321,6 @@ def _numerics(capture: Capture) -> Table:
         help="What differs first, then values without a verdict, then the largest differences; in each, the call as a whole first.",
         source="numerics",
         records=sorted(capture.numerics, key=how_bad),
-        limit=MAX_REPORT_ROWS,
         columns=(
             Column("partition", lambda item: item.partition_id or "the whole call"),
             Column("value", lambda item: item.node),
@@ -351,7 +341,6 @@ def _memory(capture: Capture, label: Callable[[Any], str]) -> Table:
         help="Weights that the partition reads, how much of them was copied, heap used by creating the session, and the peaks of a call.",
         source="memory()",
         records=sorted(rows, key=lambda row: -((row.held_bytes or 0) + (row.weight_bytes or 0))),
-        limit=MAX_REPORT_ROWS,
         columns=(
             Column("session", lambda row: row.session_id or ""),
             Column("graph", label),

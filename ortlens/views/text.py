@@ -12,7 +12,6 @@ from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import own_code_ns
 from ortlens.analysis.verdict import recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.onnx_sentences import onnx_answers
 from ortlens.views.sentences import (
     coverage_sentence,
     dry_run_sentence,
@@ -20,6 +19,7 @@ from ortlens.views.sentences import (
     finding_sentence,
     look_sentence,
     numbers_sentence,
+    onnx_answers,
     partitions_sentence,
     reason_words,
     title,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.verdict import verdict_of
+from ortlens.analysis.verdict import ort_share, verdict_of
 from ortlens.units import counted, percent, time_from_ns, times
 from ortlens.views.wording import farthest_words, place, visible
 
 if TYPE_CHECKING:
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview, UncountedCalls
-    from ortlens.analysis.verdict import Correct, OrtTime, Pace, Splits, Verdict
+    from ortlens.analysis.verdict import Correct, Pace, Splits, TimeVerdict, Verdict
     from ortlens.trace.records import Capture
 
 State: TypeAlias = Literal["good", "bad", "caution", "unknown", "plain"]
@@ -48,33 +49,25 @@ class Tile:
 def tiles_of(capture: Capture, overview: Overview) -> tuple[Tile, ...]:
     """Make the four tiles of a capture: speed, time in ONNX Runtime, splits, correctness."""
     verdict = verdict_of(capture, overview)
+    correct = _correct(verdict.correct, capture, overview)
     if overview.onnx is not None:
-        correct = _correct(verdict.correct, capture, overview)
         return (*_onnx_tiles(overview.onnx), replace(correct, call=correct.call and "lens.verify(module)"))
-    return (
-        _speed(verdict, overview),
-        _time(verdict.time, overview),
-        _splits(verdict.splits, overview),
-        _correct(verdict.correct, capture, overview),
-    )
+    return _speed(verdict, overview), _time(verdict.time, overview), _splits(verdict.splits, overview), correct
 
 
 def _onnx_tiles(facts: OnnxFacts) -> tuple[Tile, Tile, Tile]:
     """Say what a call of an ONNX model takes, which kernels, and on which execution providers."""
-    if facts.p50_ns is None:
-        speed = Tile(name="speed", title="Time per call", state="unknown", word="not measured", detail="nothing ran", card="time")
-    else:
+    speed = Tile(name="speed", title="Time per call", state="unknown", word="not measured", detail="nothing ran", card="time")
+    if facts.p50_ns is not None:
         detail = "one call" if facts.calls == 1 else f"median of {facts.calls:,} calls"
-        speed = Tile(name="speed", title="Time per call", state="plain", word=time_from_ns(facts.p50_ns), detail=detail, card="time")
+        speed = replace(speed, state="plain", word=time_from_ns(facts.p50_ns), detail=detail)
+    call = "lens.profile()" if facts.providers else ""
+    kernels = Tile(name="time", title="Kernels", state="unknown", word="not profiled", detail="", call=call, card="ort")
     if facts.kernel_shares:
-        op, share = facts.kernel_shares[0]
-        rest = ", ".join(f"{visible(name)} {percent(part)}" for name, part in facts.kernel_shares[1:3])
-        kernels = Tile(
-            name="time", title="Kernels", state="plain", word=f"{visible(op)} {percent(share)}", detail=rest, share=share, tab="flame"
-        )
-    else:
-        call = "lens.profile()" if facts.providers else ""
-        kernels = Tile(name="time", title="Kernels", state="unknown", word="not profiled", detail="", call=call, card="ort")
+        (op, share), *others = facts.kernel_shares
+        rest = ", ".join(f"{visible(name)} {percent(part)}" for name, part in others[:2])
+        word = f"{visible(op)} {percent(share)}"
+        kernels = replace(kernels, state="plain", word=word, detail=rest, share=share, call="", tab="flame", card="")
     first = facts.providers[0] if facts.providers else None
     elsewhere = sum(count for provider, count in facts.placed if provider != first)
     state: State = "unknown" if first is None else "caution" if elsewhere or facts.copies else "good"
@@ -91,31 +84,29 @@ def tile_sentence(tile: Tile) -> str:
 
 
 def _speed(verdict: Verdict, overview: Overview) -> Tile:
-    pace = verdict.speed
-    title = "Speed"
+    pace, calls = verdict.speed, overview.uncounted
+    tile = partial(Tile, name="speed", title="Speed", card="time")
     if pace.verdict == "unmeasured":
-        calls = overview.uncounted
         if calls is not None and overview.ledger is not None and not overview.ledger.is_measured:
             return _uncounted(calls, overview)
-        detail = "nothing ran" if verdict.is_dry_run else "against eager PyTorch"
-        call = _call("lens.measure(x)", overview)
-        return Tile(name="speed", title=title, state="unknown", word="not measured", detail=detail, call=call, card="time")
-    state: dict[str, State] = {"faster": "good", "slower": "caution", "same": "plain"}
+        detail = "nothing ran" if overview.is_dry_run else "against eager PyTorch"
+        return tile(state="unknown", word="not measured", detail=detail, call=_call("lens.measure(x)", overview))
+    states: dict[str, State] = {"faster": "good", "slower": "caution", "same": "plain"}
     details = [f"{time_from_ns(pace.call_ns or 0)}, eager {time_from_ns(pace.eager_ns or 0)}", "in turns"]
     if pace.interval is not None:
-        details.append(f"99 % interval {_interval(pace)} of eager")
-    elif verdict.spread is not None and verdict.spread >= _UNEVEN:
-        details.append(f"median call {times(verdict.spread)} the shortest")
-    is_uncertain = verdict.is_crowded and pace.interval is None
+        low, high = pace.interval
+        details.append(f"99 % interval {low:.2f}x to {high:.2f}x of eager")
+    elif overview.spread is not None and overview.spread >= _UNEVEN:
+        details.append(f"median call {times(overview.spread)} the shortest")
+    is_uncertain = overview.is_crowded and pace.interval is None
     if is_uncertain:
         details.append("threads waited for cores that other processes had; try OMP_NUM_THREADS=1")
-    elif verdict.is_busy:
+    elif overview.is_busy:
         details.append("machine was busy")
     details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
     if is_uncertain:  # no ratio: that of times of waiting would be the largest number on the screen
-        return Tile(name="speed", title=title, state="unknown", word="uncertain", detail="; ".join(details), card="time")
-    word = f"{pace_words(pace)} eager"
-    return Tile(name="speed", title=title, state=state[pace.verdict], word=word, detail="; ".join(details), card="time")
+        return tile(state="unknown", word="uncertain", detail="; ".join(details))
+    return tile(state=states[pace.verdict], word=f"{pace_words(pace)} eager", detail="; ".join(details))
 
 
 def _uncounted(calls: UncountedCalls, overview: Overview) -> Tile:
@@ -126,10 +117,10 @@ def _uncounted(calls: UncountedCalls, overview: Overview) -> Tile:
     each = "it" if calls.made == 1 else "each" if calls.made == calls.compiled + calls.created else "each that was timed"
     did = [*(["compiled code"] if calls.compiled else []), *(["created a session"] if calls.created else [])]
     detail = f"{counted(calls.made, 'call was', 'calls were')} made, and {each} {' or '.join(did)}"
+    tile = partial(Tile, name="speed", title="Speed", word="not measured", detail=detail)
     if calls.created:
-        call = _call("lens.measure(x)", overview)
-        return Tile(name="speed", title="Speed", state="unknown", word="not measured", detail=detail, call=call, card="time")
-    return Tile(name="speed", title="Speed", state="caution", word="not measured", detail=detail, tab="breaks")
+        return tile(state="unknown", call=_call("lens.measure(x)", overview), card="time")
+    return tile(state="caution", tab="breaks")
 
 
 def pace_words(pace: Pace) -> str:
@@ -140,53 +131,38 @@ def pace_words(pace: Pace) -> str:
     return f"{times(1 / ratio)} as fast as" if pace.verdict == "faster" else f"{times(ratio)} as long as"
 
 
-def _interval(pace: Pace) -> str:
-    low, high = pace.interval or (1.0, 1.0)
-    return f"{low:.2f}x to {high:.2f}x"
-
-
-def _time(time: OrtTime, overview: Overview) -> Tile:
-    title = "Time in ONNX Runtime"
-    nodes = f"{time.ort_node_count:,} of {counted(time.node_count, 'operator')}"
-    share = f" ({percent(time.ort_node_count / time.node_count)})" if time.node_count else ""
-    if time.verdict == "measured":
-        return Tile(
-            name="time",
-            title=title,
-            state="plain",
-            word=f"{percent(time.share or 0.0)} of a call",
-            detail=nodes + share,
-            share=time.share,
-            tab="flame",
-        )
+def _time(verdict: TimeVerdict, overview: Overview) -> Tile:
+    coverage, share = overview.coverage, ort_share(overview)
+    nodes = f"{coverage.ort_node_count:,} of {counted(coverage.node_count, 'operator')}"
+    whole = nodes + (f" ({percent(coverage.share)})" if coverage.share is not None else "")
+    tile = partial(Tile, name="time", title="Time in ONNX Runtime")
+    if verdict == "measured":
+        return tile(state="plain", word=f"{percent(share or 0.0)} of a call", detail=whole, share=share, tab="flame")
     words: dict[str, tuple[State, str, str]] = {
-        "unmeasured": ("unknown", "not measured", nodes + share),
-        "planned": ("unknown", "nothing ran", f"planned: {nodes}{share}"),
+        "unmeasured": ("unknown", "not measured", whole),
+        "planned": ("unknown", "nothing ran", f"planned: {whole}"),
         "foreign": ("plain", "none", f"the backend is {visible(overview.backend)}"),
         "none": ("caution", "none", nodes),
-        "empty": ("unknown", "unknown" if overview.coverage.is_cut_short else "none", "nothing was compiled"),
+        "empty": ("unknown", "unknown" if coverage.is_cut_short else "none", "nothing was compiled"),
     }
-    state, word, detail = words[time.verdict]
-    call = _call("lens.measure(x)", overview) if time.verdict == "unmeasured" else ""
-    return Tile(name="time", title=title, state=state, word=word, detail=detail, call=call, card="ort")
+    state, word, detail = words[verdict]
+    call = _call("lens.measure(x)", overview) if verdict == "unmeasured" else ""
+    return tile(state=state, word=word, detail=detail, call=call, card="ort")
 
 
 def _splits(splits: Splits, overview: Overview) -> Tile:
-    title = "Splits"
+    tile = partial(Tile, name="splits", title="Splits")
     partitions = [] if splits.partitions is None else [counted(splits.partitions, "partition")]
     facts = [
         counted(splits.breaks, "graph break") if splits.breaks else "no graph break",
         *partitions,
         counted(splits.recompiles, "recompile") if splits.recompiles else "no recompile",
     ]
-    tab = "breaks" if splits.breaks or splits.recompiles else "graph"
     if splits.is_cut_short:
-        end = next((item for item in overview.findings if item.rule == "dry_run_ended"), None)
-        at = f" at {place(end.file, end.line)}" if end is not None and end.file else ""
-        detail = f"the dry run ended{at}; until there {', '.join(facts)}"
-        return Tile(name="splits", title=title, state="caution", word="unknown: cut short", detail=detail, tab="breaks")
+        detail = f"the dry run ended{dry_run_end(overview)}; until there {', '.join(facts)}"
+        return tile(state="caution", word="unknown: cut short", detail=detail, tab="breaks")
     if not splits.graphs and not splits.breaks:
-        return Tile(name="splits", title=title, state="unknown", word="none", detail="nothing was compiled")
+        return tile(state="unknown", word="none", detail="nothing was compiled")
     first = 0 if splits.breaks else len(facts) - 1 if splits.recompiles else 1 if splits.partitions is not None else 0
     word = facts.pop(first)
     state: State = "good" if splits.is_whole else "caution"
@@ -194,12 +170,16 @@ def _splits(splits: Splits, overview: Overview) -> Tile:
         word, state = "no partition", "plain"
     if overview.is_dry_run:
         word, state = f"planned: {word}", "unknown" if splits.is_whole else "caution"
-    return Tile(name="splits", title=title, state=state, word=word, detail=", ".join(facts), tab=tab)
+    return tile(state=state, word=word, detail=", ".join(facts), tab="breaks" if splits.breaks or splits.recompiles else "graph")
+
+
+def dry_run_end(overview: Overview) -> str:
+    """Say where a dry run ended before the function did, as ` at model.py:12`; empty where that is not known."""
+    end = next((finding for finding in overview.findings if finding.rule == "dry_run_ended"), None)
+    return f" at {place(end.file, end.line)}" if end is not None and end.file else ""
 
 
 def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
-    title = "Correct"
-    call = _call("lens.verify(x)", overview) if correct.verdict == "unchecked" else ""
     compared = f"{counted(correct.right + correct.wrong, 'value')} compared with PyTorch"
     numbers = numbers_of(capture)
     farthest = farthest_words(numbers.farthest if numbers is not None else None)
@@ -213,7 +193,9 @@ def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
         "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),
     }
     state, word, detail = words[correct.verdict]
-    return Tile(name="correct", title=title, state=state, word=word, detail=detail, call=call, tab="numerics", selected=_wrong(capture))
+    call = _call("lens.verify(x)", overview) if correct.verdict == "unchecked" else ""
+    wrong = _wrong(capture)
+    return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=call, tab="numerics", selected=wrong)
 
 
 def _wrong(capture: Capture) -> str | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of
 from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.identity import file_name
 from ortlens.analysis.index import sessions_by_id
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -35,18 +35,18 @@ _SETTINGS = ("torch_threads", "dry_run")
 class Change:
     """One thing that differs between two captures."""
 
-    kind: Kind = column("What differs.")  # noqa: RUF009 - field() in disguise
-    change: Happened = column("`added`, `removed`, `moved` between ONNX Runtime and PyTorch, or `changed`.")  # noqa: RUF009 - likewise
-    effect: Effect = column(  # noqa: RUF009 - likewise
+    kind: Kind = column("What differs.")
+    change: Happened = column("`added`, `removed`, `moved` between ONNX Runtime and PyTorch, or `changed`.")
+    effect: Effect = column(
         "`worse`: new breaks, recompiles, wrong results, errors, operators that moved to PyTorch; `better`: the opposite; else `neutral`."
     )
     subject: str = column("Operator, partition, reason, rule, package or option.")
     count: int = column("How often, where it is counted: occurrences of a break, equal recompiles.", default=1)
-    before: str | None = column("In the first capture; empty where it was not there.", default=None)
-    after: str | None = column("In the second capture; likewise.", default=None)
-    module: str | None = column("nn.Module path of the operator.", default=None)
-    file: str | None = column("File of the user line.", default=None)
-    line: int | None = column("Number of the user line.", default=None)
+    before: str | None = optional("In the first capture; empty where it was not there.")
+    after: str | None = optional("In the second capture; likewise.")
+    module: str | None = optional("nn.Module path of the operator.")
+    file: str | None = optional("File of the user line.")
+    line: int | None = optional("Number of the user line.")
 
 
 def changes_of(before: Capture, after: Capture, pairing: Pairing) -> tuple[Change, ...]:
@@ -75,17 +75,8 @@ def _operators(pairing: Pairing) -> Iterator[Change]:
 
 
 def _operator(change: Happened, effect: Effect, node: Node, before: str | None, after: str | None) -> Change:
-    return Change(
-        kind="operator",
-        change=change,
-        effect=effect,
-        subject=node.target,
-        before=before,
-        after=after,
-        module=node.module,
-        file=node.file,
-        line=node.line,
-    )
+    about = same(node, "module", "file", "line")
+    return Change(kind="operator", change=change, effect=effect, subject=node.target, before=before, after=after, **about)
 
 
 def _where(node: Node) -> str:
@@ -119,14 +110,8 @@ def _coverage(before: Capture, after: Capture) -> Iterator[Change]:
     first, second = coverage_of(before).share, coverage_of(after).share
     if first is not None and second is not None and first != second:
         effect: Effect = "worse" if second < first else "better"
-        yield Change(
-            kind="coverage",
-            change="changed",
-            effect=effect,
-            subject="coverage",
-            before=f"{first * 100:.1f} %",
-            after=f"{second * 100:.1f} %",
-        )
+        was, is_now = f"{first * 100:.1f} %", f"{second * 100:.1f} %"
+        yield Change(kind="coverage", change="changed", effect=effect, subject="coverage", before=was, after=is_now)
 
 
 def _breaks(before: Capture, after: Capture) -> Iterator[Change]:
@@ -140,7 +125,7 @@ def _recompiles(before: Capture, after: Capture) -> Iterator[Change]:
     def counted(capture: Capture) -> Iterator[tuple[Hashable, Recompile, str, int]]:
         for item in capture.recompiles:  # sizes and values in a guard differ from run to run
             said = item.guard or item.reason
-            yield (item.function, _name(item.file), _NUMBER.sub("0", said)), item, said, 1
+            yield (item.function, file_name(item.file or ""), _NUMBER.sub("0", said)), item, said, 1
 
     return _recurring("recompile", counted(before), counted(after))
 
@@ -164,14 +149,13 @@ def _recurring(kind: Kind, *sides: Iterable[tuple[Hashable, Break | Recompile, s
                 count=abs(theirs - ours),
                 before=f"{ours}x" if ours else None,
                 after=f"{theirs}x" if theirs else None,
-                file=item.file,
-                line=item.line,
+                **same(item, "file", "line"),
             )
 
 
 def break_key(item: Break) -> Hashable:
     """Identify a break by its place without the number of the line, which moves with every edit above."""
-    return (item.gb_id or item.reason, _name(item.file), item.function, item.source)
+    return (item.gb_id or item.reason, file_name(item.file or ""), item.function, item.source)
 
 
 def _results(before: Capture, after: Capture) -> Iterator[Change]:
@@ -220,14 +204,13 @@ def _ids(before: Capture, after: Capture, pairing: Pairing) -> dict[str, str]:
 
 def _finding_key(item: Finding, back: Mapping[str, str]) -> Hashable:
     subject = item.subject or ""
-    return (item.rule, back.get(subject, subject), _name(item.file))
+    return (item.rule, back.get(subject, subject), file_name(item.file or ""))
 
 
 def _finding(item: Finding, change: Happened, effect: Effect) -> Change:
     before, after = (item.title, None) if change == "removed" else (None, item.title)
-    return Change(
-        kind="finding", change=change, effect=effect, subject=item.rule, before=before, after=after, file=item.file, line=item.line
-    )
+    where = same(item, "file", "line")
+    return Change(kind="finding", change=change, effect=effect, subject=item.rule, before=before, after=after, **where)
 
 
 def _environment(before: Capture, after: Capture) -> Iterator[Change]:
@@ -267,8 +250,3 @@ def _sessions(before: Capture, after: Capture, pairing: Pairing) -> Iterator[Cha
     for (kind, subject), values in seen.items():
         for (old, new), count in values.items():
             yield Change(kind=kind, change="changed", effect="neutral", subject=subject, count=count, before=old, after=new)
-
-
-def _name(file: str | None) -> str | None:
-    """Return the file without its folders, which differ between checkouts and machines."""
-    return None if file is None else PurePosixPath(file.replace("\\", "/")).name

@@ -11,12 +11,13 @@ from ortlens.analysis.compare.durations import Timing, ends_moved, timings_of
 from ortlens.analysis.compare.kernels import Measured, after_name, before_name
 from ortlens.analysis.compare.pairing import Match, Pairing, paired
 from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.index import grouped, nodes_by_graph
 from ortlens.errors import UsageError
-from ortlens.trace.records import Break, column
+from ortlens.trace.records import Break, column, optional
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.compare.changes import Effect
     from ortlens.analysis.compare.kernels import KernelTime
@@ -32,18 +33,17 @@ class AlignedOperator:
     """An operator of either capture, and its partner."""
 
     target: str = column("Operator, as `aten.add.Tensor`.")
-    module: str | None = column("nn.Module path, in the second capture where both have it.", default=None)
-    match: Match | None = column(  # noqa: RUF009 - field() in disguise
+    module: str | None = optional("nn.Module path, in the second capture where both have it.")
+    match: Match | None = optional(
         "How it was recognised: `exact`, by `structure` (module, target, producers), by `module` and target, or `renamed`: by target and "
-        "producers in another module. Empty where only one capture has it.",
-        default=None,
+        "producers in another module. Empty where only one capture has it."
     )
-    before_graph: str | None = column("Graph in the first capture.", default=None)
-    before_node: str | None = column("Node in the first capture.", default=None)
-    before_partition: str | None = column("Partition in the first capture; empty in PyTorch.", default=None)
-    after_graph: str | None = column("Graph in the second capture.", default=None)
-    after_node: str | None = column("Node in the second capture.", default=None)
-    after_partition: str | None = column("Partition in the second capture; empty in PyTorch.", default=None)
+    before_graph: str | None = optional("Graph in the first capture.")
+    before_node: str | None = optional("Node in the first capture.")
+    before_partition: str | None = optional("Partition in the first capture; empty in PyTorch.")
+    after_graph: str | None = optional("Graph in the second capture.")
+    after_node: str | None = optional("Node in the second capture.")
+    after_partition: str | None = optional("Partition in the second capture; empty in PyTorch.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +115,13 @@ def _named(capture: Capture) -> str:
 
 def _aligned(pairing: Pairing) -> tuple[AlignedOperator, ...]:
     return (
-        *(_row(pair.before, pair.after, pair.match) for pair in pairing.operators),
-        *(_row(node, None, None) for node in pairing.removed),
-        *(_row(None, node, None) for node in pairing.added),
+        *(_row(pair.after, pair.before, pair.after, pair.match) for pair in pairing.operators),
+        *(_row(node, node, None, None) for node in pairing.removed),
+        *(_row(node, None, node, None) for node in pairing.added),
     )
 
 
-def _row(before: Node | None, after: Node | None, match: Match | None) -> AlignedOperator:
-    node = after or before
-    if node is None:
-        raise ValueError("an operator of neither capture")
+def _row(node: Node, before: Node | None, after: Node | None, match: Match | None) -> AlignedOperator:
     places = {
         f"{side}_{name}": None if item is None else getattr(item, field)
         for side, item in (("before", before), ("after", after))
@@ -173,18 +170,15 @@ def panes(compared: Compared, kernels: Iterable[KernelTime]) -> tuple[PaneRow, .
         if first is not None and second is not None:
             partner[first] = second
     verdicts = {name: row.verdict for row in kernels for name in (row.before_nodes or row.after_nodes)}
-    return tuple(_pane_row(before, after, verdicts) for before, after in _merged(left, right, partner))
+    rows = ((_difference(before, after, verdicts), before, after) for before, after in _merged(left, right, partner))
+    return tuple(PaneRow(difference=kind, effect=effect, before=before, after=after) for (kind, effect), before, after in rows)
 
 
 def _sides(capture: Capture) -> list[PaneSide]:
     measured = Measured(capture)
-    nodes: dict[str, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        if node.kind == "compute":
-            nodes[node.graph_id].append(node)
     sides: list[PaneSide] = []
     for graph in current_graphs(capture.graphs):
-        sides += [_side(node, measured) for node in nodes[graph.graph_id]]
+        sides += [_side(node, measured) for node in nodes_by_graph(capture).get(graph.graph_id, ()) if node.kind == "compute"]
         ends = (item for item in capture.breaks if graph.compile_id in item.compile_ids and graph.phase != "backward")
         sides += [PaneSide(name=f"{graph.graph_id} {item.break_id}", item=item, ns=item.cost_ns) for item in ends]
     return sides
@@ -203,13 +197,10 @@ def _side(node: Node, measured: Measured) -> PaneSide:
 
 def _breaks(left: Iterable[PaneSide], right: Iterable[PaneSide]) -> dict[str, str]:
     """Pair the breaks of the first with those of the second; equal ones in their order."""
-    waiting: dict[Hashable, list[str]] = defaultdict(list)
-    for side in right:
-        if isinstance(side.item, Break):
-            waiting[break_key(side.item)].append(side.name)
+    waiting = grouped((break_key(side.item), side.name) for side in right if isinstance(side.item, Break))
     pairs: dict[str, str] = {}
     for side in left:
-        if isinstance(side.item, Break) and (others := waiting[break_key(side.item)]):
+        if isinstance(side.item, Break) and (others := waiting.get(break_key(side.item))):
             pairs[side.name] = others.pop(0)
     return pairs
 
@@ -233,11 +224,6 @@ def _merged(
         yield side, others.get(other or "")
         if other is not None:
             yield from ((None, extra) for extra in following[other])
-
-
-def _pane_row(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, SpeedVerdict]) -> PaneRow:
-    difference, effect = _difference(before, after, verdicts)
-    return PaneRow(difference=difference, effect=effect, before=before, after=after)
 
 
 def _difference(before: PaneSide | None, after: PaneSide | None, verdicts: Mapping[str, SpeedVerdict]) -> tuple[Difference, Effect]:

@@ -9,17 +9,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, grouped
 from ortlens.analysis.speed import MIN_CALLS, WORTH_ALONE, WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import call_times
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ortlens.analysis.compare.pairing import Pairing
-    from ortlens.trace.records import Capture, Node, Run
+    from ortlens.trace.records import Capture, Run
 
 
 Scope: TypeAlias = Literal["call", "graph", "partition"]
@@ -31,29 +31,29 @@ _MANY_ENTRIES = 1.5  # a graph that is entered more often per call does not show
 class Timing:
     """What a unit takes in two captures, and whether that differs outside the noise."""
 
-    scope: Scope = column(  # noqa: RUF009 - field() in disguise
+    scope: Scope = column(
         "`call` from the first session of a call to the end of the last; `graph` the same within one graph, or a whole graph under another "
         "backend; `partition` one run of a session."
     )
     subject: str = column("The compiled function, or the id of the graph or partition in the first capture.")
-    module: str | None = column("Module path that the operators of the partition share.", default=None)
-    verdict: SpeedVerdict = column(  # noqa: RUF009 - likewise
+    module: str | None = optional("Module path that the operators of the partition share.")
+    verdict: SpeedVerdict = column(
         "`slower` or `faster` only outside the noise and beyond what the machine explains, else `same`; `unmeasured` below 9 calls, and "
         "for calls above 4 ms of a busy machine."
     )
-    ratio: float | None = column("Second over first: 1.2 is a fifth slower.", default=None)
-    before_ns: int | None = column("The tenth of the calls that was disturbed least, in the first capture.", unit="ns", default=None)
-    before_low_ns: int | None = column("The same in a fast stretch of calls.", unit="ns", default=None)
-    before_high_ns: int | None = column("The same in a slow stretch.", unit="ns", default=None)
-    after_ns: int | None = column("As `before_ns`, in the second capture.", unit="ns", default=None)
-    after_low_ns: int | None = column("As `before_low_ns`.", unit="ns", default=None)
-    after_high_ns: int | None = column("As `before_high_ns`.", unit="ns", default=None)
-    before_median_ns: int | None = column("Median of all calls, disturbed ones included.", unit="ns", default=None)
-    after_median_ns: int | None = column("Likewise.", unit="ns", default=None)
+    ratio: float | None = optional("Second over first: 1.2 is a fifth slower.")
+    before_ns: int | None = optional("The tenth of the calls that was disturbed least, in the first capture.", unit="ns")
+    before_low_ns: int | None = optional("The same in a fast stretch of calls.", unit="ns")
+    before_high_ns: int | None = optional("The same in a slow stretch.", unit="ns")
+    after_ns: int | None = optional("As `before_ns`, in the second capture.", unit="ns")
+    after_low_ns: int | None = optional("As `before_low_ns`.", unit="ns")
+    after_high_ns: int | None = optional("As `before_high_ns`.", unit="ns")
+    before_median_ns: int | None = optional("Median of all calls, disturbed ones included.", unit="ns")
+    after_median_ns: int | None = optional("Likewise.", unit="ns")
     before_calls: int = column("Calls in the first capture that are known one by one.", default=0)
     after_calls: int = column("Likewise in the second.", default=0)
-    before_id: str | None = column("Session or graph in the first capture.", default=None)
-    after_id: str | None = column("Likewise in the second.", default=None)
+    before_id: str | None = optional("Session or graph in the first capture.")
+    after_id: str | None = optional("Likewise in the second.")
 
 
 def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls: bool) -> tuple[Timing, ...]:
@@ -95,10 +95,7 @@ def ends_moved(before: Capture, after: Capture, pairing: Pairing) -> bool:
 def _outside(capture: Capture) -> set[tuple[str, str]]:
     """Find the operators before the first session or after the last of what was compiled together, by graph and node."""
     targets = {graph.graph_id: graph.target for graph in current_graphs(capture.graphs)}
-    nodes: dict[str | None, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        if node.graph_id in targets:
-            nodes[targets[node.graph_id]].append(node)
+    nodes = grouped((targets[node.graph_id], node) for node in capture.nodes if node.graph_id in targets)
     found: set[tuple[str, str]] = set()
     for listed in nodes.values():
         inside = [index for index, node in enumerate(listed) if node.partition_id is not None]
@@ -137,10 +134,9 @@ class _Runs:
         """Count the units that a pass through these graphs runs, and time each pass from its first start to its last end."""
         wanted = set(graph_ids)
         keys = [key for key in self.by_key if self.graph_of.get(key) in wanted]
-        by_thread: dict[int, list[tuple[Run, str]]] = defaultdict(list)
-        for item in sorted(((run, key) for key in keys for run in self.by_key[key]), key=lambda item: item[0].start_ns):
-            by_thread[item[0].thread].append(item)
-        passes = [single for runs in by_thread.values() for single in _passes(runs)]
+        runs = sorted(((run, key) for key in keys for run in self.by_key[key]), key=lambda item: item[0].start_ns)
+        by_thread = grouped((item[0].thread, item) for item in runs)
+        passes = [single for own in by_thread.values() for single in _passes(own)]
         if not passes:
             return 0, []
         usual, _ = Counter(tuple(key for _, key in single) for single in passes).most_common(1)[0]

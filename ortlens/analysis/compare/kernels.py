@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.fusions import own_nodes
 from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.index import graph_by_partition, grouped
 from ortlens.analysis.speed import WORTH_APART, SpeedVerdict
 from ortlens.analysis.timing import fallback_ns
-from ortlens.trace.records import column
+from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,27 +28,26 @@ class KernelTime:
     """Operators that one kernel computes in either capture, and what they take in both."""
 
     operators: tuple[str, ...] = column("Operators, each once; empty for kernels that belong to none.")
-    module: str | None = column("nn.Module path of the first of them that has one.", default=None)
-    verdict: SpeedVerdict = column(  # noqa: RUF009 - field() in disguise
+    module: str | None = optional("nn.Module path of the first of them that has one.")
+    verdict: SpeedVerdict = column(
         "`slower` or `faster` where the partition, else the graph, else the call is so outside the noise, and these operators explain a "
         "tenth of its difference at least and differ by a tenth themselves, not within their own noise; "
         "`unmeasured` without both times or such a unit."
     )
-    outside_noise: bool | None = column(
+    outside_noise: bool | None = optional(
         "Whether the noise of both profiles, from the fastest to the slowest stretch of their repeats, lies apart and the times differ by "
-        "a tenth; empty where a side is not known, was repeated fewer than 8 times, or runs in PyTorch.",
-        default=None,
+        "a tenth; empty where a side is not known, was repeated fewer than 8 times, or runs in PyTorch."
     )
-    difference_ns: int | None = column("Second less first.", unit="ns", default=None)
-    ratio: float | None = column("Second over first.", default=None)
-    before_ns: int | None = column(
-        "Time of their kernels per run of the session, in the first capture; of operators in PyTorch per call.", unit="ns", default=None
+    difference_ns: int | None = optional("Second less first.", unit="ns")
+    ratio: float | None = optional("Second over first.")
+    before_ns: int | None = optional(
+        "Time of their kernels per run of the session, in the first capture; of operators in PyTorch per call.", unit="ns"
     )
-    after_ns: int | None = column("Likewise in the second.", unit="ns", default=None)
-    before_low_ns: int | None = column("Lower end of that noise in the first capture.", unit="ns", default=None)
-    before_high_ns: int | None = column("Upper end.", unit="ns", default=None)
-    after_low_ns: int | None = column("Lower end in the second.", unit="ns", default=None)
-    after_high_ns: int | None = column("Upper end.", unit="ns", default=None)
+    after_ns: int | None = optional("Likewise in the second.", unit="ns")
+    before_low_ns: int | None = optional("Lower end of that noise in the first capture.", unit="ns")
+    before_high_ns: int | None = optional("Upper end.", unit="ns")
+    after_low_ns: int | None = optional("Lower end in the second.", unit="ns")
+    after_high_ns: int | None = optional("Upper end.", unit="ns")
     before_kernels: tuple[str, ...] = column("Operators of these kernels in the first capture; `PyTorch` where it ran them.", default=())
     after_kernels: tuple[str, ...] = column("Likewise in the second.", default=())
     before_nodes: tuple[str, ...] = column("Graph and node of each operator in the first capture, as `g0:addmm`.", default=())
@@ -116,11 +115,7 @@ class Measured:
 
 def _makers(capture: Capture) -> dict[tuple[str, str], list[str]]:
     """Map the ONNX nodes of each partition to FX nodes."""
-    makers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for node in capture.nodes:
-        for name in node.onnx_nodes:
-            makers[node.partition_id or "", name].append(node.node)
-    return makers
+    return grouped(((node.partition_id or "", name), node.node) for node in capture.nodes for name in node.onnx_nodes)
 
 
 def before_name(row: AlignedOperator) -> str | None:
@@ -148,10 +143,7 @@ def _members(operators: tuple[AlignedOperator, ...], before: Measured, after: Me
         for index, row in enumerate(operators):
             for kernel in side.kernels.get(name_of(row) or "", ()):
                 parent[root(index)] = root(first.setdefault(id(kernel), index))
-    groups: dict[int, list[int]] = defaultdict(list)
-    for index in range(len(operators)):
-        groups[root(index)].append(index)
-    yield from groups.values()
+    yield from grouped((root(index), index) for index in range(len(operators))).values()
 
 
 def _row(rows: list[AlignedOperator], before: Measured, after: Measured, timings: Iterable[Timing]) -> KernelTime | None:
@@ -172,14 +164,16 @@ class _Side:
     ns: int | None
     kernels: tuple[str, ...]
     nodes: tuple[str, ...] = ()
-    band: tuple[int, int] | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
 
 
-def _band(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
-    """Add up the noise of kernels; None where that of one is not known."""
+def _band(kernels: Iterable[Kernel]) -> dict[str, Any]:
+    """Add up the noise of kernels; empty where that of one is not known."""
     ends = [(kernel.low_ns, kernel.high_ns) for kernel in kernels]
     known = [(low, high) for low, high in ends if low is not None and high is not None]
-    return (sum(low for low, _ in known), sum(high for _, high in known)) if known and len(known) == len(ends) else None
+    is_known = bool(known) and len(known) == len(ends)
+    return {"low_ns": sum(low for low, _ in known), "high_ns": sum(high for _, high in known)} if is_known else {}
 
 
 def _side(measured: Measured, names: Iterable[str]) -> _Side:
@@ -191,7 +185,7 @@ def _side(measured: Measured, names: Iterable[str]) -> _Side:
         ns=sum(kernel.mean_ns or 0 for kernel in kernels.values()) + round(sum(in_torch)) if known else None,
         kernels=(*(kernel.op_type for kernel in kernels.values()), *(("PyTorch",) if in_torch else ())),
         nodes=nodes,
-        band=None if in_torch else _band(kernels.values()),
+        **({} if in_torch else _band(kernels.values())),
     )
 
 
@@ -205,24 +199,16 @@ def _compared(ours: _Side, theirs: _Side, unit: Timing | None, *, operators: tup
         outside_noise=outside,
         difference_ns=None if ours.ns is None or theirs.ns is None else theirs.ns - ours.ns,
         ratio=theirs.ns / ours.ns if theirs.ns is not None and ours.ns else None,
-        before_ns=ours.ns,
-        after_ns=theirs.ns,
-        before_low_ns=ours.band and ours.band[0],
-        before_high_ns=ours.band and ours.band[1],
-        after_low_ns=theirs.band and theirs.band[0],
-        after_high_ns=theirs.band and theirs.band[1],
-        before_kernels=ours.kernels,
-        after_kernels=theirs.kernels,
-        before_nodes=ours.nodes,
-        after_nodes=theirs.nodes,
+        **{f"before_{item.name}": getattr(ours, item.name) for item in fields(_Side)},
+        **{f"after_{item.name}": getattr(theirs, item.name) for item in fields(_Side)},
     )
 
 
 def _is_outside(ours: _Side, theirs: _Side) -> bool | None:
     """Tell whether the noise of two profiles lies apart and the times differ by a tenth; None where one is not known."""
-    if ours.ns is None or theirs.ns is None or ours.band is None or theirs.band is None:
+    if ours.ns is None or theirs.ns is None or ours.low_ns is None or theirs.low_ns is None:
         return None
-    is_apart = ours.band[1] < theirs.band[0] or theirs.band[1] < ours.band[0]
+    is_apart = (ours.high_ns or 0) < theirs.low_ns or (theirs.high_ns or 0) < ours.low_ns
     return is_apart and max(ours.ns, theirs.ns) >= WORTH_APART * min(ours.ns, theirs.ns)
 
 
@@ -264,5 +250,5 @@ def _unowned(measured: Measured, session: str | None) -> _Side:
     return _Side(
         ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None,
         kernels=tuple(kernel.op_type for kernel in unowned),
-        band=_band(unowned),
+        **_band(unowned),
     )

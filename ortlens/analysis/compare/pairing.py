@@ -6,11 +6,12 @@ first; graphs and partitions by the operators that they share.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.index import grouped, nodes_by_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -77,12 +78,9 @@ def paired(before: Capture, after: Capture) -> Pairing:
 
 
 def _operators(capture: Capture, structures: dict[Hashable, int]) -> list[Operator]:
-    by_graph: dict[str, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        by_graph[node.graph_id].append(node)
     made: list[Operator] = []
     for graph in current_graphs(capture.graphs):
-        nodes = by_graph[graph.graph_id]
+        nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         made += [
             Operator(node=node, backward=graph.phase == "backward", shape_of_inputs=shape)
             for node, shape in zip(nodes, _structures(graph, nodes, structures), strict=True)
@@ -112,9 +110,7 @@ def _paired_operators(left: list[Operator], right: list[Operator]) -> tuple[tupl
     partner: dict[int, tuple[int, Match]] = {}
     free_left, free_right = list(range(len(left))), list(range(len(right)))
     for match, key in _KEYS:
-        waiting: dict[Hashable, list[int]] = defaultdict(list)
-        for index in reversed(free_right):
-            waiting[key(right[index])].append(index)
+        waiting = grouped((key(right[index]), index) for index in reversed(free_right))
         for index in free_left:
             if candidates := waiting.get(key(left[index])):
                 partner[index] = (candidates.pop(), match)
@@ -159,10 +155,8 @@ def _by_overlap(shared: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _graphs_by_name(before: Capture, after: Capture, known: Mapping[str, str]) -> dict[str, str]:
     """Pair graphs without known operators, as those of other backends, by target, function and phase, in their order."""
     taken = set(known.values())
-    waiting: dict[Hashable, list[str]] = defaultdict(list)
-    for graph in reversed(current_graphs(after.graphs)):
-        if graph.graph_id not in taken:
-            waiting[_place(graph)].append(graph.graph_id)
+    free = (graph for graph in reversed(current_graphs(after.graphs)) if graph.graph_id not in taken)
+    waiting = grouped((_place(graph), graph.graph_id) for graph in free)
     left = (graph for graph in current_graphs(before.graphs) if graph.graph_id not in known)
     return {graph.graph_id: waiting[_place(graph)].pop() for graph in left if waiting.get(_place(graph))}
 

@@ -71,8 +71,9 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     if part == "guards" and _is_to_freeze(capture, totals):
         what_to_do = _FREEZE
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
-    place = node if node is not None and node.file else graph
     yield slower_call.finding(
+        node,
+        graph,
         subject=totals.graph_ids[0],
         severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(totals, slow.plain_ns, WORTH_A_WARNING) else "info",
         title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(slow.plain_ns)} "
@@ -81,8 +82,6 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
         **remedy(cause.remedy) if cause is not None and cause.remedy else what_to_do,
-        file=place.file if place is not None else None,
-        line=place.line if place is not None else None,
         gain_ns=min(slow.unexplained_ns, slow.part_ns),  # at the part that the advice is about, of which some may remain
     )
 
@@ -150,13 +149,12 @@ def costly_entry(capture: Capture) -> Iterator[Finding]:
         return
     graph = next(graph for graph in current(capture) if graph.graph_id == totals.graph_ids[0])
     yield costly_entry.finding(
+        graph,
         subject=graph.graph_id,
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
         evidence="medians of the measured calls; what a frozen callable checks instead takes some microseconds",
         **_FREEZE,
-        file=graph.file,
-        line=graph.line,
         gain_ns=entering,
         at_most=True,
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.index import grouped, summed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ortlens.trace.records import Capture, Kernel, Node
 
@@ -88,21 +89,17 @@ STATE_REMEDY = (
 def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
     total = sum(kernel.total_ns for kernel in kernels) or 1
     by_name = {node.node: node for node in nodes}
-    spent: defaultdict[str | None, int] = defaultdict(int)
-    for kernel in kernels:
-        spent[kernel.node] += kernel.total_ns
+    spent = summed((kernel.node, kernel.total_ns) for kernel in kernels)
     most = max(spent, key=lambda name: spent[name])
     node = by_name.get(most or "")
     same = {most}
     if node is not None:  # what repeats, as in layers and unrolled loops, is one cause
-        same = max(_by_target(spent, by_name), key=lambda names: sum(spent[name] for name in names))
+        by_target = grouped((by_name[name].target, name) for name in spent if name is not None and name in by_name)
+        same = set(max(by_target.values(), key=lambda names: sum(spent[name] for name in names)))
         most = max(same, key=lambda name: spent[name])
         node = by_name[most or ""]
     ns = sum(spent[name] for name in same)
-    ops: Counter[str] = Counter()
-    for kernel in kernels:
-        if kernel.node in same:
-            ops[kernel.op_type] += kernel.total_ns
+    ops = Counter(summed((kernel.op_type, kernel.total_ns) for kernel in kernels if kernel.node in same))
     named = ", ".join(op for op, _ in ops.most_common(3))
     times = f" at {len(same)} nodes" if len(same) > 1 else ""
     text = (
@@ -111,15 +108,6 @@ def _profiled(nodes: Sequence[Node], kernels: Sequence[Kernel]) -> Cause:
     )
     known = None if node is None or ns < _MUCH * total else _known(node)
     return Cause(text=f"{text}: {known.text}" if known else text, remedy=known.remedy if known else "", node=node)
-
-
-def _by_target(spent: Mapping[str | None, int], by_name: Mapping[str, Node]) -> list[set[str | None]]:
-    """Group the names of the nodes with a time by operator."""
-    found: defaultdict[str, set[str | None]] = defaultdict(set)
-    for name in spent:
-        if name is not None and name in by_name:
-            found[by_name[name].target].add(name)
-    return list(found.values())
 
 
 def _known(node: Node) -> Cause | None:

@@ -11,6 +11,7 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, current, entries_per_call, measured_ledger
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import frame_of
+from ortlens.analysis.index import grouped
 from ortlens.analysis.timing import PHASES, call_time, compile_total_ns, graph_times, price_of, recompile_times
 from ortlens.units import counted, time_from_ns
 
@@ -75,13 +76,12 @@ def _given_up(capture: Capture, known: Container[tuple[str | None, str | None]])
     for item in capture.breaks:
         if _is_limit(item) and (item.function, item.file) not in known:
             yield recompile_storm.finding(
+                item,
                 subject=item.break_id,
                 title=f"PyTorch reached its recompile limit and runs {item.function or 'a function'} in plain Python from now on",
                 evidence=item.reason,
                 mitigation="Find in `recompiles` which guard fails each time; mark what changes as dynamic, or pass changing numbers as "
                 "tensors.",
-                file=item.file,
-                line=item.line,
             )
 
 
@@ -132,26 +132,21 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
         times = max((entered.get(frame_of(compile_id), 0) for compile_id in item.compile_ids), default=0)
         if _is_limit(item) or (times < _OFTEN and item.occurrences < _OFTEN):  # `recompile_storm` reports the limit
             continue
+        seen = f"the graphs that it ends ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
+        cost = "; the gain is the recorded overhead of the break" if price_of(item) is not None else ""
         often = f"is hit {times:.3g} times per call" if times >= _OFTEN else f"makes {item.occurrences} graph boundaries"
         yield hot_break.finding(
+            item,
             subject=item.break_id,
             title=f"a graph break in {item.function or 'a function'} {often}",
-            evidence=f"{item.reason}; {_break_evidence(item, times)}",
+            evidence=f"{item.reason}; {seen}; {counted(item.occurrences, 'graph boundary', 'graph boundaries')}{cost}",
             mitigation=advice.sentence()
             if (advice := adviser(item)) is not None
             else item.hints[0]
             if item.hints
             else "Rewrite the line so that it does not need the value of a tensor.",
-            file=item.file,
-            line=item.line,
             gain_ns=price_of(item),
         )
-
-
-def _break_evidence(item: Break, times: float) -> str:
-    seen = f"the graphs that it ends ({', '.join(item.compile_ids[:4])}) are entered {times:.3g} times per call"
-    cost = "; the gain is the recorded overhead of the break" if price_of(item) is not None else ""
-    return f"{seen}; {counted(item.occurrences, 'graph boundary', 'graph boundaries')}{cost}"
 
 
 def _entered_per_call(capture: Capture) -> dict[str, float]:
@@ -161,10 +156,8 @@ def _entered_per_call(capture: Capture) -> dict[str, float]:
     """
     entries = entries_per_call(capture)
     is_counted = any(graph.entries_per_call is not None for graph in capture.graphs)
-    versions: dict[str, list[float]] = defaultdict(list)
-    for graph in capture.graphs:
-        if graph.compile_id is not None and graph.phase != "backward":
-            versions[frame_of(graph.compile_id)].append(entries.get(graph.graph_id, 0.0))
+    graphs = (graph for graph in capture.graphs if graph.compile_id is not None and graph.phase != "backward")
+    versions = grouped((frame_of(graph.compile_id), entries.get(graph.graph_id, 0.0)) for graph in graphs)
     return {frame: sum(found) if is_counted else max(found) for frame, found in versions.items()}
 
 
@@ -184,11 +177,10 @@ def training_forward(capture: Capture) -> Iterator[Finding]:
         return
     most: Graph = max(forward, key=lambda graph: times[graph.graph_id].calls)
     yield training_forward.finding(
+        most,
         subject=most.graph_id,
         title=f"{most.name or most.graph_id} was compiled for training, and no backward ran",
         evidence=f"{counted(len(forward), 'forward graph')}, {counted(called, 'call')}, those of measurements included; no backward graph "
         "was called",
         mitigation="For inference call it under torch.no_grad() (or torch.inference_mode()), or model.requires_grad_(False).",
-        file=most.file,
-        line=most.line,
     )

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import fallbacks_by_graph, graph_by_partition, once, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.identity import kernels_by_session
+from ortlens.analysis.index import (
+    fallbacks_by_graph,
+    graph_by_partition,
+    graphs_by_id,
+    grouped,
+    once,
+    partitions_by_graph,
+    partitions_by_id,
+    sessions_by_partition,
+)
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Run, Session
+    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Partition, Run, Session
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
@@ -40,10 +50,7 @@ class RunTime:
 @once
 def run_times(capture: Capture) -> dict[str, RunTime]:
     """Compute the median times of a run by session id; a session with fewer than `ENOUGH_CALLS` kept runs is absent."""
-    rows: dict[str, list[Run]] = defaultdict(list)
-    for run in capture.runs[-_MAX_RUNS:]:
-        if run.session_id is not None:
-            rows[run.session_id].append(run)
+    rows = grouped((run.session_id, run) for run in capture.runs[-_MAX_RUNS:] if run.session_id is not None)
     return {session_id: _medians(kept) for session_id, kept in rows.items() if len(kept) >= ENOUGH_CALLS}
 
 
@@ -95,6 +102,22 @@ def splitting_costs(capture: Capture) -> dict[tuple[str, str], float]:
             each = spent * (len(parts) - 1) / len(parts) / len(splitting)
             found.update({(graph_id, row.node): each for row in splitting})
     return found
+
+
+def sessions_and_graphs(capture: Capture) -> Iterator[tuple[str, list[Session], Partition | None, Graph | None]]:
+    """Yield the id of each partition with sessions, with these; then partition and graph, None in a damaged capture."""
+    parts, graphs = partitions_by_id(capture), graphs_by_id(capture)
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        part = parts.get(partition_id)
+        yield partition_id, sessions, part, graphs.get(part.graph_id) if part is not None else None
+
+
+def profiled_sessions(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
+    """Yield the sessions that were profiled, with their kernels."""
+    kernels = kernels_by_session(capture.kernels)
+    for session in capture.sessions:
+        if session.session_id in kernels:
+            yield session, kernels[session.session_id]
 
 
 def measured_ledger(capture: Capture) -> tuple[LedgerPart, ...]:
@@ -162,8 +185,5 @@ def least_run_ns(capture: Capture, session: Session) -> int | None:
 
 def most_common(names: list[str], limit: int = 3) -> str:
     """List the names that occur most often, as in `aten.a (3 times), aten.b`."""
-    counts: dict[str, int] = defaultdict(int)
-    for name in names:
-        counts[name] += 1
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
+    ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))[:limit]
     return ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in ranked)

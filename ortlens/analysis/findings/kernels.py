@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.facts import current, kernel_ns, most_common
+from ortlens.analysis.findings.facts import current, kernel_ns, most_common, profiled_sessions
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import kernels_by_session, nodes_of
-from ortlens.analysis.index import graph_by_partition, sessions_by_id
+from ortlens.analysis.identity import nodes_of
+from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_id
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.analysis.timing import calls_by_graph
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ortlens.analysis.roofline import Roof
-    from ortlens.trace.records import Capture, Finding, Graph, Kernel, Node, Session
+    from ortlens.trace.records import Capture, Finding, Graph, Kernel, Node
 
 _STRAY_SHARE = 0.05
 _COPY_SHARE = 0.02
@@ -36,13 +35,6 @@ def _shares(kernels: list[Kernel]) -> tuple[int, float]:
     return sum(kernel.total_ns for kernel in kernels), sum(kernel.share or 0.0 for kernel in kernels)
 
 
-def _by_session(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
-    kernels = kernels_by_session(capture.kernels)
-    for session in capture.sessions:
-        if session.session_id in kernels:
-            yield session, kernels[session.session_id]
-
-
 @rule(
     name="kernels_on_cpu",
     looks_for="Kernels that run on the CPU in a session of another execution provider.",
@@ -51,7 +43,7 @@ def _by_session(capture: Capture) -> Iterator[tuple[Session, list[Kernel]]]:
 )
 def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
     """Report sessions with stray kernels on the CPU."""
-    for session, kernels in _by_session(capture):
+    for session, kernels in profiled_sessions(capture):
         wanted = session.providers[0] if session.providers else CPU
         stray = [kernel for kernel in kernels if kernel.provider == CPU and not kernel.op_type.startswith("Memcpy")]
         spent, share = _shares(stray)
@@ -59,13 +51,12 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
             continue
         worst = max(stray, key=lambda kernel: kernel.total_ns)
         yield kernels_on_cpu.finding(
+            worst,
             subject=session.session_id,
             title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_from_ns(spent)} while profiled; "
             "shares of the profiled run",
             mitigation=f"Replace {worst.op_type} by operators and data types that {wanted} supports, or leave it to PyTorch on the device.",
-            file=worst.file,
-            line=worst.line,
         )
 
 
@@ -77,7 +68,7 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
 )
 def provider_copies(capture: Capture) -> Iterator[Finding]:
     """Report sessions with copies between providers."""
-    for session, kernels in _by_session(capture):
+    for session, kernels in profiled_sessions(capture):
         copies = [kernel for kernel in kernels if kernel.op_type.startswith("Memcpy")]
         if not copies:
             continue
@@ -85,6 +76,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
         moved = sum(kernel.bytes or 0 for kernel in copies)
         stray = [kernel.op_type for kernel in kernels if kernel.provider == CPU and kernel not in copies]
         yield provider_copies.finding(
+            copies[0],
             subject=session.session_id,
             severity="warning" if share >= _COPY_SHARE else "info",
             title=f"{counted(len(copies), 'copy', 'copies')} between devices in {session.session_id}: {share:.1%} of its kernel time",
@@ -92,8 +84,6 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
             + (f", {size_from_bytes(moved)}" if moved else "")
             + (f"; kernels on the CPU: {most_common(stray)}" if stray else ""),
             mitigation="Replace or remove the CPU operators that need the copies; see kernels.provider.",
-            file=copies[0].file,
-            line=copies[0].line,
         )
 
 
@@ -133,6 +123,7 @@ def _slow(roof: Roof, runs_per_call: float) -> Finding:
         else "; its operations are not counted, so the possible gain is unknown"
     )
     return slow_kernel.finding(
+        roof,
         subject=f"{roof.session_id}:{roof.kernel}",
         severity="warning" if roof.flops else "info",
         title=f"{roof.op_type} from {roof.node or 'an unknown node'} takes {time_from_ns(roof.mean_ns)} per run and reaches "
@@ -140,8 +131,6 @@ def _slow(roof: Roof, runs_per_call: float) -> Finding:
         evidence=f"{peak}; at that peak it would take {time_from_ns(roof.limit_ns)}. Peaks were measured there with matrix products and "
         f"with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
         **_PRODUCT_REMEDY if roof.flops else _FUNCTION_REMEDY,
-        file=roof.file,
-        line=roof.line,
         gain_ns=gain if roof.flops else None,
     )
 
@@ -168,14 +157,13 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
         first, spent = next((node for node in wide if node.file), wide[0]), _kernel_ns(capture, graph, wide)
         casts = spent - _kernel_ns(capture, graph, wide, besides=_CASTS)
         yield float64_nodes.finding(
+            first,
             subject=graph.graph_id,
             title=f"{share:.0%} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}"
             + (f"; their kernels take {time_from_ns(spent)} per call" if spent else ""),
             evidence=f"{most_common([node.target for node in wide])}; first at {first.node}"
             + ("; the gain is estimated as if float32 took half as long and needed no Cast" if spent else ""),
             mitigation="Make the model and its inputs float32 (model.float(), x.float()); numpy arrays are float64 by default.",
-            file=first.file,
-            line=first.line,
             gain_ns=round((spent + casts) / 2) or None,
         )
 
@@ -198,6 +186,7 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
         first = next((node for node in narrow if node.file), narrow[0])
         spent = _kernel_ns(capture, graph, narrow, besides=PRODUCTS)
         yield float16_nodes.finding(
+            first,
             subject=graph.graph_id,
             title=f"{share:.0%} of the {what} of {graph.graph_id} are in {first.dtype} on the CPU, at {counted(len(narrow), 'node')}",
             evidence=f"{most_common([node.target for node in narrow])}; first at {first.node}"
@@ -212,19 +201,14 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
                 "less often than PyTorch's, and a frozen weight takes 4 more bytes per element.",
                 upcast=(first.dtype,),
             ),
-            file=first.file,
-            line=first.line,
             gain_ns=round(spent) or None,
         )
 
 
 def _computing_in(capture: Capture, dtypes: tuple[str, ...]) -> Iterator[tuple[Graph, list[Node], list[Node]]]:
     """Yield the graphs that do much of their work in some data types, with all nodes and those that compute in them."""
-    members: dict[str, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        members[node.graph_id].append(node)
     for graph in current(capture):
-        nodes = members.get(graph.graph_id, [])
+        nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         chosen = [node for node in nodes if node.dtype in dtypes and node.kind == "compute"]
         if chosen and _weight(nodes, chosen)[0] >= _WIDE_SHARE:
             yield graph, nodes, chosen
@@ -247,6 +231,6 @@ def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node], *, besides: re
             session,
             [kernel for kernel in kernels if names.intersection(nodes_of(kernel)) and not (besides and besides.search(kernel.op_type))],
         )
-        for session, kernels in _by_session(capture)
+        for session, kernels in profiled_sessions(capture)
         if session.partition_id in inside
     )

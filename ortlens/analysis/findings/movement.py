@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import re
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, least_run_ns, run_times, whole_by_graph
+from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, least_run_ns, profiled_sessions, run_times, whole_by_graph
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.index import graph_by_partition, sessions_by_partition
+from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_partition
 from ortlens.analysis.roofline import CPU
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Finding, Kernel, Node, Session
+    from ortlens.trace.records import Capture, Finding, Kernel, Session
 
-_COPYING = frozenset({"Transpose", "Cast"})
-_ELEMENTWISE = frozenset(
-    [
-        "Abs",
-        "Add",
-        "And",
-        "Ceil",
-        "Clip",
-        "Cos",
-        "Div",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Greater",
-        "GreaterOrEqual",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "Max",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "Pow",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Tan",
-        "Tanh",
-        "Where",
-        "Xor",
-    ]
+_COPYING = re.compile("Transpose|Cast")
+_ELEMENTWISE = re.compile(
+    "Abs|Add|And|Ceil|Clip|Cos|Div|Elu|Equal|Erf|Exp|Floor|Greater|GreaterOrEqual|LeakyRelu|Less|LessOrEqual|Log|Max|Min|Mod|Mul|Neg|Not|Or|"
+    "Pow|Reciprocal|Relu|Round|Sigmoid|Sign|Sin|Sqrt|Sub|Sum|Tan|Tanh|Where|Xor"
 )
 _COPYING_SHARE = 0.2
 _COPYING_NS = 50_000
@@ -73,12 +34,11 @@ _INPUT_SHARE = 0.1
 _LARGE = 32 << 20
 
 
-def _families(capture: Capture, ops: frozenset[str]) -> Iterator[tuple[Session, list[Kernel], float, float]]:
+def _families(capture: Capture, ops: re.Pattern[str]) -> Iterator[tuple[Session, list[Kernel], float, float]]:
     """Yield per profiled session its kernels of these operators, their ns per call, and their share of its kernel time."""
-    rows = kernels_by_session(capture.kernels)
-    for session in capture.sessions:
-        kernels = [kernel for kernel in rows.get(session.session_id, ()) if kernel.provider == CPU]
-        chosen = [kernel for kernel in kernels if kernel.op_type in ops]
+    for session, profiled in profiled_sessions(capture):
+        kernels = [kernel for kernel in profiled if kernel.provider == CPU]
+        chosen = [kernel for kernel in kernels if ops.fullmatch(kernel.op_type)]
         whole, part = (sum(kernel.total_ns for kernel in some) for some in (kernels, chosen))
         if part:
             yield session, chosen, kernel_ns(capture, session, chosen), part / whole
@@ -101,13 +61,12 @@ def copying_kernels(capture: Capture) -> Iterator[Finding]:
             continue
         worst = max(kernels, key=lambda kernel: kernel.total_ns)
         yield copying_kernels.finding(
+            worst,
             subject=session.session_id,
             title=f"{counted(len(kernels), 'kernel')} of {session.session_id} that only copy ({_counts(kernels)}) take {time_from_ns(ns)} "
             f"per call, {share:.0%} of its kernel time",
             evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
             **_COPYING_REMEDIES[worst.op_type],
-            file=worst.file,
-            line=worst.line,
             gain_ns=round(ns),
         )
 
@@ -161,12 +120,9 @@ def elementwise_chain(capture: Capture) -> Iterator[Finding]:
 )
 def large_outputs(capture: Capture) -> Iterator[Finding]:
     """Report graphs that return much more than they compute on."""
-    members: dict[str, list[Node]] = defaultdict(list)
-    for node in capture.nodes:
-        members[node.graph_id].append(node)
     times, entries, sessions = run_times(capture), entries_per_call(capture), sessions_by_partition(capture)
     for graph in current(capture):
-        nodes = members.get(graph.graph_id, [])
+        nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         made = [node for node in nodes if node.is_output and node.partition_id is not None]
         returned, touched = sum(node.output_bytes or 0 for node in made), sum(node.bytes or 0 for node in nodes)
         if graph.phase != "inference" or returned < _LARGE or 2 * returned < touched:
@@ -181,14 +137,14 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
         )
         gain = round(spent * entries.get(graph.graph_id, 0.0) * returned / touched)
         yield large_outputs.finding(
+            worst,
+            graph,
             subject=graph.graph_id,
             title=f"{graph.graph_id} returns {size_from_bytes(returned)} on every call, {size_from_bytes(worst.output_bytes or 0)} of them "
             f"from {worst.target}",
             evidence=f"{returned / touched:.0%} of the bytes that its nodes read and write"
             + ("; the gain is estimated as that share of the time in ONNX Runtime" if gain else ""),
             mitigation="Return only what the caller reads: a reduction, a slice, or the values from which the caller can compute the rest.",
-            file=worst.file or graph.file,
-            line=worst.line if worst.file else graph.line,
             gain_ns=gain or None,
         )
 

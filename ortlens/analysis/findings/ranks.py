@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.identity import plain_function
+from ortlens.analysis.identity import file_name, plain_function
 from ortlens.analysis.index import graph_by_partition, graphs_by_id, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ranks import ranks_of
 from ortlens.units import counted, time_from_ns
@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Break, Capture, Finding, Graph, Run
 
-Place: TypeAlias = tuple[str | None, str | None, int | None]
-"""A compiled function: name, file and first line."""
+
+class Place(NamedTuple):
+    """A compiled function."""
+
+    name: str | None
+    file: str | None
+    line: int | None
+
 
 _ENOUGH_STEPS = 10
 _LATE_SHARE = 0.2
@@ -46,7 +52,7 @@ def rank_break(capture: Capture) -> Iterator[Finding]:
         first = min(found.values(), key=lambda item: item.break_id)
         yield rank_break.finding(
             subject=first.break_id,
-            title=f"graph break on {_words(found)} only, at {_short(file)}:{line}: {reason}",
+            title=f"graph break on {_words(found)} only, at {file_name(file or 'unknown file')}:{line}: {reason}",
             evidence=f"{_words(set(ranks) - set(found))} compiled the same function without it"
             + (f"; line: {first.source.strip()}" if first.source else ""),
             mitigation=first.advice or "Let every rank take the same branch, and keep what only one does outside compiled code.",
@@ -68,7 +74,7 @@ def rank_recompiles(capture: Capture) -> Iterator[Finding]:
     counts: dict[Place, Counter[int]] = defaultdict(Counter)
     for item in capture.recompiles:
         if item.rank is not None:
-            counts[item.function, item.file, item.line][item.rank] += 1
+            counts[Place(item.function, item.file, item.line)][item.rank] += 1
     for place, found in counts.items():
         if len({found[rank] for rank in ranks}) == 1:
             continue
@@ -76,13 +82,12 @@ def rank_recompiles(capture: Capture) -> Iterator[Finding]:
         having = [rank for rank in ranks if found[rank] == most]
         example = next(item for item in capture.recompiles if item.rank in having and (item.function, item.file, item.line) == place)
         yield rank_recompiles.finding(
+            place,
             subject=example.compile_id,
-            title=f"{place[0] or 'a function'} was recompiled {counted(most, 'time')} on {_words(having)}, "
+            title=f"{place.name or 'a function'} was recompiled {counted(most, 'time')} on {_words(having)}, "
             f"at most {counted(max(found[rank] for rank in ranks if rank not in having), 'time')} on the others",
             evidence=f"guard that failed: {example.guard or example.reason}"[:400],
             mitigation=example.advice or "Give every rank inputs of the same sizes and types, or compile with dynamic=True.",
-            file=place[1],
-            line=place[2],
         )
 
 
@@ -99,7 +104,7 @@ def rank_graphs(capture: Capture) -> Iterator[Finding]:
     explained, known = _broken_functions(capture, ranks), _targets(capture)
     told: set[Place] = set()  # a backward graph differs where its forward graph does
     for (place, phase), by_rank in _graphs(capture).items():
-        if _base(place[0]) in explained or place in told:
+        if _base(place.name) in explained or place in told:
             continue
         contents = {rank: _operations(known, graphs) for rank, graphs in by_rank.items()}
         if set(by_rank) == set(ranks) and len(set(contents.values())) == 1:
@@ -110,13 +115,12 @@ def rank_graphs(capture: Capture) -> Iterator[Finding]:
         mine, theirs = Counter(dict(contents.get(odd[0], ()))), Counter(dict(contents.get(usual, ())))
         more, fewer = mine - theirs, theirs - mine
         yield rank_graphs.finding(
+            place,
             subject=graph.graph_id,
-            title=f"{_words(odd)} {'compiles' if len(odd) == 1 else 'compile'} another {phase} graph of {place[0] or 'a function'}",
+            title=f"{_words(odd)} {'compiles' if len(odd) == 1 else 'compile'} another {phase} graph of {place.name or 'a function'}",
             evidence="; ".join(filter(None, [_ops("more: ", more), _ops("fewer: ", fewer)]))
             or f"{len(by_rank.get(odd[0], ()))} graphs there, {len(by_rank.get(usual, ()))} on rank {usual}",
             mitigation="Compare the ranks' options and the branches that depend on the rank.",
-            file=place[1],
-            line=place[2],
         )
 
 
@@ -143,12 +147,11 @@ def rank_sessions(capture: Capture) -> Iterator[Finding]:
             continue
         odd, usual = _odd(ranks, found)
         yield rank_sessions.finding(
+            place,
             subject=by_rank[odd[0]][0].graph_id,
-            title=f"{_words(odd)} {'runs' if len(odd) == 1 else 'run'} the {phase} graph of {place[0] or 'a function'} in other sessions",
+            title=f"{_words(odd)} {'runs' if len(odd) == 1 else 'run'} the {phase} graph of {place.name or 'a function'} in other sessions",
             evidence=f"{_providers(found[odd[0]])} there, {_providers(found[usual])} on rank {usual}",
             mitigation="Give every rank the same options and devices, and inputs of the same sizes; or compile with dynamic=True.",
-            file=place[1],
-            line=place[2],
         )
 
 
@@ -228,7 +231,7 @@ def _graphs(capture: Capture) -> dict[tuple[Place, str], dict[int, list[Graph]]]
 
 
 def _place(graph: Graph) -> Place:
-    return graph.name, graph.file, graph.line
+    return Place(graph.name, graph.file, graph.line)
 
 
 def _operations(known: Mapping[str, Counter[str]], graphs: Iterable[Graph]) -> tuple[tuple[str, int], ...]:
@@ -313,10 +316,6 @@ def _ends(by_rank: Mapping[int, Mapping[int, Run]]) -> list[dict[int, int]]:
 def _words(ranks: Iterable[int]) -> str:
     ordered = sorted(ranks)
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {', '.join(map(str, ordered))}"
-
-
-def _short(file: str | None) -> str:
-    return (file or "unknown file").replace("\\", "/").rpartition("/")[2]
 
 
 def _ops(head: str, counts: Counter[str]) -> str:

@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.findings import calls, compiling, kernels, movement, ranks, sessions, slower, splitting
-from ortlens.analysis.index import graph_by_partition
+from ortlens.analysis.findings.rule import Rule
+from ortlens.analysis.index import graph_by_partition, summed
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 from ortlens.trace.records import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ortlens.analysis.findings.rule import Rule
     from ortlens.trace.records import Capture, LedgerPartName
 
 
-RULES: tuple[Rule, ...] = (
-    slower.slower_than_torch,
-    calls.slower_call,
-    calls.costly_entry,
-    slower.state_copies,
-    slower.element_loop,
-    splitting.small_partitions,
-    splitting.hot_fallback,
-    splitting.boundary_copies,
-    splitting.random_splits,
-    sessions.session_churn,
-    sessions.weights_changed,
-    sessions.unfrozen_weights,
-    sessions.unpacked_weights,
-    sessions.packed_copies,
-    sessions.too_many_threads,
-    sessions.spinning_threads,
-    sessions.tiny_graph,
-    sessions.output_allocations,
-    compiling.recompile_storm,
-    compiling.cold_start,
-    compiling.hot_break,
-    compiling.training_forward,
-    kernels.kernels_on_cpu,
-    kernels.provider_copies,
-    kernels.slow_kernel,
-    kernels.float64_nodes,
-    kernels.float16_nodes,
-    movement.copying_kernels,
-    movement.elementwise_chain,
-    movement.large_outputs,
-    ranks.rank_break,
-    ranks.rank_recompiles,
-    ranks.rank_graphs,
-    ranks.rank_sessions,
-    ranks.straggler,
-)
+_MODULES = (calls, slower, splitting, sessions, compiling, kernels, movement, ranks)
+RULES: tuple[Rule, ...] = tuple({item: None for module in _MODULES for item in vars(module).values() if isinstance(item, Rule)})
 """Every rule, in the order in which they are asked."""
 
 RULE_NAMES = frozenset(rule.name for rule in RULES)
@@ -188,9 +152,7 @@ class _Left:
         first = next((graph_id for graph_id, _ in self._by_part), "")
         self._function = {graph_id: time.graph_ids[0] for time in call_times(capture) for graph_id in time.graph_ids}
         self._measured_function = self._function.get(first, first)
-        self._whole: defaultdict[str, float] = defaultdict(float)
-        for (graph_id, _), ns in self._by_part.items():
-            self._whole[self._function.get(graph_id, self._measured_function)] += ns
+        self._whole = summed((self._function.get(graph_id, self._measured_function), ns) for (graph_id, _), ns in self._by_part.items())
         by_partition = graph_by_partition(capture)
         self._graph_of = {graph.graph_id: graph.graph_id for graph in capture.graphs} | by_partition
         self._graph_of |= {row.session_id: by_partition.get(row.partition_id, "") for row in capture.sessions}
@@ -214,12 +176,10 @@ class _Left:
 def _time_by_part(capture: Capture) -> dict[tuple[str, LedgerPartName], float]:
     """Sum up the time per call by graph and part: of the ledger, or of the logs for graphs that it lacks, such as a backward."""
     ranks = len({row.rank for row in capture.ledger}) or 1
-    found: defaultdict[tuple[str, LedgerPartName], float] = defaultdict(float)
-    for row in capture.ledger:
-        found[row.graph_id, row.part] += row.ns / ranks
+    found = summed(((row.graph_id, row.part), row.ns / ranks) for row in capture.ledger)
     known, calls = {graph_id for graph_id, _ in found}, calls_by_graph(capture)
     for graph_id, time in graph_times(capture).items() if known else ():
         if graph_id not in known and time.calls and graph_id in calls:
             found[graph_id, "run"] = (time.ort_ns + time.foreign_ns) / calls[graph_id]
             found[graph_id, "eager"] = time.eager_ns / calls[graph_id]
-    return dict(found)
+    return found

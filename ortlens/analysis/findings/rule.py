@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ortlens.trace.records import Finding
 
@@ -11,6 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ortlens.trace.records import Capture, Severity
+
+
+class Placed(Protocol):
+    """What may have a user line, such as most records."""
+
+    @property
+    def file(self) -> str | None:
+        """Its file."""
+
+    @property
+    def line(self) -> int | None:
+        """Its number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,47 +36,15 @@ class Rule:
     probed: str  # what `lens.probe()` measures about it; empty when its gain is estimated or unknown
     check: Callable[[Capture], Iterator[Finding]]  # yields what it finds in a capture; pure
 
-    def finding(  # noqa: PLR0913 - the fields of the record, but for those that the rule knows
-        self,
-        *,
-        subject: str | None,
-        title: str,
-        evidence: str,
-        mitigation: str,
-        todo: str = "",
-        settings: tuple[str, ...] = (),
-        severity: Severity = "warning",
-        file: str | None = None,
-        line: int | None = None,
-        gain_ns: int | None = None,
-        measured: bool = False,
-        at_most: bool = False,
-    ) -> Finding:
-        """Make a finding of this rule."""
-        return Finding(
-            rule=self.name,
-            subject=subject,
-            severity=severity,
-            title=title,
-            file=file,
-            line=line,
-            evidence=evidence,
-            hazard=self.hazard,
-            mitigation=mitigation,
-            todo=todo,
-            settings=settings,
-            gain_ns=gain_ns,
-            measured=measured,
-            at_most=at_most,
-        )
+    def finding(self, *at: Placed | None, severity: Severity = "warning", **known: Any) -> Finding:  # noqa: ANN401 - fields of the record
+        """Make a finding of this rule, at the first of some things that has a user line."""
+        place = next((item for item in at if item is not None and item.file), at[-1] if at else None)
+        where = {} if place is None else {"file": place.file, "line": place.line}
+        return Finding(rule=self.name, hazard=self.hazard, severity=severity, **where | known)
 
 
 def rule(
     *, name: str, looks_for: str, fires: str, hazard: str, probed: str = ""
 ) -> Callable[[Callable[[Capture], Iterator[Finding]]], Rule]:
     """Decorate a function of a capture to make it a `Rule` with these fields."""
-
-    def made(check: Callable[[Capture], Iterator[Finding]]) -> Rule:
-        return Rule(name=name, looks_for=looks_for, fires=fires, hazard=hazard, probed=probed, check=check)
-
-    return made
+    return lambda check: Rule(name=name, looks_for=looks_for, fires=fires, hazard=hazard, probed=probed, check=check)

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times
+from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times, sessions_and_graphs
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import graphs_by_id, partitions_by_graph, partitions_by_id, sessions_by_partition
+from ortlens.analysis.index import partitions_by_graph, sessions_by_partition
 from ortlens.analysis.roofline import usable_cores
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -42,23 +42,19 @@ _HANDED_NS = 5_000
 )
 def session_churn(capture: Capture) -> Iterator[Finding]:
     """Report partitions that get a session per size."""
-    parts = partitions_by_id(capture)
-    graphs = graphs_by_id(capture)
-    for partition_id, sessions in sessions_by_partition(capture).items():
+    for partition_id, sessions, _, graph in sessions_and_graphs(capture):
         made = [session for session in sessions if session.cause in ("first", "sizes")]
         if len(made) < _MANY_SIZES or not any(session.cause == "sizes" for session in made):
             continue
-        graph = graphs.get(parts[partition_id].graph_id) if partition_id in parts else None
         held = sum(session.held_bytes or 0 for session in made)
         yield session_churn.finding(
+            graph,
             subject=partition_id,
             title=f"{partition_id} has {len(made)} sessions, one per combination of input sizes",
             evidence=f"creating them took {time_from_ns(sum(session.create_ns for session in made))}"
             + (f" and {size_from_bytes(held)} of heap" if held else "")
             + f"; inputs {made[-1].input_signature or 'unknown'}",
             mitigation="Remove ExportOptions(dynamic_shapes=False), so that one session serves all sizes, or pad inputs to a few sizes.",
-            file=graph.file if graph else None,
-            line=graph.line if graph else None,
         )
 
 
@@ -71,19 +67,17 @@ def session_churn(capture: Capture) -> Iterator[Finding]:
 def weights_changed(capture: Capture) -> Iterator[Finding]:
     """Report partitions whose weights change between calls, or that run for several modules."""
     entries = entries_per_call(capture)
-    parts = partitions_by_id(capture)
-    graphs = graphs_by_id(capture)
-    for partition_id, sessions in sessions_by_partition(capture).items():
+    for partition_id, sessions, part, graph in sessions_and_graphs(capture):
         anew = [session for session in sessions if session.cause == "weights"]
         if not anew:
             continue
         spent = sum(session.create_ns for session in anew)
-        runs = entries.get(parts[partition_id].graph_id, 1.0) if partition_id in parts else 1.0
+        runs = entries.get(part.graph_id, 1.0) if part is not None else 1.0
         changes = _changes(anew, runs)
-        graph = graphs.get(parts[partition_id].graph_id) if partition_id in parts else None
         first, *more = [sentence for kind in changes for sentence in _CHANGE_REMEDIES[kind]]
-        given_up = sessions[-1].frozen_bytes == 0 and bool(partition_id in parts and parts[partition_id].weight_bytes)
+        given_up = sessions[-1].frozen_bytes == 0 and part is not None and bool(part.weight_bytes)
         yield weights_changed.finding(
+            graph,
             subject=partition_id,
             title=_changed_title(partition_id, changes) + ("; its weights are no longer frozen" if given_up else ""),
             evidence=f"recreating its sessions took {time_from_ns(spent)}; "
@@ -91,8 +85,6 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
             + (f". The partition runs {runs:.3g} times per call" if runs >= _SEVERAL else "")
             + "".join(f". {_CHANGE_EVIDENCE[kind]}" for kind in changes if kind in _CHANGE_EVIDENCE),
             **remedy(first, " ".join(more), freeze_weights=False),
-            file=graph.file if graph else None,
-            line=graph.line if graph else None,
         )
 
 
@@ -172,14 +164,13 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
     if changes:
         why = "several modules share its code, each with its own weights" if shared else f"they changed {counted(len(changes), 'time')}"
     return unfrozen_weights.finding(
+        graph,
         subject=part.partition_id,
         title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
         evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
         **remedy(_UNSHARED)
         if shared
         else remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
-        file=graph.file,
-        line=graph.line,
     )
 
 
@@ -192,16 +183,14 @@ def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: in
 )
 def unpacked_weights(capture: Capture) -> Iterator[Finding]:
     """Report sessions in which quantisation saves no memory."""
-    graphs = graphs_by_id(capture)
-    parts = partitions_by_id(capture)
-    for partition_id, sessions in sessions_by_partition(capture).items():
-        session, part = sessions[-1], parts.get(partition_id)
+    for partition_id, sessions, _, graph in sessions_and_graphs(capture):
+        session = sessions[-1]
         packed = session.integer_bytes or 0
         held = (session.held_bytes or 0) - (session.frozen_bytes or 0) + packed  # others are packed into copies of the same size
         if packed < _MUCH_PACKED or held < _UNPACKED * packed:
             continue
-        graph = graphs.get(part.graph_id) if part is not None else None
         yield unpacked_weights.finding(
+            graph,
             subject=partition_id,
             title=f"packed weights of {size_from_bytes(packed)} are held as {size_from_bytes(held)}",
             evidence=f"{session.session_id} took {size_from_bytes(session.held_bytes or 0)} for "
@@ -212,8 +201,6 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
                 "Or set freeze_weights=False: the session then reads PyTorch's integers, and converts them in every call.",
                 freeze_weights=False,
             ),
-            file=graph.file if graph else None,
-            line=graph.line if graph else None,
         )
 
 
@@ -225,16 +212,14 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
 )
 def packed_copies(capture: Capture) -> Iterator[Finding]:
     """Report sessions whose packed weights take much memory."""
-    graphs = graphs_by_id(capture)
-    parts = partitions_by_id(capture)
-    for partition_id, sessions in sessions_by_partition(capture).items():
-        session, part = sessions[-1], parts.get(partition_id)
+    for partition_id, sessions, _, graph in sessions_and_graphs(capture):
+        session = sessions[-1]
         shared = (session.frozen_bytes or 0) - (session.copied_bytes or 0)
         saved = (session.shareable_bytes or 0) - shared
         if saved < _MANY_PACKED:
             continue
-        graph = graphs.get(part.graph_id) if part is not None else None
         yield packed_copies.finding(
+            graph,
             subject=partition_id,
             severity="info",
             title=f"{session.session_id} holds packed copies of {size_from_bytes(saved)} of weights",
@@ -246,8 +231,6 @@ def packed_copies(capture: Capture) -> Iterator[Finding]:
                 "are created faster, but products of several rows get slower; ortlens.tune measures by how much.",
                 prepack_weights=False,
             ),
-            file=graph.file if graph else None,
-            line=graph.line if graph else None,
         )
 
 
@@ -323,6 +306,7 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
         flops = sum(part.flops or 0 for part in partitions[graph.graph_id])
         added = sum(costs.get(part.partition_id, 0) for part in partitions[graph.graph_id])
         yield tiny_graph.finding(
+            graph,
             subject=graph.graph_id,
             severity="info",
             title=f"{graph.graph_id}: {time_from_ns(crossing)} of overhead for {time_from_ns(running)} of compute",
@@ -333,8 +317,6 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
                 f"min_partition_nodes={(graph.node_count or 0) + 1}.",
                 min_partition_nodes=(graph.node_count or 0) + 1,
             ),
-            file=graph.file,
-            line=graph.line,
         )
 
 
@@ -347,19 +329,18 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
 )
 def output_allocations(capture: Capture) -> Iterator[Finding]:
     """Report sessions that spend their time returning outputs of symbolic size."""
-    dynamic = {graph.graph_id: graph for graph in current(capture) if graph.dynamic_shapes}
-    parts = partitions_by_id(capture)
+    dynamic = {graph.graph_id for graph in current(capture) if graph.dynamic_shapes}
     times, calls = run_times(capture), calls_by_graph(capture)
-    for partition_id, sessions in sessions_by_partition(capture).items():
+    for _, sessions, part, graph in sessions_and_graphs(capture):
         session = sessions[-1]  # those before it ended, or were made for other sizes
-        part, time = parts.get(partition_id), times.get(session.session_id)
+        time = times.get(session.session_id)
         if part is None or time is None or part.graph_id not in dynamic or session.calls < ENOUGH_CALLS:
             continue
         whole = time.crossing_ns + time.run_ns
         if time.output_ns < _HANDED_NS or time.output_ns < _HANDED_SHARE * whole:
             continue
-        graph = dynamic[part.graph_id]
         yield output_allocations.finding(
+            graph,
             subject=session.session_id,
             severity="info",
             title=f"{session.session_id} spends {time_from_ns(time.output_ns)} of {time_from_ns(whole)} per run on returning "
@@ -367,6 +348,4 @@ def output_allocations(capture: Capture) -> Iterator[Finding]:
             evidence=f"median of output_ns over the kept runs of {counted(session.calls, 'call')} "
             f"({calls.get(part.graph_id, 0):,} of the model); sizes are symbolic: {session.input_signature or 'signature not recorded'}",
             **remedy("Try preallocate_output=True, and let the graph return no more than is used.", preallocate_output=True),
-            file=graph.file,
-            line=graph.line,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,12 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
 from ortlens.analysis.findings.facts import current, entries_per_call, whole_by_graph
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.speed import WORTH_A_WARNING
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ortlens.trace.records import Capture, Finding, Graph, Node, Partition
 
@@ -34,22 +33,25 @@ _BESIDE = Cause(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Slow:
     """A part of a call that PyTorch runs faster."""
 
     graph: Graph  # its graph
-    subject: str  # id of the partition, or of the graph where the partitions alone do not explain it
-    ort_ns: int  # one run as compiled
-    torch_ns: int  # the same in PyTorch
+    timed: Graph | Partition  # the partition, or the graph where the partitions alone do not explain it
+    subject: str  # its id
     entries: float  # runs per call of the model
     cause: Cause  # why
-    by_partition: bool  # whether leaving the partition to PyTorch saves the difference
+
+    @property
+    def by_partition(self) -> bool:
+        """Whether leaving the partition to PyTorch saves the difference."""
+        return self.timed is not self.graph
 
     @property
     def loss_ns(self) -> int:
         """What it costs per call of the model."""
-        return round((self.ort_ns - self.torch_ns) * self.entries)
+        return round(((self.timed.ort_ns or 0) - (self.timed.torch_ns or 0)) * self.entries)
 
 
 @rule(
@@ -62,10 +64,7 @@ class _Slow:
 def slower_than_torch(capture: Capture) -> Iterator[Finding]:
     """Report parts that PyTorch runs faster, grouped by their cause."""
     wholes = whole_by_graph(capture)
-    groups: dict[tuple[bool, str], list[_Slow]] = defaultdict(list)
-    for slow in _slow_parts(capture):
-        node = slow.cause.node
-        groups[slow.by_partition, node.target if node is not None else slow.subject].append(slow)
+    groups = grouped(((row.by_partition, row.cause.node.target if row.cause.node else row.subject), row) for row in _slow_parts(capture))
     for slows in groups.values():
         loss, whole = sum(slow.loss_ns for slow in slows), max(wholes.get(slow.graph.graph_id, 0) for slow in slows)
         if loss >= _LEAST_NS and loss >= _SHARE * whole:
@@ -84,24 +83,11 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
             running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
             if members:
                 beside = not slow and any(row.graph_id == graph.graph_id for row in capture.fallbacks)
-                yield _slow(graph, graph, graph.graph_id, often, _BESIDE if beside else cause_of(capture, members, running))
+                yield _Slow(graph, graph, graph.graph_id, often, _BESIDE if beside else cause_of(capture, members, running))
             continue
         for part in slow:
             running = [session.session_id for session in sessions.get(part.partition_id, [])]
-            yield _slow(graph, part, part.partition_id, often, cause_of(capture, nodes[part.partition_id], running))
-
-
-def _slow(graph: Graph, timed: Graph | Partition, subject: str, entries: float, cause: Cause) -> _Slow:
-    by_partition = timed is not graph
-    return _Slow(
-        graph=graph,
-        subject=subject,
-        ort_ns=timed.ort_ns or 0,
-        torch_ns=timed.torch_ns or 0,
-        entries=entries,
-        cause=cause,
-        by_partition=by_partition,
-    )
+            yield _Slow(graph, part, part.partition_id, often, cause_of(capture, nodes[part.partition_id], running))
 
 
 def _is_slow(timed: Graph | Partition) -> bool:
@@ -110,11 +96,13 @@ def _is_slow(timed: Graph | Partition) -> bool:
 
 def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
     first = max(slows, key=lambda slow: slow.loss_ns)
-    ort, torch = (round(sum(getattr(slow, name) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
+    ort, torch = (round(sum((getattr(slow.timed, name) or 0) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
     what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
     node, leaving = first.cause.node, _leaving(first)
     options = {"on_slow": "fallback"} if first.by_partition else {}
     return slower_than_torch.finding(
+        node,
+        first.graph,
         subject=first.subject,
         severity="warning" if loss >= _MUCH_NS else "info",
         title=f"{what} {'takes' if len(slows) == 1 else 'take'} {time_from_ns(ort)} per call, PyTorch {time_from_ns(torch)} "
@@ -125,8 +113,6 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
         **remedy(first.cause.remedy, f"Or {leaving}", **options)
         if first.cause.remedy
         else remedy(leaving[0].upper() + leaving[1:], **options),
-        file=node.file if node is not None and node.file else first.graph.file,
-        line=node.line if node is not None and node.file else first.graph.line,
         gain_ns=loss,
         measured=True,
     )
@@ -151,20 +137,20 @@ def _leaving(slow: _Slow) -> str:
 )
 def state_copies(capture: Capture) -> Iterator[Finding]:
     """Report graphs that return changed copies of their inputs."""
-    known, nodes = _known_graphs(capture), nodes_by_partition(capture)
-    for graph, members in _by_current_graph(capture, nodes):
+    known = {slow.graph.graph_id for slow in _slow_parts(capture)}
+    for graph, members in _by_current_graph(capture):
         writing = state_writes(members, graph.inputs)
         moved, touched = sum(node.output_bytes or 0 for node in writing), sum(node.bytes or 0 for node in members)
         if graph.graph_id in known or moved < _STATE_BYTES or moved < _STATE_SHARE * touched:
             continue
         yield state_copies.finding(
+            writing[0],
+            graph,
             subject=graph.graph_id,
             severity="info",
             title=f"{counted(len(writing), 'buffer')} of {size_from_bytes(moved)} in {graph.graph_id}: {state_text(writing)}",
             evidence=f"{size_from_bytes(moved)} go in and come out, of {size_from_bytes(touched)} that the nodes read and write",
             mitigation=STATE_REMEDY,
-            file=writing[0].file or graph.file,
-            line=writing[0].line if writing[0].file else graph.line,
         )
 
 
@@ -177,26 +163,22 @@ def state_copies(capture: Capture) -> Iterator[Finding]:
 def element_loop(capture: Capture) -> Iterator[Finding]:
     """Report operators that became loops and were not timed."""
     timed = {part.partition_id for part in capture.partitions if part.torch_ns is not None}
-    for graph, members in _by_current_graph(capture, nodes_by_partition(capture)):
+    for graph, members in _by_current_graph(capture):
         looping = [node for node in loops(members) if node.partition_id not in timed]
         for target in dict.fromkeys(node.target for node in looping):
             same = [node for node in looping if node.target == target]
             yield element_loop.finding(
+                same[0],
+                graph,
                 subject=f"{graph.graph_id}:{target}",
                 severity="info",
                 title=loop_text(same[0]),
                 evidence=f"{counted(len(same), 'node')} of {graph.graph_id}; not timed against PyTorch in this capture",
                 **remedy(LOOP_REMEDY, 'on_slow="fallback" leaves its partition to PyTorch if that is faster.', on_slow="fallback"),
-                file=same[0].file or graph.file,
-                line=same[0].line if same[0].file else graph.line,
             )
 
 
-def _known_graphs(capture: Capture) -> frozenset[str]:
-    return frozenset(slow.graph.graph_id for slow in _slow_parts(capture))
-
-
-def _by_current_graph(capture: Capture, nodes: dict[str, list[Node]]) -> Iterable[tuple[Graph, list[Node]]]:
-    parts = partitions_by_graph(capture)
+def _by_current_graph(capture: Capture) -> Iterator[tuple[Graph, list[Node]]]:
+    parts, nodes = partitions_by_graph(capture), nodes_by_partition(capture)
     for graph in current(capture):
         yield graph, [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]

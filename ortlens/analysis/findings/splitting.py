@@ -9,14 +9,14 @@ from ortlens.analysis.advice import advice_for_fallback, cause_of
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, measured_ledger, most_common, whole_by_graph
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph
+from ortlens.analysis.index import fallbacks_by_graph, grouped, partitions_by_graph
 from ortlens.analysis.timing import calls_by_graph, fallback_ns, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Fallback, Finding, Graph, Node, Partition
+    from ortlens.trace.records import Capture, Fallback, Finding, Graph, Node, Partition, ReasonCode
 
 _FEW_NODES = 5
 _MANY_SMALL = 4
@@ -59,14 +59,13 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
         gain, how = _saved_in_torch(small, entries.get(graph.graph_id, 1.0))
         cut = most_common([fallback.target for fallback in between]) or "nothing that was recorded"
         yield small_partitions.finding(
+            between[0] if between else graph,
             subject=graph.graph_id,
             title=f"{graph.graph_id} is split into {len(parts)} partitions, {len(small)} of them with at most {_FEW_NODES} compute nodes",
             evidence=f"operators in PyTorch between them: {cut}"
             + (f"; binding and outputs of the small ones take {time_from_ns(sum(known))} per call (medians)" if known else "")
             + f"; {how}",
             **_joining(by_type=_is_cut_by_bfloat16(between), may_leave=not is_known or gain is not None),
-            file=between[0].file if between else graph.file,
-            line=between[0].line if between else graph.line,
             gain_ns=gain,
         )
 
@@ -118,6 +117,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         whole = "a call with its backward" if worst.graph_id in backward else "a call"
         spent = f" and takes {time_from_ns(per_call)}, {share:.0%} of {whole}" if per_call else ""
         yield hot_fallback.finding(
+            worst,
             subject=worst.target,
             severity="warning" if is_hot or not per_call else "info",
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
@@ -127,18 +127,17 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
             + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
             mitigation=f"{advice_for_fallback(worst, has_instructions=capture.figures.cpu_bfloat16).sentence()}. "
             f"{_BESIDES.get(worst.cause or worst.reason_code, '')}`what_if` shows which partitions supporting it would join.",
-            file=worst.file,
-            line=worst.line,
         )
 
 
-def _by_cause(capture: Capture) -> dict[tuple[str, str], list[Fallback]]:
+def _by_cause(capture: Capture) -> dict[tuple[str, ReasonCode], list[Fallback]]:
     """Group what stays in PyTorch by operator and reason; by type alone where no operator has a kernel for it."""
-    found: dict[tuple[str, str], list[Fallback]] = defaultdict(list)
-    for fallback in capture.fallbacks:
-        if (cause := cause_of(fallback)) != "random":  # `random_splits` reports those
-            found["bfloat16" if cause == "bfloat16" else fallback.target, fallback.reason_code].append(fallback)
-    return found
+    rows = [(cause_of(row), row) for row in capture.fallbacks]
+    return grouped(
+        (("bfloat16" if cause == "bfloat16" else row.target, row.reason_code), row)
+        for cause, row in rows
+        if cause != "random"  # `random_splits` reports those
+    )
 
 
 @rule(
@@ -178,6 +177,7 @@ def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int
     bring = f"compute bfloat16 in ONNX Runtime ({OPTION}; `hot_fallback` says at what price)"
     bring = bring if by_type else "bring the operators between them into ONNX Runtime (`what_if()` ranks them)"
     return boundary_copies.finding(
+        graph,
         subject=graph.graph_id,
         severity="warning" if slow else "info",
         title=f"{size_from_bytes(over)} cross the boundaries of {counted(parts, 'partition')} in {graph.graph_id} on every call"
@@ -186,8 +186,6 @@ def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int
         f"the nodes read and write, {over / touched if touched else 0:.0%} cross"
         + ("; the gain assumes a single partition" if avoidable else ""),
         **remedy(f"Join the partitions: {bring}.", **{"upcast": ("bfloat16",)} if by_type else {}),
-        file=graph.file,
-        line=graph.line,
         gain_ns=avoidable if slow else None,
     )
 
@@ -227,6 +225,7 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
         if len(drawing) < (1 if is_inference else _MANY_SMALL - 1) or (graph.partition_count or 0) <= 1:
             continue
         yield random_splits.finding(
+            drawing[0],
             subject=graph.graph_id,
             severity="warning" if is_inference else "info",
             title=f"{counted(len(drawing), 'operator')} with random numbers {'splits' if len(drawing) == 1 else 'split'} "
@@ -236,6 +235,4 @@ def random_splits(capture: Capture) -> Iterator[Finding]:
             mitigation=f"{'. '.join(todo)}."
             if is_inference
             else "Expected in training; set the dropout rates to 0 if training does not need them.",
-            file=drawing[0].file,
-            line=drawing[0].line,
         )

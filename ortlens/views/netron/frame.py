@@ -23,7 +23,7 @@ from ortlens._optional import require
 from ortlens._versions import SupportedRange, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.units import counted
-from ortlens.views.markup import policy, script_source
+from ortlens.views.markup import policy, render, script_source
 from ortlens.views.netron.slim import SlimModel, WireError, slim_model
 from ortlens.views.wording import clipped
 
@@ -185,15 +185,16 @@ def frame_html(viewer: Viewer, models: Sequence[SlimModel], *, shown: tuple[str,
     # That the nonce can be known is no matter: markup that got in through a name can hold no script that runs, only handlers.
     nonce = hashlib.sha256(code.encode()).hexdigest()[:32]
     rules = policy(more={"script-src": f"'nonce-{nonce}' blob:", "worker-src": "blob:", "img-src": "data:"})
-    body = "<div id='ortlens-netron'></div><div id='ortlens-tools'></div><p id='ortlens-note' role='status'>Opening Netron…</p>"
-    data = f"<script type='text/plain' id='ortlens-code'>{code}</script>"
-    if shown:
-        data += f"<script type='text/plain' id='ortlens-model' data-id='{escape(shown[0], quote=True)}'>{_packed(shown[1])}</script>"
-    meta = f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{rules}\">"
-    head = f"{meta}<title>Netron</title><style>{_own('frame.css')}</style>"
-    return (
-        f"<!doctype html>\n<!--\n{_own('licence.txt')}-->\n<html lang='en'><head>{head}</head><body class='welcome spinner'>{body}{data}"
-        f"<script nonce='{nonce}'>{_own('frame.js')}</script></body></html>"
+    return render(
+        "netron.html",
+        licence=_own("licence.txt"),
+        rules=rules,
+        style=_own("frame.css"),
+        code=code,
+        shown=shown and shown[0],
+        model=shown and _packed(shown[1]),
+        nonce=nonce,
+        script=_own("frame.js"),
     )
 
 
@@ -201,7 +202,6 @@ def _packed(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode("ascii")
 
 
-_FRAME = "width:100%;height:620px;border:1px solid #8888;border-radius:4px"
 _MAX_NAME = 80
 _MAX_LINK_BYTES = 2 * 2**20  # of a model behind a link in a notebook; a larger one is saved from Python
 
@@ -260,11 +260,15 @@ class NetronView:
 
     def _repr_html_(self) -> str:
         """Return a frame that may run scripts and nothing else; never raises."""
-        if self.viewer is None:
-            return f"<p>{escape(self._facts())}. {escape(self.trouble)}.{self._link()}</p>"
-        title, page = escape(self._facts(), quote=True), escape(self._page(), quote=True)
-        frame = f'<iframe sandbox="allow-scripts" title="{title}" style="{_FRAME}" srcdoc="{page}"></iframe>'
-        return f"{frame}<p>{escape(self._facts())}. {escape(self._notes())}</p>"
+        is_linked = self.viewer is None and len(self.model) <= _MAX_LINK_BYTES
+        return render(
+            "netron_view.html",
+            view=self,
+            facts=self._facts(),
+            notes=self._notes(),
+            page="" if self.viewer is None else self._page(),
+            data=base64.b64encode(self.model).decode("ascii") if is_linked else "",
+        )
 
     def _page(self) -> str:
         if self.viewer is None:
@@ -278,18 +282,11 @@ class NetronView:
         return f"ONNX model {self.name.removesuffix(OPTIMIZED)} of partition {self.partition_id}, {how}: {nodes}"
 
     def _notes(self) -> str:
-        assert self.viewer is not None  # noqa: S101 - callers have looked
+        if self.viewer is None:
+            return ""
         left_out = f"Drawn without the values of {counted(self.slim.left_out_tensors, 'weight')}. " if self.slim.left_out_tensors else ""
         untested = "" if self.viewer.tested else f"ortlens was tested with Netron {TESTED}; this is {self.viewer.version}. "
         return f"{left_out}{untested}Drawn by Netron {self.viewer.version}; nothing leaves this page."
-
-    def _link(self) -> str:
-        if len(self.model) > _MAX_LINK_BYTES:
-            return f" <code>.save('{escape(self.name)}.onnx')</code> writes the model."
-        data = base64.b64encode(self.model).decode("ascii")
-        return (
-            f' <a download="{escape(self.name)}.onnx" href="data:application/octet-stream;base64,{data}">Save {escape(self.name)}.onnx</a>'
-        )
 
 
 def netron_view(capture: Capture, name: object, *, optimized: bool) -> NetronView:

@@ -10,13 +10,13 @@ import io
 import math
 import re
 import warnings
-from collections import defaultdict
 from functools import partial
 from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ortlens._optional import require
+from ortlens.analysis.index import grouped
 from ortlens.analysis.numbers import tolerances_of
 from ortlens.analysis.roofline import roofs
 from ortlens.units import counted, time_from_ns
@@ -98,13 +98,13 @@ def _figure(title: str, caption: str, method: str, draw: Callable[[Axes], None])
         sheet.patch.set_visible(False)
         axes.patch.set_visible(False)
         sheet.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    drawn = _TAG.sub(lambda tag: _on_page(tag[0]), _DROPPED.sub("", stream.getvalue()))
+    drawn = _TAG.sub(_on_page, _DROPPED.sub("", stream.getvalue()))
     about = f'<svg class="or-figure" role="img" aria-label="{escape(f"{title} {caption}", quote=True)}"'
     return Figure(title=title, caption=caption, method=method, svg=re.sub(r"\s*\n\s*", "\n", drawn.strip().replace("<svg", about, 1)))
 
 
-def _on_page(tag: str) -> str:
-    return _COLOUR.sub(lambda found: _VARIABLES[found[0]], _NEEDLESS.sub("", tag))
+def _on_page(tag: re.Match[str]) -> str:
+    return _COLOUR.sub(lambda found: _VARIABLES[found[0]], _NEEDLESS.sub("", tag[0]))
 
 
 def _course(capture: Capture) -> Figure | None:
@@ -112,9 +112,7 @@ def _course(capture: Capture) -> Figure | None:
 
     Of many calls, the middle, fastest and slowest of each few are shown.
     """
-    by_caller: defaultdict[tuple[str | None, str | None], list[Run]] = defaultdict(list)
-    for run in capture.runs:
-        by_caller[run.session_id, run.graph_id].append(run)
+    by_caller = grouped(((run.session_id, run.graph_id), run) for run in capture.runs)
     total_ns = {session.session_id: session.total_ns for session in capture.sessions}  # of all calls, not only of those that are kept
     (session_id, graph_id), runs = max(
         by_caller.items(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import graph_by_partition, graphs_by_id
+from ortlens.analysis.index import graph_by_partition, graphs_by_id, summed
 from ortlens.analysis.memory import memory
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
@@ -102,11 +102,8 @@ def _bounded(bars: Iterable[Bar], rest: str) -> tuple[Bar, ...]:
     if len(rows) <= MAX_BARS:
         return rows
     shown, others = rows[: MAX_BARS - 1], rows[MAX_BARS - 1 :]
-    parts: defaultdict[str, float] = defaultdict(float)
-    for bar in others:
-        for kind, length in bar.parts.items():
-            parts[kind] += length
-    return (*shown, Bar(label=f"{len(others):,} {rest}", parts=parts, text=_time(sum(parts.values()))))
+    parts = summed(part for bar in others for part in bar.parts.items())
+    return (*shown, Bar(label=f"{len(others):,} {rest}", parts=parts, text=time_from_ns(sum(parts.values()))))
 
 
 def _ledger(capture: Capture, overview: Overview) -> Figure | None:
@@ -122,7 +119,7 @@ def _ledger(capture: Capture, overview: Overview) -> Figure | None:
     for graph_id, parts in graphs.items():
         graph = graphs_by_id(capture).get(graph_id)
         label = graph_id if graph is None else f"{graph_label(graph)}: {function(graph.name)}" if graph.name else graph_label(graph)
-        rows.append(Bar(label=label, parts=parts, text=_time(sum(parts.values()))))
+        rows.append(Bar(label=label, parts=parts, text=time_from_ns(sum(parts.values()))))
     rows = sorted((bar for bar in rows if bar.total), key=lambda bar: -bar.total) if len(graphs) > 1 else []
     whole = Bar(label="one call", parts={part: float(ns) for part, ns in ledger.ns.items()}, text=time_from_ns(ledger.total_ns))
     calls = capture.figures.ledger_calls
@@ -163,7 +160,7 @@ def _lines(capture: Capture) -> Figure | None:
     bars = []
     for (file, line), parts in ranked:
         source = clipped(sources.get((file, line), ""), _LABEL)
-        bars.append(Bar(label=place(file, line), parts=parts, text=f"{_time(sum(parts.values()))}  {source}".strip()))
+        bars.append(Bar(label=place(file, line), parts=parts, text=f"{time_from_ns(sum(parts.values()))}  {source}".strip()))
     placeless = len(current_kernels(capture)) - len(kernels)
     apart = f"; {counted(placeless, 'kernel')} without a known line left out" if placeless else ""
     return Figure(
@@ -189,7 +186,7 @@ def operators_figure(capture: Capture) -> Figure | None:
         return None
     ranked = sorted(times.items(), key=lambda item: (-sum(item[1]), item[0]))
     bars = (
-        Bar(label=clipped(name, _LABEL), parts={"run": float(sum(ns))}, text=f"{_time(sum(ns))}  ({counted(len(ns), 'kernel')})")
+        Bar(label=clipped(name, _LABEL), parts={"run": float(sum(ns))}, text=f"{time_from_ns(sum(ns))}  ({counted(len(ns), 'kernel')})")
         for name, ns in ranked
     )
     return Figure(
@@ -299,10 +296,6 @@ def _memory(capture: Capture) -> Figure | None:
             if sums[column] > 0
         ),
     )
-
-
-def _time(ns: float) -> str:
-    return time_from_ns(round(ns))
 
 
 def _runs(kernels: Iterable[Kernel]) -> str:
