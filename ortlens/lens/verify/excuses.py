@@ -159,19 +159,14 @@ def origin_of(step: Step, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]
     Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN that
     results from infinities counts, unless these have an origin themselves.
     """
-    kinds = {side: _made_here(step.node, value, read, earlier) for side, value, read in _sides(step)}
-    found = {side: kind for side, kind in kinds.items() if kind is not None}
+    sides = (("ort", step.ort, step.read_ort), ("eager", step.eager, step.read))
+    found = {side: kind for side, value, read in sides if (kind := _made_here(step.node, value, read, earlier)) is not None}
     if not found or maker in earlier:
         return None
-    sides = "both" if len(found) == 2 else next(iter(found))  # noqa: PLR2004 - both sides
+    side = "both" if len(found) == len(sides) else next(iter(found))
     kind = found.get("eager") or found["ort"]
-    double = step.double
-    finite = not isinstance(double, Missing) and is_finite(double)
-    return Origin(maker, sides, kind, finite, _words(step, sides, kind, finite=finite))
-
-
-def _sides(step: Step) -> tuple[tuple[str, Any, Callable[[torch.fx.Node], Any]], ...]:
-    return ("ort", step.ort, step.read_ort), ("eager", step.eager, step.read)
+    finite = not isinstance(step.double, Missing) and is_finite(step.double)
+    return Origin(maker, side, kind, finite, _words(step, side, kind, finite=finite))
 
 
 def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], Any], earlier: Sequence[torch.fx.Node]) -> str | None:

@@ -50,7 +50,7 @@ class InnerValues:
         """Find the values that the model holds; those that it lost are taken from a runner that `whole` makes if needed."""
         self._args = args
         self._names: dict[torch.fx.Node, str] = {}
-        self._holders: dict[torch.fx.Node, PartitionRunner] = {}
+        self.holders: dict[torch.fx.Node, PartitionRunner] = {}  # the runners whose models hold the values
         self._values: dict[torch.fx.Node, Any] = {}
         self._failures: dict[torch.fx.Node, str] = {}
         calls = [node for node in runner.partition.module.graph.nodes if node.op == "call_function"]
@@ -67,7 +67,7 @@ class InnerValues:
         singles = [node for node in nodes if is_single(node.meta.get("val"))]
         found = {node: name for node in singles if (name := next(filter(values.__contains__, _names_of(node)), None))}
         self._names |= found
-        self._holders |= dict.fromkeys(found, runner)
+        self.holders |= dict.fromkeys(found, runner)
         return list(_groups(found))
 
     def take(self, node: torch.fx.Node) -> Any:
@@ -79,10 +79,6 @@ class InnerValues:
     def name(self, node: torch.fx.Node) -> str | None:
         """Name of the value in the model that computed it; None if there is none, or the run failed."""
         return None if node in self._failures else self._names.get(node)
-
-    def is_of(self, runner: PartitionRunner, node: torch.fx.Node) -> bool:
-        """Tell whether the value of a node is from the model of this runner."""
-        return self._holders.get(node) is runner
 
     def why_not(self, node: torch.fx.Node) -> str:
         """Say why there is no value of a node."""
@@ -104,7 +100,7 @@ class InnerValues:
         return None
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
-        runner = self._holders[wanted[0]]
+        runner = self.holders[wanted[0]]
         model = _with_outputs(runner.model, [self._names[node] for node in wanted])
         session = session_with(runner, self._args, level=level, model=model)
         narrow = narrow_dtypes(runner.factory.options.upcast)

@@ -98,8 +98,8 @@ class Reachable:
 
     def _module(self, name: str, module: torch.nn.Module) -> Iterator[Named]:
         own = vars(module)
-        self.containers += [own, module._parameters, module._buffers, module._modules]  # noqa: SLF001 - what `register_buffer` changes
-        tables = (module._parameters, module._buffers, module._modules)  # noqa: SLF001 - likewise
+        tables = (module._parameters, module._buffers, module._modules)  # noqa: SLF001 - what `register_buffer` changes
+        self.containers += [own, *tables]
         for table in tables:
             yield from ((_joined(name, key), item) for key, item in list(table.items()))
         yield from ((_joined(name, key), item) for key, item in list(own.items()) if key not in _OWN_OF_MODULES)
@@ -131,10 +131,9 @@ class Reachable:
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             self.containers.append(own)
-            kept = (
-                list(own.items()) if dataclasses.is_dataclass(value) else [item for item in own.items() if not isinstance(item[1], _PLAIN)]
-            )
-            yield from ((_joined(name, key), item) for key, item in kept if isinstance(key, str))
+            everything = dataclasses.is_dataclass(value)
+            kept = [(key, item) for key, item in own.items() if isinstance(key, str) and (everything or not isinstance(item, _PLAIN))]
+            yield from ((_joined(name, key), item) for key, item in kept)
         for slot in (slot for kind in type(value).__mro__ for slot in _slots(kind)):
             if isinstance(inspect.getattr_static(value, slot, None), types.MemberDescriptorType) and hasattr(value, slot):
                 yield _joined(name, slot), getattr(value, slot)
@@ -172,9 +171,8 @@ def _key_text(key: Any, place: int) -> str:
 
 def _is_opaque(value: Any) -> bool:
     """Tell whether an object's inside is no state of a model, as for those of libraries, classes and modules."""
-    if isinstance(value, (type, types.ModuleType)):
-        return True
-    return not isinstance(value, _OPEN) and (type(value).__module__ or "").partition(".")[0] in _OPAQUE
+    is_open = isinstance(value, _OPEN) or (type(value).__module__ or "").partition(".")[0] not in _OPAQUE
+    return isinstance(value, (type, types.ModuleType)) or not is_open
 
 
 def _is_of_numpy(value: Any, *names: str) -> bool:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
 
-_STRICT = Tolerances()
-
 
 class SingleOps:
     """Converts and runs operators one by one."""
@@ -100,10 +98,9 @@ class SingleOps:
             made = runner.run(*values.values())
         except Exception:  # noqa: BLE001 - then nothing is known
             return False
-        tolerance = _STRICT.of(torch.float64)
         pairs = [(ours, _item(expected, item)) for ours, item in zip(made, items, strict=True)]
-        found = [compare(ours, theirs, None, tolerance) for ours, theirs in pairs if ours.shape == theirs.shape]
-        return len(found) == len(pairs) and all(comparison.within and not comparison.clashes for comparison in found)
+        strict = Tolerances().of(torch.float64)
+        return all(ours.shape == theirs.shape and compare(ours, theirs, None, strict).agrees for ours, theirs in pairs)
 
     def _results(self, step: Step, items: Sequence[int | None]) -> Sequence[Any]:
         key = _key(step.node, items)
