@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-import linecache
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -15,6 +14,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.errors import UsageError
+from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
 from ortlens.lens.environment import boot_fact, chosen_options, rank_figures
 from ortlens.lens.other_backends import recorded
@@ -135,10 +135,7 @@ class KeptSources:
             if known.keys() >= lines.keys() or (not known and len(self._lines) > MAX_FILES):
                 continue
             known.update(lines)
-            try:
-                text = "".join(linecache.getlines(file))
-            except ValueError:  # a damaged name is not a file
-                continue
+            text = "".join(lines_of(file))
             kept = kept_lines(text, known) if len(text) <= MAX_CHARS else []
             if kept:
                 self._recorder.attach(*attachment_of(file, kept))
