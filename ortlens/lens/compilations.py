@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -236,9 +234,10 @@ CallForm: TypeAlias = tuple[tuple[str, str], ...]
 class Target(NamedTuple):
     """One of the callables."""
 
-    name: str
     function: Any  # the target as the user wrote it
     compiled: Callable[..., Any]
+    name: str  # different from those of the others
+    forms: set[CallForm]  # of the calls that compiled it
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +253,7 @@ class CompiledTargets:
 
     def __init__(self, recorder: Recorder, *, dry_run: bool) -> None:
         """Begin without targets; after a dry run nothing can be called."""
-        self.callables: list[tuple[object, Callable[..., Any]]] = []  # as the user wrote it, and compiled; in order
-        self._names: list[str] = []  # of the callables, each different
-        self._forms: list[set[CallForm]] = []  # of the calls that compiled them
+        self.callables: list[Target] = []  # in order
         self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
         self.grad_modes: set[bool] = set()  # whether gradients were enabled, in the compilations so far
         self.names = TargetNames()  # names in the first target, for `export_onnx`
@@ -278,10 +275,10 @@ class CompiledTargets:
             if part == found.function:
                 return owner
         form = form_of_call(found.function, found.args, found.kwargs)
-        for place, (known, _) in enumerate(self.callables):
-            if known is found.function or known == found.function:
-                self._forms[place].add(form)
-                return self._names[place]
+        for known in self.callables:
+            if known.function is found.function or known.function == found.function:
+                known.forms.add(form)
+                return known.name
         return self.add(found.function, found.compiled, form)
 
     def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None, parts: Iterable[object] = ()) -> str:
@@ -289,47 +286,40 @@ class CompiledTargets:
 
         `form` is that of the call that compiled it, None without one; `parts` are the functions that it compiles, if not the target itself.
         """
-        self.callables.append((function, compiled))
-        self._forms.append(set() if form is None else {form})
         name = _name_of(function)
-        count = sum(1 for known, _ in self.callables if _name_of(known) == name)
-        self._names.append(name if count == 1 else f"{name} ({count})")
-        self._owners += [(part, self._names[-1]) for part in parts]
-        return self._names[-1]
+        if namesakes := sum(_name_of(known.function) == name for known in self.callables):
+            name += f" ({namesakes + 1})"
+        self.callables.append(Target(function, compiled, name, set() if form is None else {form}))
+        self._owners += [(part, name) for part in parts]
+        return name
 
     def taking(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Target], list[Target]]:
         """Find the targets that were compiled for such arguments, the first one if none was; and the others."""
         self._require_any()
-        targets = [Target(name, *pair) for name, pair in zip(self._names, self.callables, strict=True)]
-        fit = [form_of_call(found.function, args, kwargs) in forms for found, forms in zip(targets, self._forms, strict=True)]
-        if not any(fit):
-            fit[0] = True
-        return list(itertools.compress(targets, fit)), list(itertools.compress(targets, map(operator.not_, fit)))
+        fit = [known for known in self.callables if form_of_call(known.function, args, kwargs) in known.forms] or self.callables[:1]
+        names = {known.name for known in fit}
+        return fit, [known for known in self.callables if known.name not in names]
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the first target; raises UsageError if nothing was compiled yet, or only a dry run was made."""
         self._require_any()
-        return self.callables[0][1](*args, **kwargs)
+        return self.callables[0].compiled(*args, **kwargs)
 
     def first(self) -> Any:
         """Return the first target, as the user wrote it; raises UsageError as `call` does."""
         self._require_any()
-        return self.callables[0][0]
+        return self.callables[0].function
 
     def _require_any(self) -> None:
         if self._dry_run:
             raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
-        if self.is_uncompiled():
+        if not self.callables and self._recorder.records(r.Break):
             raise UsageError("nothing was compiled: PyTorch could not trace the function and ran it as it is; see lens.breaks for the line")
         if not self.callables:
             raise UsageError(
                 "nothing was compiled through this lens yet; call the compiled function once, then ask again. If it was called, PyTorch "
                 "may have given up on its code earlier in this process: torch.compiler.reset() clears that"
             )
-
-    def is_uncompiled(self) -> bool:
-        """Tell whether functions were called and PyTorch could compile nothing of them, so that it ran them as they are."""
-        return not self.callables and bool(self._recorder.records(r.Break))
 
     def graphs(self) -> tuple[CompiledGraph, ...]:
         """List the graphs of our backend, oldest first, including those that a recompile replaced."""
@@ -355,9 +345,9 @@ class CompiledTargets:
     def refuse_ambiguous(self, options: Iterable[str]) -> None:
         """Reject options whose names are also arguments of the target."""
         names: list[str] = []
-        for function, _ in self.callables:
+        for known in self.callables:
             with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
-                names += inspect.signature(function).parameters  # type: ignore[arg-type]  # what was called is callable
+                names += inspect.signature(known.function).parameters
         clash = next((name for name in names if name in set(options)), None)
         if clash is not None:
             raise UsageError(
@@ -368,13 +358,13 @@ class CompiledTargets:
 def names_of(target: object) -> TargetNames:
     """Read the names of weights and arguments; only modules and exported programs have names of weights."""
     groups: dict[int, set[str]] = {}
+    named: Iterable[tuple[str, Any]] = ()
     if isinstance(target, torch.nn.Module):
         named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
-        for name, tensor in named:
-            groups.setdefault(id(tensor), set()).add(name)
-    if isinstance(target, torch.export.ExportedProgram):
-        for name, tensor in target.state_dict.items():
-            groups.setdefault(id(tensor), set()).add(name)
+    elif isinstance(target, torch.export.ExportedProgram):
+        named = target.state_dict.items()
+    for name, tensor in named:
+        groups.setdefault(id(tensor), set()).add(name)
     function = target.forward if isinstance(target, torch.nn.Module) else target
     arguments: tuple[str, ...] = ()
     with contextlib.suppress(TypeError, ValueError):  # builtins have no signature

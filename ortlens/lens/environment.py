@@ -92,17 +92,15 @@ def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
 
 def option_text(value: object) -> str:
     """Write an option of any backend as text; long values inside of mappings, which may be keys or paths, are cut."""
-    if isinstance(value, str | int | float | None):
-        return str(value)[:_MAX_TEXT]
-    if isinstance(value, os.PathLike):
-        return str(value)[:_MAX_TEXT]
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_short(option_text(item))}" for key, item in value.items())[:_MAX_TEXT]
-    if isinstance(value, Sequence):
-        return ", ".join(text for item in value if (text := option_text(item)))[:_MAX_TEXT]
-    if hasattr(value, "__dataclass_fields__"):
-        return str(value)[:_MAX_TEXT]
-    return str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")[:_MAX_TEXT]
+    if isinstance(value, str | int | float | os.PathLike | None) or hasattr(value, "__dataclass_fields__"):
+        text = str(value)
+    elif isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {_short(option_text(item))}" for key, item in value.items())
+    elif isinstance(value, Sequence):
+        text = ", ".join(filter(None, map(option_text, value)))
+    else:
+        text = str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")
+    return text[:_MAX_TEXT]
 
 
 def _short(text: str) -> str:

@@ -436,22 +436,13 @@ class Lens(CaptureView):
         from ortlens.lens.freezing import freeze_with, refuse_reserved
 
         target = self._targets.first()
-        given = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
-        refuse_reserved(target, [name for name, value in given.items() if value is not None])
+        given: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
+        refuse_reserved(target, given)
         if not args and not kwargs and not isinstance(target, torch.export.ExportedProgram):
             if self._targets.example is None:
                 raise UsageError("the arguments of the target are not known; pass them to freeze(), as calls will pass them")
             args, kwargs = self._targets.example
-        return freeze_with(
-            target,
-            args,
-            kwargs,
-            backend=self._backend_for(None),
-            breaks=lambda: self.captured().breaks,
-            dynamic=dynamic,
-            dynamic_shapes=dynamic_shapes,
-            fallback=fallback,
-        )
+        return freeze_with(target, args, kwargs, backend=self._backend_for(None), breaks=lambda: self.captured().breaks, **given)
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
         """Write the ONNX model for deployment, if ONNX Runtime runs the whole model as one partition.

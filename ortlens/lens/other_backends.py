@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -107,9 +108,9 @@ class WatchedBackend:
             compiled: Callable[..., Any] = self._backend(graph_module, example_inputs, **kwargs)
         return compiled
 
-    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+    def __reduce__(self) -> tuple[Any, tuple[tuple[Any]]]:
         """Pickle as the backend itself: the lens belongs to this process."""
-        return _same, (self._backend,)
+        return operator.itemgetter(0), ((self._backend,),)
 
     def __eq__(self, other: object) -> bool:
         """Compare the backends."""
@@ -118,7 +119,3 @@ class WatchedBackend:
     def __hash__(self) -> int:
         """Hash the kind of backend: torch's own wrappers compare, and have no hash."""
         return hash(type(self._backend))
-
-
-def _same(backend: Any) -> Any:
-    return backend

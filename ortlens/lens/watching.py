@@ -9,7 +9,7 @@ import contextlib
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ortlens.backend.runtime.call import make_call
 from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
@@ -53,11 +53,7 @@ def around_runs(
     runner: PartitionRunner, around: Callable[[PartitionRun, tuple[Any, ...]], tuple[Any, ...]]
 ) -> contextlib.AbstractContextManager[None]:
     """Pass every run of a partition through `around`, which takes the function that runs it, and its inputs."""
-
-    def wrap(inner: PartitionRun) -> PartitionRun:
-        return lambda *args: around(inner, args)
-
-    return wrapped(runner, wrap)
+    return wrapped(runner, lambda inner: lambda *args: around(inner, args))
 
 
 def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], list[Any]]) -> contextlib.AbstractContextManager[None]:
@@ -65,11 +61,7 @@ def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], 
 
     `around` takes the function that runs the graph, and the list of its inputs, which it empties; it returns the outputs.
     """
-
-    def wrap(inner: GraphCall) -> GraphCall:
-        return lambda args: around(inner, args)
-
-    return wrapped(graph, wrap)
+    return wrapped(graph, lambda inner: lambda args: around(inner, args))
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
@@ -167,19 +159,15 @@ def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _private_log() -> RunLog:
     """Make a log that belongs to no capture. A failure to record ends the measurement, which says so."""
-    return RunLog(None, None, _raised_in_log)
-
-
-def _raised_in_log(error: Exception) -> None:
-    raise error
+    return RunLog(None, None, _raised)
 
 
 UNRECORDED = RunnerCallbacks(session_made=lambda *_: _private_log())
 """Those of a runner that is measured: its log belongs to no capture, so that calls of a variant cost as much as recorded ones."""
 
 
-def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
-    raise error
+def _raised(*args: Any) -> NoReturn:
+    raise args[-1]
 
 
 @contextlib.contextmanager

@@ -301,8 +301,7 @@ class _TraceListener(logging.Handler):
         watch: DynamoWatch | None = None
         try:
             metadata = getattr(record, "metadata", None)
-            event = _event_of(metadata) if isinstance(metadata, dict) else None
-            if event is None:
+            if not isinstance(metadata, dict) or (event := _event_of(metadata)) is None:
                 return
             backend = _torch.dynamo_backend()
             watch = next((watch for watch in self._watches if watch.claims(backend)), None)

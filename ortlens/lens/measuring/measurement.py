@@ -38,22 +38,24 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 
-class _Calls:
-    """Calls a target, and remembers what it returned and raised, to tell its failures from those of a measurement."""
+class Calls:
+    """Calls a target, and remembers how often, what it returned and raised, to tell its failures from those of a measurement."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
+        """Begin without a call."""
         self._call = call
         self.made = 0
         self.result: Any = None
         self.raised: BaseException | None = None
 
     def __call__(self) -> Any:
+        """Call the target."""
+        self.made += 1
         try:
             self.result = self._call()
         except BaseException as error:
             self.raised = error
             raise
-        self.made += 1
         return self.result
 
 
@@ -73,7 +75,7 @@ class Measurement:
 
         Exceptions of the target are raised; a failure of the measurement becomes a finding. Limits are those of `LedgerPass.measure`.
         """
-        calls = _Calls(call)
+        calls = Calls(call)
         try:
             return self._measured(calls, made, **limits)
         except Exception as error:
@@ -82,7 +84,7 @@ class Measurement:
             lens_failed(self.recorder, "measuring calls", error)
             return calls.result if calls.made else call()
 
-    def _measured(self, call: _Calls, made: int, **limits: Any) -> Any:
+    def _measured(self, call: Calls, made: int, **limits: Any) -> Any:
         ledger = LedgerPass(self.recorder, self.watch, self.graphs, self.steps)
         most = limits.pop("max_calls", MAX_CALLS)
         if self.originals is not None and most > 1:  # the call that is observed counts as one of them
