@@ -96,9 +96,7 @@ def test_forward_and_backward_are_compared_and_a_backward_that_does_not_run_is_u
         fast(x).backward()
 
     train(x)
-    lens._targets.callables[0] = lens._targets.callables[0]._replace(
-        function=train, compiled=train
-    )  # what trains is the user's own; the compiled part of it is the forward
+    lens._targets.callables[0] = lens._targets.callables[0]._replace(function=train, compiled=train)
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     numerics = lens.verify(x)
     phases = lens.partitions.set_index("partition_id").graph_id.map(lens.graphs.set_index("graph_id").phase)

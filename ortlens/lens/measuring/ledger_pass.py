@@ -152,13 +152,10 @@ class LedgerPass:
                     made += 1
                     if made == 1:  # graphs of another backend are not known
                         self.wait = waiting_for(inputs, result)
-                    if deadline is not None and time.perf_counter_ns() > deadline and made >= self._fewest(fewest):
+                    least = fewest if self._calls or self.compiling else fewest + _MORE  # that each creates sessions soon ends
+                    if deadline is not None and time.perf_counter_ns() > deadline and made >= least:
                         return result
         return result
-
-    def _fewest(self, fewest: int) -> int:
-        """Return the number of calls to make however long they take: a few more if each so far created sessions, which soon ends."""
-        return fewest if self._calls or self.compiling else fewest + _MORE
 
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
         run = clocked(call, self.wait)
@@ -187,17 +184,8 @@ class LedgerPass:
         self.note_work(done, known)
         if done.compiled == known.compiled:
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
-            (self._calls if done == known else self._preparing).append(
-                _Call(
-                    started=started,
-                    ended=ended,
-                    stays=list(self._stays),
-                    eager_ns=eager,
-                    heard=tuple(heard),
-                    listened=listen,
-                    steps=tuple(steps),
-                )
-            )
+            made = _Call(started, ended, stays=list(self._stays), eager_ns=eager, heard=tuple(heard), listened=listen, steps=tuple(steps))
+            (self._calls if done == known else self._preparing).append(made)
         return result
 
     def note_work(self, done: Work, before: Work) -> None:
@@ -273,6 +261,7 @@ class LedgerPass:
         ahead = {graph.graph_id: self.watch.break_ahead(graph.compile_id) for graph in graphs}
         ahead |= self._ahead_of_backward()
         last = [break_id for break_id in self.watch.last_breaks() if break_id not in ahead.values()]
+        slots = {graph_id: set(log.nodes) for graph_id, log in self.recorder.logs()[1].items()}
         held = {graph.compile_id for graph in graphs}
         # A frame without a graph may run user code after the graphs of the functions that it calls.
         skipped = any(not held.issuperset(known.compile_ids) for known in self.recorder.records(r.Break))
@@ -284,7 +273,8 @@ class LedgerPass:
             has_python_before=self.steps is not None,
             is_whole_model=self.steps is not None and not self.recorder.records(r.Break),
             has_python_after=bool(last) or skipped or self.steps is not None,
-            unclocked=self._unclocked(),
+            # PyTorch runs untimed nodes: of a partition that failed, or that is left to PyTorch as a whole.
+            unclocked=frozenset(row.graph_id for row in self.recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ())),
             partitions=Counter(part.graph_id for part in self.recorder.records(r.Partition)),
         )
 
@@ -302,13 +292,8 @@ class LedgerPass:
                     found[behind] = ended[compile_id]
         return found
 
-    def _unclocked(self) -> frozenset[str]:
-        """Find the graphs in which PyTorch runs untimed nodes: of a partition that failed, or that is left to PyTorch as a whole."""
-        slots = {graph_id: set(log.nodes) for graph_id, log in self.recorder.logs()[1].items()}
-        return frozenset(row.graph_id for row in self.recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ()))
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Call:
     """Readings of one call."""
 

@@ -28,7 +28,7 @@ from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ortlens.analysis.ledger import StepReading
     from ortlens.analysis.speed import AbTiming
@@ -103,20 +103,16 @@ class Measurement:
                 figures["uncompiled_ns"] = ledger.uncompiled_ns
             self.recorder.note(**figures)
         elif ledger.found_none:
-            self._note_none(ledger, call.made, made)
+            by_dynamo = bool(self.watch.started)  # the calls before compiled the target; an exported program was compiled without them
+            self.recorder.note(
+                ledger_made=call.made + made,
+                ledger_compiling=ledger.compiling + (made if by_dynamo else 0),
+                ledger_creating=ledger.creating + (0 if by_dynamo else made),
+            )
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
             self._try_without_guards(call, ledger.wait)
             self._try_fewer_threads(call)
         return result
-
-    def _note_none(self, ledger: LedgerPass, made: int, before: int) -> None:
-        """Note why no call counts. The calls before compiled the target; an exported program was compiled without them."""
-        by_dynamo = bool(self.watch.started)
-        self.recorder.note(
-            ledger_made=made + before,
-            ledger_compiling=ledger.compiling + (before if by_dynamo else 0),
-            ledger_creating=ledger.creating + (0 if by_dynamo else before),
-        )
 
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
         """Measure what fewer threads would bring, where sessions have more threads than there are cores."""
@@ -162,7 +158,7 @@ def time_against_torch(
         *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in ran),
     ]
     try:
-        with uncounted_eager(recorder), _undisturbed():
+        with uncounted_eager(recorder), torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             deadline = time.perf_counter_ns() + ALL_NS
             for kind, key, compare in trials:
                 left = deadline - time.perf_counter_ns()
@@ -174,14 +170,6 @@ def time_against_torch(
     except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
         lens_failed(recorder, "timing a partition against PyTorch", error)
     return result
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Disable gradients, and leave torch's random numbers as they were."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        yield
 
 
 def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:
@@ -253,9 +241,8 @@ def _from(way: Callable[[], int], args: list[Any], entered: tuple[Any, ...], pla
 
 
 def _fits(wanted: Any, given: Any) -> bool:
-    if isinstance(wanted, torch.Tensor) and isinstance(given, torch.Tensor):
-        return wanted.dtype == given.dtype and wanted.dim() == given.dim() and wanted.device == given.device
-    return not isinstance(wanted, torch.Tensor) and not isinstance(given, torch.Tensor)
+    kinds = [(value.dtype, value.dim(), value.device) if isinstance(value, torch.Tensor) else None for value in (wanted, given)]
+    return kinds[0] == kinds[1]
 
 
 def _is_known(node: torch.fx.Node) -> bool:

@@ -49,8 +49,9 @@ class Probe:
         """Observe one call, then measure one change after the other. A trial that fails becomes a finding; the others go on."""
         calls, fired = self._observed()
         with uncounted_eager(self.recorder):
+            values = [value for seen in self.seen for value in seen.values if isinstance(value, torch.Tensor)]
             for count in {seen.choice.count or usable_cores() for seen in self.seen}:
-                machine_peaks.measure(_dtypes(self.seen), count)
+                machine_peaks.measure({str(value.dtype).removeprefix("torch.") for value in values}, count)
             trials = list(self._trials(calls, fired))
             with progress("probing", len(trials), "change") as step:
                 for trial in trials:
@@ -69,11 +70,10 @@ class Probe:
         if sum(seen.runner.sessions[-1].create_ns for seen in self.seen) > budget_ns:
             return
         with uncounted_eager(self.recorder):
-            for trial in calls.threads():
-                if trial.rule == "too_many_threads":
-                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), budget_ns)
-                    if made is not None and made.gain_ns:
-                        self.recorder.add(made)
+            for trial in (trial for trial in calls.threads() if trial.rule == "too_many_threads"):
+                made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), budget_ns)
+                if made is not None and made.gain_ns:
+                    self.recorder.add(made)
 
     def _observed(self) -> tuple[CallTrials, dict[tuple[str, str | None], r.Finding]]:
         """Note the inputs of every partition that one call runs; return the trials of such calls, and what the rules say."""
@@ -119,7 +119,8 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
         f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
         f"(medians of {compared.rounds} pairs in turns{f'; {trial.per_call} runs per call' if trial.per_call > 1 else ''})"
     )
-    base = known or _blank(trial)
+    hazard = next((rule.hazard for rule in RULES if rule.name == trial.rule), "Calls take longer than they need to.")
+    base = known or r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
     evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
     if not compared.is_faster:
         verdict = "is slower" if compared.is_slower else "shows no difference beyond the noise"
@@ -130,11 +131,6 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
         base = replace(base, severity="info")
     title = known.title if known is not None else f"{trial.change} makes calls faster"
     return replace(base, title=title, evidence=evidence, **trial.remedy, gain_ns=gain, measured=True)
-
-
-def _blank(trial: Trial) -> r.Finding:
-    hazard = next((rule.hazard for rule in RULES if rule.name == trial.rule), "Calls take longer than they need to.")
-    return r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
 
 
 def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool) -> None:
@@ -155,11 +151,6 @@ def _measured(
     except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
         lens_failed(recorder, f"probing {trial.change}", error)
         return None
-
-
-def _dtypes(seen: list[ObservedPartition]) -> set[str]:
-    tensors = [value for item in seen for value in item.values if isinstance(value, torch.Tensor)]
-    return {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
 
 
 def _converting_ns(graph: CompiledGraph, folder: str) -> int:

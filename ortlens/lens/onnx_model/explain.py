@@ -15,10 +15,9 @@ from ortlens._os_errors import clear_os_errors
 from ortlens._process import heap_bytes
 from ortlens.backend.runtime import _ort
 from ortlens.errors import SessionError, UsageError
-from ortlens.lens.onnx_model.graph_records import ask_placement
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 from ortlens.lens.onnx_model.sessions import SessionChoice, choice_from, new_session, run, runner_of
-from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feed_from, generated, inputs_from_session, inputs_of
+from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feed_from, generated, inputs_from_session, inputs_of, shapes_of
 from ortlens.lens.onnx_model.source import ModelSource, source_of, with_names
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def _dry(  # noqa: PLR0913, PLR0917 - one call site
 def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxruntime.InferenceSession, int, int | None]:
     options = choice.made_options()
     if choice.options is None:
-        ask_placement(options)
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     before, started = heap_bytes(), time.perf_counter_ns()
     session = new_session(source, choice, options)
     elapsed, after = time.perf_counter_ns() - started, heap_bytes()
@@ -143,8 +142,6 @@ def _sizes_text(sizes: Mapping[str, int], how: str = "random numbers") -> str:
 
 
 def _logged(log: RunLog, started: int) -> None:
-    import threading
-
     done = time.perf_counter_ns()
     log.record(started, started, done, done, threading.get_ident())
 
@@ -260,18 +257,14 @@ def _timed(method: Callable[..., Any], log: RunLog, shapes: dict[str, tuple[int,
         try:
             record(started, started, done, done, thread())
             if not shapes:
-                _note_shapes(kwargs.get("input_feed", args[1] if len(args) > 1 else {}), shapes)
+                feed = kwargs.get("input_feed", args[1] if len(args) > 1 else {})
+                shapes.update(shapes_of(feed if isinstance(feed, Mapping) else {}))
         except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
             unlogged(error)
         return result
 
     timed.__name__, timed.__doc__ = method.__name__, method.__doc__
     return timed
-
-
-def _note_shapes(feed: Any, shapes: dict[str, tuple[int, ...]]) -> None:
-    found = feed.items() if isinstance(feed, Mapping) else ()
-    shapes.update({name: tuple(value.shape) for name, value in found if isinstance(getattr(value, "shape", None), tuple)})
 
 
 def _stopped(session: weakref.ref[Any], watched: type, base: type, recording: list[bool]) -> None:

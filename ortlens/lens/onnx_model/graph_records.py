@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import math
 import re
 from collections import Counter
@@ -45,7 +46,18 @@ def records_of(
     symbolic = values_of(named)
     actual = values_of(named, sizes).by_name if sizes else symbolic.by_name
     nodes = list(_nodes(named, symbolic.by_name, actual))
-    found: list[r.Record] = [_graph(source, inputs, named, nodes, actual), *nodes]
+    constants = [tensor.name for tensor in named.graph.initializer]
+    names = [*(each.name for each in inputs), *constants]
+    graph = _graph(
+        source,
+        len(nodes),
+        coverage=1.0 if nodes else None,
+        dynamic_shapes=any(not isinstance(size, int) for each in inputs for size in each.shape or ()),
+        inputs=tuple(names),
+        input_sizes=tuple(_bytes(actual.get(name)) or 0 for name in names),
+        weights=tuple(constants),
+    )
+    found: list[r.Record] = [graph, *nodes]
     found += [_partition(source, inputs, named, nodes, actual), _model(source, named)]
     if symbolic.problem:
         found.append(_not_inferred(source, symbolic.problem))
@@ -53,41 +65,15 @@ def records_of(
 
 
 def _unknown(source: ModelSource, inputs: Sequence[Input]) -> list[r.Record]:
-    graph = r.Graph(
-        graph_id=GRAPH,
-        phase="inference",
-        name=source.name,
-        file=None if source.path is None else str(source.path),
-        node_count=0,
-        op_count=0,
-        partition_count=1,
-        fallback_count=0,
-        inputs=tuple(each.name for each in inputs),
-    )
+    graph = _graph(source, 0, inputs=tuple(each.name for each in inputs))
     partition = r.Partition(partition_id=PARTITION, graph_id=GRAPH, node_count=0, input_count=len(inputs), output_count=0, model_id=MODEL)
     return [graph, partition, r.Model(model_id=MODEL, partition_id=PARTITION, node_count=0)]
 
 
-def _graph(
-    source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto, nodes: list[r.Node], actual: Mapping[str, Value]
-) -> r.Graph:
-    constants = [tensor.name for tensor in named.graph.initializer]
-    names = [*(each.name for each in inputs), *constants]
-    return r.Graph(
-        graph_id=GRAPH,
-        phase="inference",
-        name=source.name,
-        file=None if source.path is None else str(source.path),
-        node_count=len(nodes),
-        op_count=len(nodes),
-        partition_count=1,
-        fallback_count=0,
-        coverage=1.0 if nodes else None,
-        dynamic_shapes=any(not isinstance(size, int) for each in inputs for size in each.shape or ()),
-        inputs=tuple(names),
-        input_sizes=tuple(_bytes(actual.get(name)) or 0 for name in names),
-        weights=tuple(constants),
-    )
+def _graph(source: ModelSource, count: int, **known: Any) -> r.Graph:
+    file = None if source.path is None else str(source.path)
+    known |= {"node_count": count, "op_count": count, "partition_count": 1, "fallback_count": 0}
+    return r.Graph(graph_id=GRAPH, phase="inference", name=source.name, file=file, **known)
 
 
 def _partition(
@@ -226,11 +212,6 @@ def _not_inferred(source: ModelSource, problem: str) -> r.Finding:
     )
 
 
-def ask_placement(options: onnxruntime.SessionOptions) -> None:
-    """Have a session record where it places each node. The options are changed for good, so they must not be the user's own."""
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-
-
 def record_placement(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
     """Record the execution provider of each node, as far as the session tells."""
     providers = session.get_providers()
@@ -340,8 +321,7 @@ def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | N
 
 def _with_sizes(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """Copy a model with the sizes of a call in its inputs, and without the shapes that it declares: they may be symbolic."""
-    made = onnx.ModelProto()
-    made.CopyFrom(structure)
+    made = copy.deepcopy(structure)
     del made.graph.value_info[:]
     for value in (*made.graph.input, *made.graph.output):
         if value.type.WhichOneof("value") != "tensor_type":
@@ -365,12 +345,8 @@ def _from_type(kind: onnx.TypeProto) -> Value | None:
     if which != "tensor_type":
         return None
     tensor = kind.tensor_type
-    shape = (
-        tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)
-        if tensor.HasField("shape")
-        else None
-    )
-    return _value(tensor.elem_type, shape)
+    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)
+    return _value(tensor.elem_type, sizes if tensor.HasField("shape") else None)
 
 
 def _value(element_type: int, shape: Shape | None) -> Value:
@@ -403,15 +379,10 @@ def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return default if found is None else onnx.helper.get_attribute_value(found)
 
 
-def _product(left: int) -> Callable[[onnx.NodeProto, list[Any], Any], int]:
-    """Return a counter for products whose left side is an input: elements of the result times the length of the sums."""
-
-    def count(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
-        rows = _sizes(inputs[left])
-        depth = rows[0 if _attribute(node, "transA", 0) and node.op_type in ("Gemm", "FusedGemm", "FusedMatMul") else -1]
-        return 2 * math.prod(_sizes(output)) * depth
-
-    return count
+def _product(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
+    """Count elements of the result times the length of the sums."""
+    depth = _sizes(inputs[0])[0 if _attribute(node, "transA", 0) and node.op_type in ("Gemm", "FusedGemm", "FusedMatMul") else -1]
+    return 2 * math.prod(_sizes(output)) * depth
 
 
 def _convolution(weight: int) -> Callable[[onnx.NodeProto, list[Any], Any], int]:
@@ -431,16 +402,9 @@ def _blocked(node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
 
 
 _COUNTED: Mapping[str, Callable[[onnx.NodeProto, list[Any], Any], int]] = {
-    "MatMul": _product(0),
-    "Gemm": _product(0),
-    "FusedGemm": _product(0),
-    "FusedMatMul": _product(0),
-    "MatMulInteger": _product(0),
-    "QLinearMatMul": _product(0),
+    **dict.fromkeys(("MatMul", "Gemm", "FusedGemm", "FusedMatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "MatMulNBits": _blocked,
-    "Conv": _convolution(1),
-    "FusedConv": _convolution(1),
-    "ConvInteger": _convolution(1),
+    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger"), _convolution(1)),
     "QLinearConv": _convolution(3),
     "ConvTranspose": _transposed,
 }

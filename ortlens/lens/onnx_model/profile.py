@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from pathlib import Path
@@ -123,17 +124,14 @@ def _origins(
     """Trace kernels back to nodes. The nodes of the model are their own origins, where a converted one has FX nodes."""
     if structure is None:
         return {}
-    before = type(structure)()
-    before.CopyFrom(structure)
+    before = copy.deepcopy(structure)
     compute = []
     for node in iter_nodes(before.graph):
         del node.metadata_props[:]
         node.metadata_props.add(key=FX_NODE_KEY, value=node.name)
         compute.append(node.name)
-    if optimized is None:
-        return kernel_origins.origins_by_name(before, kernels, compute)
     makers = {value: node for node in iter_nodes(before.graph) for value in node.output if value}
-    for node in iter_nodes(optimized.graph):  # a nameless node is called after its operator and its place, in both
+    for node in iter_nodes(optimized.graph) if optimized is not None else ():
         maker = next((makers[value] for value in node.output if value in makers), None)
         if not node.name and maker is not None and maker.op_type == node.op_type:
             node.name = maker.name

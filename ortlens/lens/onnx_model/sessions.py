@@ -99,14 +99,16 @@ def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason eac
             f"the model with ir_version={match['most']}"
         )
     structure = source.structure
-    if structure is not None and (unknown := _unknown_operators(structure)) and _names_one(text, unknown):
+    unknown = [] if structure is None else _unknown_operators(structure)
+    if any(name.rpartition("::")[2] in text or name.partition("::")[0] in text for name in unknown):
         return (
             f"it uses operators of other libraries: {', '.join(unknown[:8])}. Register the library that has them: options = "
             "onnxruntime.SessionOptions(); options.register_custom_ops_library(path); then explain(..., "
             f'options={{"ort_session_options": options}}). ({said})'
         )
     if _OPSET.search(text):
-        return f"it uses operator set {_opset_text(structure)}, which is newer than this ONNX Runtime. Upgrade onnxruntime. ({said})"
+        opset = "unknown" if structure is None else opset_of(structure)
+        return f"it uses operator set {opset}, which is newer than this ONNX Runtime. Upgrade onnxruntime. ({said})"
     if "external" in text.lower() or "weights.bin" in text or "model_path must not be empty" in text:
         where = f"beside {source.path}" if source.path is not None else "and the model was given without a path, so they cannot be found"
         return f"its weights lie in other files {where}; keep those files together and pass the model's path. ({said})"
@@ -117,21 +119,11 @@ def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason eac
     return said
 
 
-def _opset_text(structure: onnx.ModelProto | None) -> str:
-    return "unknown" if structure is None else str(opset_of(structure))
-
-
 def _unknown_operators(structure: onnx.ModelProto) -> list[str]:
     own = {(function.domain, function.name) for function in structure.functions}
-    nodes = list(iter_nodes(structure.graph))
-    for function in structure.functions:
-        nodes += function.node
+    nodes = (*iter_nodes(structure.graph), *(node for function in structure.functions for node in function.node))
     strange = (node for node in nodes if node.domain == _EXTENSIONS or (node.domain and not node.domain.startswith(_OWN_DOMAINS)))
     return sorted({operator(node) for node in strange if (node.domain, node.op_type) not in own})
-
-
-def _names_one(text: str, operators: Sequence[str]) -> bool:
-    return any(name.rpartition("::")[2] in text or name.partition("::")[0] in text for name in operators)
 
 
 def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int, bool, str]:

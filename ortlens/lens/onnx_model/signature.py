@@ -268,6 +268,11 @@ def _random(of: Input, shape: tuple[int, ...], rng: np.random.Generator, *, zero
     return (np.zeros(shape) if zeros else rng.integers(0, 2, shape)).astype(dtype)
 
 
+def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of arrays and tensors by name."""
+    return {name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)}
+
+
 def described(inputs: Sequence[Input], feed: Mapping[str, Any]) -> str:
     """Write the inputs of a call in short: `x=f32[1,3,224,224] ids=i64[1,16]`."""
     return " ".join(f"{each.name}={_text_of(each, feed.get(each.name))}" for each in inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 import os
@@ -125,10 +126,7 @@ def _from_proto(model: onnx.ModelProto) -> ModelSource:
     # Protobuf serialises 2 GiB at most: the weights go into a file of their own. The copy shares nothing with the user's model.
     folder = tempfile.TemporaryDirectory(prefix="ortlens-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
-    onnx.save_model(copied, path, save_as_external_data=True, location="weights.bin")
-    del copied
+    onnx.save_model(copy.deepcopy(model), path, save_as_external_data=True, location="weights.bin")
     source = _described(_parsed(path.read_bytes(), str(path), path), path, folder=folder)
     weakref.finalize(source.structure, folder.cleanup)  # with the source, or when the interpreter exits
     return source
@@ -244,8 +242,7 @@ def with_names(structure: onnx.ModelProto) -> onnx.ModelProto:
 
     A nameless node becomes `Add_3` as in a profile: operator and place among the nodes that are no `Constant`.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(structure)
+    made = copy.deepcopy(structure)
     taken = {node.name for node in iter_nodes(made.graph) if node.name}
     given: set[str] = set()
     _name_all(made.graph, taken, given)

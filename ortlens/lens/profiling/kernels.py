@@ -29,8 +29,6 @@ from ortlens.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import onnx
-
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.compilations import CompiledTargets
@@ -194,17 +192,11 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
 ) -> None:
     twin, optimized, reporter = sitting.twin, without_weights(sitting.folder / "optimized.onnx"), graph.context.reporter
     read = profiles.read_profile(written, sitting.turns.groups, bodies_of(optimized or twin.model), cost.after_event)
-    known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
+    compute = [node.name for node in sitting.runner.partition.nodes]
+    known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
     nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
     model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
     record_profile(recorder, session_id, model_id, twin.session, sitting.turns, read, optimized, known, nodes, cost.in_event)
-
-
-def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]) -> dict[str, kernel_origins.Origin]:
-    compute = [node.name for node in sitting.runner.partition.nodes]
-    if optimized is None:
-        return kernel_origins.origins_by_name(sitting.twin.model, kernels, compute)
-    return kernel_origins.origins(sitting.twin.model, optimized, kernels, compute)
 
 
 def _partition_id(graph: CompiledGraph | None, runner: PartitionRunner) -> str | None:

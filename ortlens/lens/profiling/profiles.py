@@ -32,19 +32,8 @@ comparisons, so a difference has to be a tenth as well, and has to explain a par
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND", "GatherBlockQuantized"})
 """Operators that read of their first input what they write."""
 
-_ITEM_BYTES = {
-    "double": 8,
-    "int64": 8,
-    "uint64": 8,
-    "float": 4,
-    "int32": 4,
-    "uint32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int16": 2,
-    "uint16": 2,
-}
-_ITEM_BYTES |= {"int8": 1, "uint8": 1, "bool": 1}
+_ITEM_BYTES = dict.fromkeys(("double", "int64", "uint64"), 8) | dict.fromkeys(("float", "int32", "uint32"), 4)
+_ITEM_BYTES |= dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2) | dict.fromkeys(("int8", "uint8", "bool"), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,12 +239,14 @@ def measure_cost() -> Cost:
 
     Raises SessionError if there is no room for the profile.
     """
+    import numpy as np
+
     short, long = _session(_SHORT, None), _session(_LONG, None)
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         profiled = _session(_LONG, folder)
         times: dict[int, list[int]] = {_SHORT: [], _LONG: []}
         watched: list[int] = []
-        feed = _feed()
+        feed = {"v0": np.ones(8, dtype=np.float32)}
         for _ in range(_ROUNDS):  # in turns, so that other load affects all of them alike
             for length, session in ((_SHORT, short), (_LONG, long)):
                 started = time.perf_counter_ns()
@@ -296,9 +287,3 @@ def _session(length: int, folder: str | None) -> Any:
     if folder is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "cost")
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _feed() -> dict[str, Any]:
-    import numpy as np
-
-    return {"v0": np.ones(8, dtype=np.float32)}

@@ -5,6 +5,7 @@ Inputs are described by shapes, dtypes and statistics instead of values.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import dataclass, field
@@ -213,19 +214,12 @@ class _Model:
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model without metadata that refers to the user's code."""
-    import onnx
-
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    made.ClearField("metadata_props")
-    made.ClearField("doc_string")
-    for graph in (made.graph, *made.functions):
-        graph.ClearField("metadata_props")
-        graph.ClearField("doc_string")
-        values = [*graph.input, *graph.output, *graph.initializer] if isinstance(graph, onnx.GraphProto) else []
-        for item in (*graph.node, *graph.value_info, *values):
-            item.ClearField("metadata_props")
-            item.ClearField("doc_string")
+    made = copy.deepcopy(model)
+    items = [made, made.graph, *made.functions, *made.graph.input, *made.graph.output, *made.graph.initializer]
+    items += [item for graph in (made.graph, *made.functions) for item in (*graph.node, *graph.value_info)]
+    for item in items:
+        item.ClearField("metadata_props")
+        item.ClearField("doc_string")
     return made
 
 
@@ -242,12 +236,9 @@ def _with_outside_values(model: Any, names: set[str]) -> tuple[onnx.ModelProto, 
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=shape)
         tensor.data_location = onnx.TensorProto.EXTERNAL
-        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        for dim in shape:
-            size *= dim
+        size = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
         for key, text in (("location", "weights"), ("offset", "0"), ("length", str(size))):
-            entry = tensor.external_data.add()
-            entry.key, entry.value = key, text
+            tensor.external_data.add(key=key, value=text)
         model.graph.initializer.append(tensor)
     del model.graph.input[:]
     model.graph.input.extend(kept)
@@ -322,8 +313,6 @@ def as_literal(name: str, value: torch.Tensor) -> dict[str, Any]:
 
 
 def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
-    if dtype is torch.bool:
-        return {"min": 0, "max": 1, "mean": 0.5}
     if not dtype.is_floating_point:
         return {"min": 0, "max": 1, "mean": 0.5}
     spread = 0.05 if kind == "weight" else 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pathlib
 import platform
 import re
@@ -147,8 +148,7 @@ def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapp
 
 
 def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
-    found = partition_of_node(graph, node)
-    if found is None:
+    if (found := partition_of_node(graph, node)) is None:
         return None
     part, verdict = found
     stays = None if verdict.code is None else (verdict.code, verdict.reason or "")
@@ -242,10 +242,8 @@ def _backward(result: Any) -> None:
 def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:
     for case in cases:
         suffix = "" if len(cases) == 1 else f"_{case.subject.name}"
-        case.facts.update(
-            program=f"program{suffix}.py", model=case.model and f"model{suffix}.onnx", values=case.values and f"values{suffix}.pt"
-        )
-        case.facts["values"] = case.facts["values"] or None
+        model, values = None if case.model is None else f"model{suffix}.onnx", f"values{suffix}.pt" if case.values else None
+        case.facts.update(program=f"program{suffix}.py", model=model, values=values)
         (folder / case.facts["program"]).write_text(case.program, encoding="utf-8")
         if case.model is not None:
             (folder / case.facts["model"]).write_bytes(case.model.SerializeToString())
@@ -267,7 +265,7 @@ def _save_values(values: object, path: pathlib.Path) -> None:
 
 def _checked(folder: pathlib.Path, cases: Sequence[Case]) -> list[Outcome]:
     """Run the comparison of the folder; for each case its rows, or why there are none."""
-    if sum(_input_bytes(case) for case in cases) > _CHECK_LIMIT:
+    if sum(8 * math.prod(item.get("shape", ())) for case in cases for item in case.facts["inputs"]) > _CHECK_LIMIT:
         return ["not run while this was written: its inputs and weights are larger than 1 GiB"] * len(cases)
     scope = runpy.run_path(str(folder / "repro.py"))
     return [_outcome(scope["compare"], case) for case in scope["CASES"]]
@@ -280,16 +278,6 @@ def _outcome(compare: Callable[[Any], list[dict[str, Any]]], case: Any) -> Outco
             return compare(case)
     except Exception as error:  # noqa: BLE001 - the exception is the outcome to report
         return f"raised {type(error).__name__}: {without_paths(str(error))}"
-
-
-def _input_bytes(case: Case) -> int:
-    total = 0
-    for item in case.facts["inputs"]:
-        size = 8
-        for dim in item.get("shape", ()):
-            size *= dim
-        total += size
-    return total
 
 
 def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Partition, Verdict] | None:

@@ -8,6 +8,7 @@ shows in the outputs of the session that really runs, which are compared separat
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -184,8 +185,7 @@ def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
 
 def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """Copy a model with exactly these outputs, in this order; ONNX Runtime infers their types."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     typed = {value.name: value for value in model.graph.output}
     del made.graph.output[:]
     for name in dict.fromkeys(names):
