@@ -87,24 +87,19 @@ def onnxruntime_distributions() -> dict[str, str]:
 def check_supported(*names: str) -> None:
     """Refuse packages (keys of `SUPPORTED`, by default all) that are missing or out of range, with the pip command that fixes it."""
     for name in names or tuple(SUPPORTED):
-        _check_one(name)
-
-
-def _check_one(name: str) -> None:
-    supported = SUPPORTED.get(name)
-    if supported is None:
-        raise UsageError(f"ortlens has no version range for {name!r}, only for {', '.join(SUPPORTED)}.")
-    here = _installed_version(name)
-    if here is None:
-        raise OptionalDependencyError(
-            f"{name} is not installed. ortlens needs {name}{supported}: pip install '{name}{supported}'", name=name
-        )
-    if not supported.holds(here):
-        distribution = next(iter(onnxruntime_distributions())) if name == "onnxruntime" else name
-        raise UnsupportedVersionError(
-            f"{distribution} {here} is installed, but ortlens supports {distribution}{supported}. "
-            f"To install a supported version: pip install '{distribution}{supported}'"
-        )
+        supported = SUPPORTED.get(name)
+        if supported is None:
+            raise UsageError(f"ortlens has no version range for {name!r}, only for {', '.join(SUPPORTED)}.")
+        here = _installed_version(name)
+        if here is None:
+            text = f"{name} is not installed. ortlens needs {name}{supported}: pip install '{name}{supported}'"
+            raise OptionalDependencyError(text, name=name)
+        if not supported.holds(here):
+            distribution = next(iter(onnxruntime_distributions())) if name == "onnxruntime" else name
+            raise UnsupportedVersionError(
+                f"{distribution} {here} is installed, but ortlens supports {distribution}{supported}. "
+                f"To install a supported version: pip install '{distribution}{supported}'"
+            )
 
 
 def _installed_version(name: str) -> str | None:

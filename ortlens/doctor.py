@@ -46,7 +46,7 @@ def examine() -> tuple[Check, ...]:
     """Check this Python and everything that ortlens depends on, in reading order."""
     return (
         _python(),
-        _machine(),
+        Check(name="platform", status="info", found=f"{platform.platform()}, {os.cpu_count()} processors"),
         *_packages(),
         _distributions(),
         _backends(),
@@ -68,10 +68,6 @@ def _python() -> Check:
     if sys.version_info[:2] >= _MIN_PYTHON:
         return Check(name="python", status="ok", found=found)
     return Check(name="python", status="error", found=found, advice="ortlens needs Python 3.10 or later")
-
-
-def _machine() -> Check:
-    return Check(name="platform", status="info", found=f"{platform.platform()}, {os.cpu_count()} processors")
 
 
 def _packages() -> Iterator[Check]:

@@ -105,7 +105,9 @@ def call_from_text(
         if any(given):
             raise UsageError(f"{text} returned {_a(type(model).__name__)}, which cannot be called")
         return found, (), {}  # a function without arguments, to be compiled as it is
-    return _evaluated(model), args, kwargs
+    from torch import nn
+
+    return model.eval() if isinstance(model, nn.Module) else model, args, kwargs
 
 
 def _parts(made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401 - what a recipe returns
@@ -115,12 +117,6 @@ def _parts(made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:  # noqa: A
     if not named and isinstance(given, dict):
         return model, (), given
     return model, given if isinstance(given, tuple) else (given,), dict(*named)
-
-
-def _evaluated(model: Callable[..., Any]) -> Callable[..., Any]:
-    from torch import nn
-
-    return model.eval() if isinstance(model, nn.Module) else model
 
 
 def _imported(place: str) -> ModuleType:
@@ -138,14 +134,11 @@ def _imported(place: str) -> ModuleType:
     except ModuleNotFoundError as err:
         if err.name is None or not (module == err.name or module.startswith(f"{err.name}.")):
             raise UsageError(f"{place} imports {err.name!r}, which is not installed: {err}") from err
-        raise UsageError(f"there is no module {err.name!r} in {folder} or among the installed packages.{_near_module(err.name)}") from err
+        near = get_close_matches(err.name, [module.name for module in pkgutil.iter_modules([os.curdir])], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"there is no module {err.name!r} in {folder} or among the installed packages.{hint}") from err
     except Exception as err:
         raise UsageError(f"importing {place} failed: {type(err).__name__}: {err}{where(err)}") from err
-
-
-def _near_module(name: str) -> str:
-    near = get_close_matches(name, [module.name for module in pkgutil.iter_modules([os.curdir])], n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _named(module: ModuleType, name: str, text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds

@@ -37,9 +37,11 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
 
     What the target raises is passed on; what the lens saw stays.
     """
+    import torch
+
     from ortlens.lens.explain_torch import explain_under
 
-    with _gradients(request):
+    with torch.no_grad() if request.no_grad else contextlib.nullcontext():
         explain_under(lens, target, args, kwargs, dry_run=request.dry_run, dynamic=request.dynamic, calls=request.calls)
         seen = lens.captured() if request.profile or request.verify else None
         if request.profile and seen and seen.sessions:  # else the summary says why ONNX Runtime computed nothing
@@ -51,15 +53,6 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
 def _budget(request: Request) -> dict[str, Any]:
     """Return the time limit as an argument, if there is one; else a target may have an argument of that name."""
     return {} if request.budget_s is None else {"budget_s": request.budget_s}
-
-
-@contextlib.contextmanager
-def _gradients(request: Request) -> Iterator[None]:
-    """Turn gradients off if that was asked for."""
-    import torch
-
-    with torch.no_grad() if request.no_grad else contextlib.nullcontext():
-        yield
 
 
 def is_onnx_file(text: str) -> bool:

@@ -220,7 +220,10 @@ class OrtlensMagics(Magics):
             raise UsageError("%ortlens needs an expression after its options, for example %ortlens model(x)")
         request = request_from_options(options)
         if (file := _onnx_file(expression)) is not None:
-            self._finish(_onnx_lens(file, request), request, options, "")
+            if request.verify:
+                hint = f"%ortlens -o lens {file!r}, then lens.verify(module)"
+                raise UsageError(f"an ONNX model is verified against its PyTorch module: {hint}")
+            self._finish(onnx_explained(request, file), request, options, "")
             return
         own = self._shell.user_ns
         call = call_from_expression(expression, own if names is own else {**own, **names}, *self._place(expression))
@@ -308,12 +311,6 @@ def _onnx_file(expression: str) -> str | None:
     return value if isinstance(value, str) and is_onnx_file(value) else None
 
 
-def _onnx_lens(file: str, request: Request) -> OnnxLens:
-    if request.verify:
-        raise UsageError(f"an ONNX model is verified against its PyTorch module: %ortlens -o lens {file!r}, then lens.verify(module)")
-    return onnx_explained(request, file)
-
-
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """A traceback from where the user's code is entered on; all of it when it never is."""
     rest = trace
@@ -335,25 +332,20 @@ class _Parser(argparse.ArgumentParser):
 
 def line_parser() -> argparse.ArgumentParser:
     """Make the parser of the options of `%ortlens`; it raises UsageError."""
-    parser = _Parser(prog="%ortlens", add_help=False, allow_abbrev=False)
-    _add_notebook(parser)
+    parser = cell_parser("%ortlens")
     add_compiling(parser)
     parser.add_argument("--no-grad", action="store_true", help="without gradients, for inference")
     return parser
 
 
-def cell_parser() -> argparse.ArgumentParser:
+def cell_parser(prog: str = "%%ortlens") -> argparse.ArgumentParser:
     """Make the parser of the options of `%%ortlens`; it raises UsageError."""
-    parser = _Parser(prog="%%ortlens", add_help=False, allow_abbrev=False)
-    _add_notebook(parser)
-    return parser
-
-
-def _add_notebook(parser: argparse.ArgumentParser) -> None:
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("-o", dest="store", metavar="NAME", type=_name, help="keep the lens under this name")
     parser.add_argument("--quiet", action="store_true", help="show nothing")
     add_measuring(parser)
     add_outputs(parser)
+    return parser
 
 
 def _name(text: str) -> str:

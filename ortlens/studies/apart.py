@@ -180,13 +180,10 @@ def _last_line(log: str) -> str:
     """Find the innermost Python line that a process was at in its end: the user's, where there is one."""
     fatal = list(_FATAL.finditer(log))
     frames = list(_FRAME.finditer(log, fatal[-1].start())) if fatal else []
-    own = (frame for frame in frames if not _is_library(frame["file"]))
+    libraries = ("<", os.path.dirname(os.__file__), str(Path(__file__).parents[1]))  # noqa: PTH120 - frames hold plain text
+    own = (frame for frame in frames if "site-packages" not in frame["file"] and not frame["file"].startswith(libraries))
     frame = next(own, None) or next((frame for frame in frames if not frame["file"].startswith("<")), None)
     return "" if frame is None else f", at {frame['file']}:{frame['line']} in {frame['function']}"
-
-
-def _is_library(file: str) -> bool:
-    return "site-packages" in file or file.startswith(("<", os.path.dirname(os.__file__), str(Path(__file__).parents[1])))  # noqa: PTH120 - frames hold plain text
 
 
 class _Tail:
