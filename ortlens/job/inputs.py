@@ -44,36 +44,31 @@ class TensorSpec:
     low: float | None = None  # least value; None with `high` for the default of the dtype
     high: float | None = None  # values stay below it
 
-    def _whole_range(self) -> tuple[int, int]:
-        low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
-        return int(low), int(high)
-
     def array(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Make the same kind of numbers as an array, for a model without PyTorch; raise `UsageError` if numpy has no such type."""
-        dtype = _DTYPES[self.dtype]
+        """Make the numbers: in the given range, else standard normal floats, and 0 or 1 for integers and truth values.
+
+        Without a range, `i8` and `u8` span all their values. Raise `UsageError` if numpy has no such type.
+        """
         if self.dtype == "bf16":
             raise UsageError("--input: bf16 has no numpy type; an ONNX model with such inputs is explained without --input, or from Python")
-        if not dtype.startswith("float"):
-            return rng.integers(*self._whole_range(), self.sizes).astype(dtype)
-        if self.high is None:
-            return rng.standard_normal(self.sizes).astype(dtype)
-        low = self.low or 0.0
-        return (low + (self.high - low) * rng.random(self.sizes)).astype(dtype)
+        return self._numbers(rng).astype(_DTYPES[self.dtype])
 
-    def made(self, generator: torch.Generator) -> torch.Tensor:
-        """Make the tensor: in the given range, else standard normal floats, and 0 or 1 for integers and truth values.
-
-        Without a range, `i8` and `u8` span all their values.
-        """
+    def tensor(self, rng: np.random.Generator) -> torch.Tensor:
+        """Make the same numbers as a tensor."""
         import torch
 
-        dtype: torch.dtype = getattr(torch, _DTYPES[self.dtype])
-        if not dtype.is_floating_point:
-            return torch.randint(*self._whole_range(), self.sizes, generator=generator, dtype=torch.int64).to(dtype)
+        return torch.from_numpy(self._numbers(rng)).to(getattr(torch, _DTYPES[self.dtype]))
+
+    def _numbers(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        if "float" not in _DTYPES[self.dtype]:
+            low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
+            return np.asarray(rng.integers(int(low), int(high), self.sizes))
         if self.high is None:
-            return torch.randn(self.sizes, generator=generator).to(dtype)
+            return np.asarray(rng.standard_normal(self.sizes))
         low = self.low or 0.0
-        return (low + (self.high - low) * torch.rand(self.sizes, generator=generator, dtype=torch.float64)).to(dtype)
+        return np.asarray(low + (self.high - low) * rng.random(self.sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +80,19 @@ class Inputs:
 
     def arrays(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make the tensors as numpy arrays: arguments by place, and by name."""
-        import numpy as np
-
-        rng = np.random.default_rng(seed)
-        return self._filled(lambda spec: spec.array(rng))
+        return self._filled(seed, TensorSpec.array)
 
     def made(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make the tensors, the same ones for the same seed: arguments by place, and by name."""
-        import torch
+        return self._filled(seed, TensorSpec.tensor)
 
-        generator = torch.Generator().manual_seed(seed)
-        return self._filled(lambda spec: spec.made(generator))
+    def _filled(self, seed: int, fill: Callable[[TensorSpec, np.random.Generator], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        import numpy as np
 
-    def _filled(self, fill: Callable[[TensorSpec], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        rng = np.random.default_rng(seed)
+
         def value(given: Any) -> Any:  # noqa: ANN401 - any argument
-            return fill(given) if isinstance(given, TensorSpec) else given
+            return fill(given, rng) if isinstance(given, TensorSpec) else given
 
         return tuple([value(given) for given in self.positional]), {name: value(given) for name, given in self.named}
 

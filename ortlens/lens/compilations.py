@@ -105,12 +105,12 @@ class Compilations:
         self.recorder.facts.update(chosen_options(options))
         self.recorder.note(option_upcast=tuple(options.upcast))
 
-    def note_break_sources(self) -> None:
-        """Keep the lines of all breaks, also of what could not be compiled."""
-        self._sources.note(self.recorder.records(r.Break))
+    def note_uncompiled(self, backend: object) -> None:
+        """Keep the lines of breaks in what could not be compiled, and report a module compiled by `backend` that was not called.
 
-    def note_bypassed(self, backend: object) -> None:
-        """Report a module compiled by `backend` that was not called, though its methods may have been: they call the module itself."""
+        Its methods may have been: they call the module itself.
+        """
+        self._sources.note(self.recorder.records(r.Break))
         if self.modules or self.recorder.count(r.Break) or self.recorder.count(r.Finding):
             return
         for module in _torch.modules_compiled_by(backend):

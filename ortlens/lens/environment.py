@@ -74,10 +74,8 @@ def boot_fact() -> dict[str, str]:
     return {}
 
 
-@functools.cache
-def _loaded_versions() -> dict[str, str]:
-    # What a process has loaded stays, and reading the metadata of all distributions takes milliseconds.
-    return _versions.installed()
+# What a process has loaded stays, and reading the metadata of all distributions takes milliseconds.
+_loaded_versions = functools.cache(_versions.installed)
 
 
 def chosen_options(options: OrtBackendOptions) -> dict[str, str]:

@@ -180,8 +180,7 @@ class Lens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        self.compilations.note_bypassed(self)
-        self.compilations.note_break_sources()
+        self.compilations.note_uncompiled(self)
         capture = self._recorder.captured()
         return advised(with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))))
 

@@ -374,14 +374,13 @@ def _sizes(value: Any) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    found = next((each for each in node.attribute if each.name == name), None)
-    return default if found is None else onnx.helper.get_attribute_value(found)
+def _attribute(node: onnx.NodeProto, name: str) -> int:
+    return next((each.i for each in node.attribute if each.name == name), 0)
 
 
 def _product(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
     """Count elements of the result times the length of the sums."""
-    depth = _sizes(inputs[0])[0 if _attribute(node, "transA", 0) and node.op_type in ("Gemm", "FusedGemm", "FusedMatMul") else -1]
+    depth = _sizes(inputs[0])[0 if _attribute(node, "transA") and node.op_type in ("Gemm", "FusedGemm", "FusedMatMul") else -1]
     return 2 * math.prod(_sizes(output)) * depth
 
 
@@ -397,8 +396,7 @@ def _transposed(_node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
 
 
 def _blocked(node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
-    weights: int = _attribute(node, "K", 0) * _attribute(node, "N", 0)
-    return 2 * math.prod(_sizes(inputs[0])[:-1]) * weights
+    return 2 * math.prod(_sizes(inputs[0])[:-1]) * _attribute(node, "K") * _attribute(node, "N")
 
 
 _COUNTED: Mapping[str, Callable[[onnx.NodeProto, list[Any], Any], int]] = {

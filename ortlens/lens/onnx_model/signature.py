@@ -204,12 +204,12 @@ class Generated:
     sizes: Mapping[str, int]  # size of each symbolic dimension, by name; those without a name by input and place, as `x[0]`
 
 
-def generated(inputs: Sequence[Input], *, size: int | None = None, zeros: bool = False, seed: int = 0) -> Generated:
+def generated(inputs: Sequence[Input], *, size: int | None = None, zeros: bool = False) -> Generated:
     """Make inputs: standard normal floats, 0 or 1 for integers and truth values, which are safe as indices and masks.
 
     A symbolic dimension gets `size`, or a size by its name and place. Raises UsageError for types and sizes that cannot be made up.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sizes: dict[str, int] = {}
     feed: Feed = {}
     for each in inputs:

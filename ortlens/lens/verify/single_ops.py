@@ -22,7 +22,7 @@ from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dty
 from ortlens.lens.watching import UNRECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
@@ -94,7 +94,7 @@ class SingleOps:
             return False
         items = _items(node)
         try:
-            runner = self._runner_of(_part_in_double(node, items, values, expected), node.name)
+            runner = self._runner_of(_part_of(node, items, values, expected), node.name)
             made = runner.run(*values.values())
         except Exception:  # noqa: BLE001 - then nothing is known
             return False
@@ -148,36 +148,24 @@ def _item(value: Any, item: int | None) -> Any:
     return value if item is None or isinstance(value, Missing) else value[item]
 
 
-def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Partition:
-    """Make a partition of one operator."""
-    graph = torch.fx.Graph()
+def _part_of(
+    node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any] | None = None, expected: Any = None
+) -> Partition:
+    """Make a partition of one operator that returns the outputs that are read.
+
+    With the values of all its inputs, constants among them, in double precision, and the results that they give, it is one for these.
+    """
+    graph, owner = torch.fx.Graph(), node.graph.owning_module if values is None else None
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:
-        copies[source] = graph.node_copy(source) if source.op == "get_attr" else graph.placeholder(source.name)
-        copies[source].meta = dict(source.meta)
+        is_constant = values is None and source.op == "get_attr"
+        copies[source] = graph.node_copy(source) if is_constant else graph.placeholder(source.name)
+        copies[source].meta = dict(source.meta) if values is None else {**source.meta, "val": values[source]}
     made = graph.node_copy(node, copies.__getitem__)
-    return _finished(made, items, [copies[source] for source in _sources(node)], node.graph.owning_module)
-
-
-def _part_in_double(node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any], expected: Any) -> Partition:
-    """Make a partition of one operator for these values, constants among them, and the results that they give."""
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for source, value in values.items():
-        copies[source] = graph.placeholder(source.name)
-        copies[source].meta = {**source.meta, "val": value}
-    args, kwargs = (wide_dtypes(torch.fx.map_arg(given, copies.__getitem__)) for given in (list(node.args), dict(node.kwargs)))
-    target: Any = node.target
-    made = graph.call_function(target, tuple(args), kwargs)
-    made.meta = {**node.meta, "val": expected}
-    return _finished(made, items, copies.values(), None)
-
-
-def _finished(
-    made: torch.fx.Node, items: Sequence[int | None], inputs: Iterable[torch.fx.Node], owner: torch.nn.Module | None
-) -> Partition:
-    """Return the outputs of an operator that are read, and make the partition."""
-    graph, outputs = made.graph, []
+    if values is not None:
+        made.args, made.kwargs = tuple(wide_dtypes(list(made.args))), wide_dtypes(dict(made.kwargs))
+        made.meta = {**node.meta, "val": expected}
+    inputs, outputs = [copied for copied in copies.values() if copied.op == "placeholder"], []
     for item in items:
         chosen = made if item is None else graph.call_function(operator.getitem, (made, item))
         if item is not None:
