@@ -309,16 +309,13 @@ def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | No
     if options.junit is not None:
         texts[options.junit] = verdicts_junit(rows, capture.name)
     if options.markdown is not None:
-        texts[options.markdown] = verdicts_markdown(rows, capture.name, _comparison(baseline, capture))
+        from ortlens.analysis.compare.comparison import compared
+        from ortlens.views.comparison_text import comparison_text
+
+        comparison = "" if baseline is None else comparison_text(compared(baseline, capture), width=width())
+        texts[options.markdown] = verdicts_markdown(rows, capture.name, comparison)
     for path, text in texts.items():
         _write_file(path.expanduser(), text)
-
-
-def _comparison(baseline: Capture | None, capture: Capture) -> str:
-    from ortlens.analysis.compare.comparison import compared
-    from ortlens.views.comparison_text import comparison_text
-
-    return "" if baseline is None else comparison_text(compared(baseline, capture), width=width())
 
 
 def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:

@@ -372,8 +372,10 @@ def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Nam
             words += shlex.split(value["value"]) if value else []
             line = line[value.end() :] if value else line
     rest = line.strip()
-    if rest.startswith("-") and not rest.startswith("-- ") and (unknown := _OPTION.match(rest)) and _is_option(unknown["name"], rest):
-        parser.error(f"there is no option {unknown['name']}{_hint(unknown['name'], known)}")
+    if not rest.startswith("-- ") and (unknown := _OPTION.match(rest)):
+        name = unknown["name"]
+        if name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "="):  # else it is an expression, as `-model(x)`
+            parser.error(f"there is no option {name}{_hint(name, known)}")
     return parser.parse_args(words), rest.removeprefix("-- ").rstrip("; ").strip()
 
 
@@ -382,11 +384,6 @@ def _hint(name: str, known: Iterable[str]) -> str:
     if near:
         return f"; did you mean {near[0]}?"
     return "" if name.startswith("--") else "; put -- before an expression that starts with a minus, as in %ortlens -- -x"
-
-
-def _is_option(name: str, rest: str) -> bool:
-    """Tell an option, as `--nope x`, from an expression, as `-model(x)`."""
-    return name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "=")
 
 
 def cell_options(line: str) -> argparse.Namespace:

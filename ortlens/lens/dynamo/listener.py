@@ -102,6 +102,7 @@ class DynamoWatch:
         self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # amended, not replaced: its cost may be known already
 
     def _new_break(self, said: BreakText, heard: BreakText) -> r.Break:
+        own = [frame for frame in said.frames if not is_of_torch_or_ortlens(frame.file)]
         gb_id = said.gb_id or _torch.graph_break_registry().get(said.reason)
         made = r.Break(
             break_id=self.recorder.next_id("b"),
@@ -113,7 +114,7 @@ class DynamoWatch:
             line=said.line,
             function=said.function,
             source=line_text(said.file, said.line),
-            user_stack=display_frames(_stack_of_the_user(said.frames)),
+            user_stack=display_frames(tuple(f"{frame.file}:{frame.line} {frame.function}" for frame in own or said.frames)),
             stop_source=heard.statement() or "",
             stop_function=heard.function,
             traits=tuple(_break_traits(heard)),
@@ -370,9 +371,3 @@ def _compiled_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     running = {(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)}
     around = next((place for place, frame in enumerate(frames) if (frame.file, frame.line) not in running), len(frames))
     return frames[around:]
-
-
-def _stack_of_the_user(frames: tuple[Frame, ...]) -> tuple[str, ...]:
-    """Return the frames that belong neither to torch nor to ortlens, as text; all frames if there are no others."""
-    own = [frame for frame in frames if not is_of_torch_or_ortlens(frame.file)] or frames
-    return tuple(f"{frame.file}:{frame.line} {frame.function}" for frame in own)

@@ -115,6 +115,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
         known = symbolic.get(node.output[0]) if node.output else None
         reads = tuple(dict.fromkeys(makers.get(name, name) for name in _read_by(node)))
         file, line, text = _user_line(node)
+        classes = _listed(_metadata(node, "pkg.torch.onnx.class_hierarchy"))
         made = _sum(_bytes(actual.get(name)) for name in node.output if name)
         touched = _sum([made, *(_bytes(actual.get(name)) for name in node.input if name)])
         yield r.Node(
@@ -122,7 +123,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
             node=node.name,
             target=operator(node),
             module=_module(node),
-            module_type=_module_type(node),
+            module_type=classes[-2].rpartition(".")[2] if len(classes) > 1 else None,
             file=file,
             line=line,
             source=text,
@@ -176,11 +177,6 @@ def _module(node: onnx.NodeProto) -> str | None:
         else:
             path.append(part)
     return ".".join(path) or None
-
-
-def _module_type(node: onnx.NodeProto) -> str | None:
-    classes = _listed(_metadata(node, "pkg.torch.onnx.class_hierarchy"))
-    return classes[-2].rpartition(".")[2] if len(classes) > 1 else None
 
 
 def _listed(text: str) -> list[str]:

@@ -134,13 +134,6 @@ class Verification:
                 break
         return compiled
 
-    def _compiled_again(self, call: Callable[[], object], state: CallState) -> Outcome:
-        """Call the compiled function again, neither checked inside nor recorded."""
-        with self._partitions.watched(lambda _runner, _args, outputs: outputs):
-            again = outcome_of(call, state)
-        state.restore()
-        return again
-
     def _compare_call(  # noqa: PLR0913, PLR0917 - what is called, in both ways, from where, and what came of it
         self,
         target: Target,
@@ -157,7 +150,10 @@ class Verification:
             return [_no_call("result", "the function itself is not known, so the call as a whole was not compared", place)]
         try:
             check = CallCheck(eager=eager, state=state, tolerances=self.tolerances, place_in_code=place)
-            check.run(compiled, self._compiled_again(call, state))
+            with self._partitions.watched(lambda _runner, _args, outputs: outputs):  # neither checked inside nor recorded
+                again = outcome_of(call, state)
+            state.restore()
+            check.run(compiled, again)
             self._partitions.report_raised(check.expected.error)
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"

@@ -84,7 +84,8 @@ class Reachable:
             yield from ((f"{name}.state", value.state), (f"{name}.param_groups", value.param_groups))
         elif isinstance(value, dict):
             self.containers.append(value)
-            yield from ((f"{name}[{_key_text(key, place)}]", item) for place, (key, item) in enumerate(list(value.items())))
+            for place, (key, item) in enumerate(list(value.items())):
+                yield f"{name}[{key!r}]" if isinstance(key, (str, int)) else f"{name}[#{place}]", item
         elif isinstance(value, (list, tuple, collections.deque)):
             self.containers += [] if isinstance(value, tuple) else [value]
             fields = getattr(value, "_fields", None)
@@ -162,11 +163,6 @@ def _parameter_names(target: Any) -> list[str]:
 
 def _joined(name: str, part: str) -> str:
     return part if not name or name == "_orig_mod" else name if part == "_orig_mod" else f"{name}.{part}"
-
-
-def _key_text(key: Any, place: int) -> str:
-    """Write a key; one that is no name or number by its place."""
-    return repr(key) if isinstance(key, (str, int)) else f"#{place}"
 
 
 def _is_opaque(value: Any) -> bool:
