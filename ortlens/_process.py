@@ -81,10 +81,7 @@ class CoreWatch:
         self._began = _reading()
 
     def shares(self) -> tuple[float, float] | None:
-        """Return how many cores other processes had, and how many were idle, on average since the watch began.
-
-        None where the system, unlike Linux, does not count them, or too soon: it counts in steps of 10 ms.
-        """
+        """Return how many cores others had, and how many were idle, on average; None where not counted, or within 0.1 s of the start."""
         began, now = self._began, _reading()
         if began is None or now is None or now.at - began.at < _WATCHED_S:
             return None

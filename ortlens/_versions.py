@@ -76,10 +76,7 @@ def installed() -> dict[str, str]:
 
 
 def onnxruntime_distributions() -> dict[str, str]:
-    """Look up every distribution here, and its version, that installs the module `onnxruntime`.
-
-    More than one is a broken installation: they write the same files, and what runs is a mixture.
-    """
+    """Look up all distributions that install the module `onnxruntime`: more than one overwrite each other's files."""
     found = {name: version_of(name) for name in ONNXRUNTIME_DISTRIBUTIONS}
     return {name: text for name, text in found.items() if text is not None}
 

@@ -91,10 +91,7 @@ class DemoResult:
 
 
 def run_demo() -> DemoResult:
-    """Run the bundled model in plain PyTorch and through ONNX Runtime, and compare every answer.
-
-    The capture of the returned lens holds one distinct graph break, one fallback and one recompile.
-    """
+    """Run the bundled model in plain PyTorch and through ONNX Runtime, compare every answer, and capture the second."""
     model, tokens = _model_and_tokens()
     lens = Lens(name="demo")
     compiled = torch.compile(model, backend=lens)

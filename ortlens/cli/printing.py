@@ -33,10 +33,7 @@ def quietly(*, is_quiet: bool) -> Iterator[None]:
 
 
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
-    """Print the summary of a capture, with bold labels in a terminal that wants them.
-
-    `on_stderr` is for when stdout belongs to another program.
-    """
+    """Print the summary of a capture, with bold labels in a terminal that wants them; on stderr where stdout is another program's."""
     from ortlens.views.text import summary
 
     if _QUIET.get():

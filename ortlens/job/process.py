@@ -222,10 +222,7 @@ class Program:
         self._argv = [path if is_module else name, *arguments]
 
     def run(self, done: Callable[[], None]) -> int:
-        """Run it as `__main__`; return its exit code. What it prints, also of an error, is what Python prints.
-
-        `done` is called before the process ends itself by a signal, which runs no exit functions.
-        """
+        """Run it as `__main__`, as Python does, and return its exit code. `done` is called before a signal ends the process."""
         self._main.__dict__["__builtins__"] = sys.modules["builtins"]
         sys.argv[:] = self._argv
         sys.modules["__main__"] = self._main

@@ -49,10 +49,7 @@ def add_target(command: argparse.ArgumentParser, *files: str) -> None:
 
 @contextlib.contextmanager
 def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
-    """Yield the target that the options of `add_target` name, and its arguments by place and by name; turn gradients off.
-
-    What calling the target raises inside of the block is the user's error, and becomes a `UsageError`.
-    """
+    """Yield the target that the options of `add_target` name, and its arguments; without gradients, errors in it as `UsageError`."""
     inputs = inputs_from_texts(options.input)  # a slip here should not wait for torch
 
     from ortlens._versions import check_supported

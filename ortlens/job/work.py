@@ -20,10 +20,7 @@ OWN_NAMES = ("ortlens", "onnxrt")  # the names of our backend
 
 
 def new_lens(request: Request, name: str) -> Lens:
-    """Create a lens that has recorded nothing yet.
-
-    Raise `UsageError` if a backend option is unknown or wrong, or another backend is asked for what only ours can do.
-    """
+    """Create a lens that has recorded nothing yet; raise `UsageError` for a wrong option, or what the backend cannot do."""
     from ortlens.lens.lens import Lens
 
     if request.backend not in OWN_NAMES and (request.profile or request.verify):
@@ -33,10 +30,7 @@ def new_lens(request: Request, name: str) -> Lens:
 
 
 def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Compile a target, call it, and profile and verify it if requested and if anything ran in ONNX Runtime, or was compiled.
-
-    What the target raises is passed on; what the lens saw stays.
-    """
+    """Compile a target, call it, and profile and verify it as requested. What the target raises passes; what the lens saw stays."""
     import torch
 
     from ortlens.lens.explain_torch import explain_under
@@ -85,10 +79,7 @@ def onnx_explained(
 
 
 def write_outputs(request: Request, view: CaptureView, *, title: str | None = None) -> list[str]:
-    """Write the files that were asked for; return a line per file for the user, which says where it is.
-
-    One that fails does not keep the other from being written; the `OrtLensError` then names what was written.
-    """
+    """Write the files that were asked for, each whatever becomes of the other; return a line per file that says where it is."""
     steps: list[tuple[str, Callable[[], object]]] = []
     if (save := request.save) is not None:
         steps.append(("Saved to", lambda: view.save(save)))

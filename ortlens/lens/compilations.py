@@ -263,10 +263,7 @@ class CompiledTargets:
         self._dry_run = dry_run
 
     def note_compilation(self) -> str | None:
-        """Note the function that Dynamo is compiling now, and return its name; None if it is not known.
-
-        The name gets a number if another one has the same.
-        """
+        """Note the function that Dynamo is compiling now, and return its name, with a number if another one has it; None if unknown."""
         self.grad_modes.add(torch.is_grad_enabled())
         found = _torch.compiled_callable()
         if found is None:
@@ -282,10 +279,7 @@ class CompiledTargets:
         return self.add(found.function, found.compiled, form)
 
     def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None, parts: Iterable[object] = ()) -> str:
-        """Note a target and return its name, with a number if another one has the same.
-
-        `form` is that of the call that compiled it, None without one; `parts` are the functions that it compiles, if not the target itself.
-        """
+        """Note a target and the `form` of the call that compiled it, and return its unique name; `parts` are functions that it compiles."""
         name = _name_of(function)
         if namesakes := sum(_name_of(known.function) == name for known in self.callables):
             name += f" ({namesakes + 1})"
@@ -328,10 +322,7 @@ class CompiledTargets:
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
 
     def graph_to_export(self) -> CompiledGraph:
-        """Find the graph that is the whole model: the newest compilation of the only frame.
-
-        Raise `UsageError` if there is none, or the model is split into several.
-        """
+        """Find the newest compilation of the only frame; raise `UsageError` if there is none, or the model is split."""
         graphs = self.graphs()
         if not graphs:
             raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
@@ -381,10 +372,7 @@ def _name_of(target: object) -> str:
 
 
 def form_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallForm:
-    """Describe the arguments of a call by name and kind. Calls of the same form differ in sizes and values only.
-
-    An argument that is left out counts with its default. Without a signature, positions are names.
-    """
+    """Describe arguments by name and kind, with defaults; without a signature by place. Calls of one form differ in sizes and values."""
     owner = getattr(target, "__self__", None)
     function = owner.forward if isinstance(owner, torch.nn.Module) else target
     try:

@@ -79,10 +79,7 @@ _loaded_versions = functools.cache(_versions.installed)
 
 
 def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
-    """Describe the options of our backend that differ from their defaults, each as `option_<name>`, for the head of a capture.
-
-    `upcast` is among the figures.
-    """
+    """Describe the options of our backend that differ from their defaults, as `option_<name>`; `upcast` is among the figures."""
     chosen = ((field.name, getattr(options, field.name), field.default) for field in fields(options))
     differ = ((name, value) for name, value, default in chosen if value is not default and value != default)
     return {f"option_{name}": option_text(value) for name, value in differ if name != "upcast"}

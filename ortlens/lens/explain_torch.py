@@ -52,10 +52,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     dynamic: bool | None = None,
     calls: int | None = None,
 ) -> None:
-    """Explain as `explain` does, with a lens that has recorded nothing yet; it keeps what it recorded if the target raises.
-
-    `dry_run` must be as the lens was made.
-    """
+    """Explain with a lens that has recorded nothing yet and was made with this `dry_run`; what it recorded stays if the target raises."""
     recorder, targets = lens.compilations.recorder, lens.compilations.targets
     targets.example = args, dict(kwargs)
     with lens_guard(recorder, "reading the names of weights"):
@@ -124,10 +121,7 @@ def name_of(target: Any) -> str:
 
 
 def _try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a compiled target on fake tensors, up to where it needs the values of one; that becomes a finding.
-
-    Return its result, made of fake tensors; None if it needed values.
-    """
+    """Call a compiled target on fake tensors; None, and a finding, where it needs the values of one."""
     # The weights of a module on the meta device become fake tensors on the CPU.
     module = target if isinstance(target, torch.nn.Module) else None
     mode = _torch.fake_mode_of([] if module is None else [*module.parameters(), *module.buffers()])

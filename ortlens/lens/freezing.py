@@ -35,10 +35,7 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
     dynamic_shapes: Any = None,
     fallback: Callable[..., Any] | None = None,
 ) -> Frozen:
-    """Trace a target, compile it and freeze it; raise `UsageError` if it cannot be traced as one graph, or an option is wrong.
-
-    `breaks` returns the graph breaks for the message; it is called if the target cannot be traced.
-    """
+    """Trace a target, compile it and freeze it; `breaks` returns the graph breaks for the message if it is no single graph."""
     if dynamic and dynamic_shapes is not None:
         raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")
     if fallback is not None and not callable(fallback):

@@ -218,10 +218,7 @@ class Lens(CaptureView):
         return self.ledger
 
     def measured(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
-        """Measure a call of what was compiled through this lens, like `measure`, and return what the last one returned.
-
-        `made` counts the calls made before, to prepare it; `limits` are those of `LedgerPass.measure`.
-        """
+        """Measure like `measure`, and return the last result; `made` calls prepared it, and `limits` are those of `LedgerPass.measure`."""
         measurement = Measurement(
             recorder=self._recorder,
             watch=self._watch,

@@ -36,10 +36,7 @@ def is_ours(backend: object) -> bool:
 
 
 def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[str, OrtBackend | None, Callable[..., Any]]:
-    """Find the backend to wrap: its name, the backend itself if it is ours (else None), and its callable.
-
-    Raises UsageError for an unknown name, and for options of a backend that is not ours.
-    """
+    """Find the backend to wrap: its name, the backend itself if it is ours (else None), and its callable; raise UsageError if wrong."""
     if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in _OWN_FUNCTIONS:
         ours = OrtBackend.get_cached_instance_for_options(options)
         return "ortlens", ours, ours

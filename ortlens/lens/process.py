@@ -32,10 +32,7 @@ class ProcessBackends:
             self.lens.compilations.recorder.backend = "none"
 
     def watched(self, backend: object) -> object:
-        """Return a recorded backend that stands in for another one.
-
-        A backend that has a lens already, or that torch does not know, is returned as it is.
-        """
+        """Return a recorded stand-in for a backend; the backend itself if it has a lens already, or torch does not know it."""
         inner = _torch.innermost_backend(backend)
         if isinstance(inner, (Lens, WatchedBackend)):
             return backend

@@ -35,10 +35,7 @@ GraphCall: TypeAlias = Callable[[list[Any]], list[Any]]
 
 @contextlib.contextmanager
 def wrapped(subject: PartitionRunner | CompiledGraph, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace the function that a graph or partition runs, as long as the context lasts.
-
-    When the subject replaces it meanwhile, because a weight changed or a run failed, that one stays: correct results come first.
-    """
+    """Replace the function that a graph or partition runs while the context lasts, or until the subject replaces it for a right result."""
     inner = subject.run
     outer = wrap(inner)
     subject.run = outer
@@ -65,10 +62,7 @@ def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], 
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
-    """A frozen weight is no longer what it was when the session was created.
-
-    Its text is for users, after "not compared".
-    """
+    """A frozen weight is not what it was when the session was created; the text is for users, after "not compared"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +104,7 @@ def uncounted(
     log: RunLog | None = None,
     outputs: Sequence[Output] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """Return a function that runs a partition in a session of it, or its twin, without counting among its calls.
-
-    The function raises `WeightChanged` when a frozen weight has changed. Without `log`, calls go to one that belongs to no capture.
-    """
+    """Return a function that runs a partition in a session of it, uncounted; raises `WeightChanged`. Without `log` in no capture."""
     return make_call(
         session,
         runner.factory.inputs(runner.frozen),
@@ -134,10 +125,7 @@ def variant_of(
     preallocate: bool | None = None,
     model: onnx.ModelProto | None = None,
 ) -> PartitionRunner:
-    """Make a runner of the same partition with another setting, to measure what that would bring; None keeps the runner's own.
-
-    It has no session: call `prepare` first. It records nothing and raises on failure.
-    """
+    """Make an unprepared, unrecorded runner of the same partition with other settings, to measure what they bring; None keeps one."""
     given = runner.factory.options
     options = replace(
         given,
@@ -172,10 +160,7 @@ def _raised(*args: Any) -> NoReturn:
 
 @contextlib.contextmanager
 def uncounted_eager(recorder: Recorder) -> Iterator[None]:
-    """Restore the counts and times of nodes that PyTorch runs: calls of the lens's own count neither there nor in sessions.
-
-    Those of graphs that are compiled meanwhile begin at 0.
-    """
+    """Restore counts and times of nodes that PyTorch runs, 0 for new graphs: calls of the lens's own do not count."""
     before = {log: (log.calls[:], log.total_ns[:]) for log in recorder.logs()[1].values()}
     try:
         yield

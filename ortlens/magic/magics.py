@@ -355,10 +355,7 @@ def _name(text: str) -> str:
 
 
 def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Namespace, str]:
-    """Take the options off the front of a line; what is behind them is Python and stays as it is.
-
-    `--` ends the options, for an expression that begins with a minus.
-    """
+    """Take the options off the front of a line, up to `--` at most; what is behind them is Python and stays as it is."""
     words: list[str] = []
     known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way to ask which options take a value
     while match := _OPTION.match(line):

@@ -238,10 +238,7 @@ class Job:
 
 
 def key_of(case: Case, extras: Extras) -> str:
-    """Digest what a result depends on, as far as that can be known without running it: not what its modules hold.
-
-    Arguments or options that cannot be sent to another process raise `UsageError`.
-    """
+    """Digest what a result depends on, except what modules hold; raise `UsageError` for what another process cannot be sent."""
     values = {item.name: getattr(case, item.name) for item in fields(case) if item.name not in _NO_PART}
     try:
         args = hashlib.sha256(pickle.dumps((values.pop("args"), values.pop("kwargs")), protocol=4)).hexdigest()
@@ -271,10 +268,7 @@ class Results:
         return self.folder / f"{_UNSAFE.sub('_', job.case.name)[:60]}-{job.key[:12]}"
 
     def kept(self, job: Job, *, retry: bool) -> SurveyRow | None:
-        """Find the row of an earlier run; None where there is none, it is damaged, or the limit that stopped it is higher now.
-
-        With `retry`, only an answer counts.
-        """
+        """Find the row of an earlier run, with `retry` only an answer; None if there is none, or its limit is higher now."""
         folder = self.place(job)
         try:
             held = json.loads((folder / ROW).read_text(encoding="utf-8"))

@@ -41,10 +41,7 @@ class DynamoWatch:
     """Receives for one lens what Dynamo does for its backend."""
 
     def __init__(self, recorder: Recorder, claims: Callable[[object], bool]) -> None:
-        """Start listening, until this object is freed.
-
-        `claims` tells whether a backend object, as passed to `torch.compile`, belongs to this lens.
-        """
+        """Listen until this object is freed; `claims` tells whether a backend, as passed to `torch.compile`, belongs to this lens."""
         self.recorder = recorder
         self.claims = claims
         self.started: list[str] = []

@@ -58,10 +58,7 @@ _TURN, _TURN_UNCOMPILED = 6, 3  # compiled calls, then uncompiled ones; the firs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What was done so far that later calls need not do again.
-
-    It is equal before and after a call that did nothing of the kind. Other calls are not comparable.
-    """
+    """What was done so far that later calls need not do again: equal before and after a call whose time says something."""
 
     compiled: int  # Dynamo compiles functions without a graph too, an exported program has only graphs
     created: int  # sessions, by their ids

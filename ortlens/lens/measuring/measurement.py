@@ -71,10 +71,7 @@ class Measurement:
     captured: Callable[[], r.Capture]  # the capture so far
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
-        """Measure a call, and return its last result; `made` counts the calls made before, to prepare it.
-
-        Exceptions of the target are raised; a failure of the measurement becomes a finding. Limits are those of `LedgerPass.measure`.
-        """
+        """Measure a call, and return its last result; `made` calls prepared it, and limits are those of `LedgerPass.measure`."""
         calls = Calls(call)
         try:
             return self._measured(calls, made, **limits)
@@ -148,10 +145,7 @@ def time_against_torch(
     originals: Mapping[str | None, torch.fx.GraphModule],
     call: Callable[[], Any],
 ) -> Any:
-    """Call the target once, record the times of what it ran in both ways, and return the result of the call.
-
-    `originals` are Dynamo's graphs by compile id. Exceptions of the target are raised; a failure of the measurement becomes a finding.
-    """
+    """Call the target once and return its result; record the times of what it ran, in both ways. `originals` are Dynamo's graphs."""
     entered, ran, result = observe(graphs, call)
     trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], AbTiming | None]]] = [
         *((r.Graph, item.graph_id, partial(_whole, item, originals)) for item in entered),

@@ -62,10 +62,7 @@ class Probe:
         self._cold_start(fired)
 
     def threads_alone(self, budget_ns: int) -> None:
-        """Measure what fewer threads would bring where sessions have more of them than there are cores, and nothing else.
-
-        Only a gain is recorded: on a busy machine, threads that wait for a core hide in the noise.
-        """
+        """Measure what fewer threads bring; only a gain is recorded, since waiting for a core hides in the noise of a busy machine."""
         calls, fired = self._observed()
         if sum(seen.runner.sessions[-1].create_ns for seen in self.seen) > budget_ns:
             return
@@ -111,10 +108,7 @@ class Probe:
 
 
 def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
-    """Make the measured finding of a trial, which replaces the estimate of a rule, `known`.
-
-    Without a gain it is information and says so.
-    """
+    """Make the measured finding of a trial in place of the estimate of a rule, `known`; without a gain it is information."""
     evidence = (
         f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
         f"(medians of {compared.rounds} pairs in turns{f'; {trial.per_call} runs per call' if trial.per_call > 1 else ''})"

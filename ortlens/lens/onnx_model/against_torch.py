@@ -50,10 +50,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     atol: Any,
     rtol: Any,
 ) -> None:
-    """Fill the table of compared values.
-
-    Raises UsageError if the reference fails or returns another number of tensors, SessionError if ONNX Runtime cannot run the model.
-    """
+    """Fill the table of compared values; raise UsageError if the reference fails or returns another number of tensors."""
     if not callable(reference):
         raise UsageError(f"verify() takes the PyTorch module or function that the model was made from, not {type(reference).__name__}")
     tolerances = Tolerances(atol, rtol)

@@ -37,10 +37,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)[^\n]*
 def records_of(
     source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto | None, sizes: Mapping[str, tuple[int, ...]]
 ) -> list[r.Record]:
-    """Make the records of a model: graph, nodes, partition and model.
-
-    Without a structure, `named`, there are no nodes, and their counts are 0. Sizes of a call stand for symbolic ones in FLOPs and bytes.
-    """
+    """Make the records of a model; without a structure, `named`, there are no nodes. Sizes of a call stand for symbolic ones."""
     if named is None:
         return _unknown(source, inputs)
     symbolic = values_of(named)
@@ -294,10 +291,7 @@ class Values:
 
 
 def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | None = None) -> Values:
-    """Infer types and shapes, with the sizes of a call in place of symbolic ones.
-
-    Operators that ONNX does not define, such as those of ONNX Runtime's own domain, have none.
-    """
+    """Infer types and shapes, with the sizes of a call for symbolic ones; operators that ONNX does not define have none."""
     given = structure if sizes is None else _with_sizes(structure, sizes)
     problem = ""
     try:
@@ -352,10 +346,7 @@ def _value(element_type: int, shape: Shape | None) -> Value:
 
 
 def flops_of(node: onnx.NodeProto, values: Mapping[str, Value]) -> int:
-    """Count the floating-point operations of a node as PyTorch does; 0 for what is not counted, and where a size is unknown.
-
-    Matrix products and convolutions count two per product.
-    """
+    """Count the operations of a node as PyTorch does, two per product; 0 for what is not counted, and where a size is unknown."""
     count = _COUNTED.get(node.op_type)
     try:
         found = 0 if count is None else count(node, [values.get(name) for name in node.input], values.get(node.output[0]))

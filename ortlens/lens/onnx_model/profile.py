@@ -45,10 +45,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     repeats: Repeats,
     words: str,
 ) -> None:
-    """Fill the table of kernels, from a second session of the model.
-
-    Raises UsageError if neither file nor bytes of the model are known, SessionError if ONNX Runtime cannot make or run the session.
-    """
+    """Fill the table of kernels, from a second session; raise SessionError if ONNX Runtime cannot make or run it."""
     if source.loadable is None:
         raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
     nodes = 0 if structure is None else len(structure.graph.node)

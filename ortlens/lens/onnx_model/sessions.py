@@ -57,10 +57,7 @@ class SessionChoice:
 
 
 def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> SessionChoice:
-    """Read the options of `explain` that concern a session.
-
-    Providers are those named, else CUDA if available; the CPU last. Options without effect on an ONNX model are refused.
-    """
+    """Read the options of `explain` for a session: providers as named, else CUDA if available; the CPU last. Others are refused."""
     given = OrtBackendOptions.from_any(options)
     for entry in dataclasses.fields(given):
         value = getattr(given, entry.name)
@@ -138,10 +135,7 @@ def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int
 
 
 def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:
-    """Return a function that runs a session on given values.
-
-    Only that function is timed, so what can be done once is done here.
-    """
+    """Return a function that runs a session on given values; it alone is timed, so what can be done once is done here."""
     outputs = session.get_outputs()
     if not any(each.element in _BITS_ONLY for each in inputs) and not any(value.type in _WITHOUT_ARRAY for value in outputs):
         return functools.partial(onnxruntime.InferenceSession.run, session, None, feed)  # a watched session's own would record it

@@ -48,10 +48,7 @@ class ModelSource:
 
 
 def source_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelSource:
-    """Read a model. External data stays where it is, and weights are dropped as soon as their sizes are known.
-
-    A model in memory is not changed.
-    """
+    """Read a model, which stays as it is; external data stays in its files, and weights are dropped once their sizes are known."""
     if isinstance(model, (str, os.PathLike)):
         return _from_file(Path(model).expanduser())
     if isinstance(model, onnx.ModelProto):
@@ -238,10 +235,7 @@ def _leave_out(tensor: onnx.TensorProto) -> None:
 
 
 def with_names(structure: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model so that every node has a name of its own.
-
-    A nameless node becomes `Add_3` as in a profile: operator and place among the nodes that are no `Constant`.
-    """
+    """Copy a model with a name for each node: `Add_3` as in a profile, by operator and place among those that are no `Constant`."""
     made = copy.deepcopy(structure)
     taken = {node.name for node in iter_nodes(made.graph) if node.name}
     given: set[str] = set()

@@ -210,10 +210,7 @@ def _charged(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> kern
 
 
 def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
-    """Find the node whose source line a kernel gets: the one charged with its time, else another one with a known line.
-
-    If only candidates are known, the line and module that all of them share.
-    """
+    """Find the node whose line a kernel gets: the one charged with its time, else one with a known line, or what candidates share."""
     names = (origin.node or "", *reversed(origin.nodes))
     known = [nodes[name] for name in names if name in nodes]
     maybe = [nodes[name] for name in origin.candidates if name in nodes]

@@ -136,10 +136,7 @@ def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, 
 def profile(  # noqa: PLR0913, PLR0917 - one call site
     targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats, words: str
 ) -> None:
-    """Fill the table of kernels by calling the first target.
-
-    Partitions that are left when the time of `repeats` is over become a finding. Raises UsageError if there is nothing to profile.
-    """
+    """Fill the table of kernels by calling the first target; partitions that are left when the time is over become a finding."""
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         with progress(words, partitions * (repeats.most + 1), "run", at_once=words != PROFILING) as step:

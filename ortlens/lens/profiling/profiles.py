@@ -155,10 +155,7 @@ class _Reader:
         )
 
     def _band(self, micros: Mapping[int, float]) -> tuple[float, float] | None:
-        """Bound the sum by those of a few stretches of the repeats: what lies between is no difference between two profiles.
-
-        A microsecond per run, which is what the profiler counts in, belongs to the band.
-        """
+        """Bound the sum by a few stretches of the repeats, a microsecond per run wider: what lies between is no difference."""
         fewest = min(map(len, self._runs_of.values()), default=0)
         count = min(_STRETCHES, fewest // _IN_A_STRETCH)
         if count < _STRETCHES // 2:

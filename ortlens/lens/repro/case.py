@@ -281,10 +281,7 @@ _CHUNK = 1 << 20
 
 
 def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
-    """Describe one input as plain data, for JSON; `kind` is `input`, `weight`, `constant`, or `number`.
-
-    `meta` is a fake tensor or a number, as found in `meta["val"]`; `value` is None if it was not seen.
-    """
+    """Describe one input as plain data; `meta` is a fake tensor or number, as in `meta["val"]`, and `value` None if it was not seen."""
     seen = value if value is not None and not (isinstance(value, torch.Tensor) and _torch.is_fake(value)) else None
     like = meta if seen is None else seen
     if not isinstance(like, torch.Tensor):

@@ -281,10 +281,7 @@ def _outcome(compare: Callable[[Any], list[dict[str, Any]]], case: Any) -> Outco
 
 
 def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Partition, Verdict] | None:
-    """Cut out one node, with the items that are read of its result, and tell whether ONNX Runtime runs it.
-
-    None when there is no such node, or it computes nothing.
-    """
+    """Cut out one node and what is read of it, and tell whether ONNX Runtime runs it; None if it is not there, or computes nothing."""
     plan = graph.plan
     node = next((node for node in plan.verdicts if node.name == name), None)
     if node is None or node in plan.hoisted_sizes:
@@ -296,10 +293,7 @@ def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Parti
 
 
 def input_values(graph: CompiledGraph, part: extraction.Partition, args: list[Any]) -> list[Any]:
-    """Compute the inputs of a partition in PyTorch.
-
-    Nothing is written to `args`, the inputs of the graph: operators that would are skipped.
-    """
+    """Compute the inputs of a partition in PyTorch; operators that would write to `args`, the inputs of the graph, are skipped."""
     wanted = set(part.inputs)
     env: dict[torch.fx.Node, Any] = dict(zip(graph.placeholders(), args, strict=True))
     for node in graph.promoted.graph.nodes:

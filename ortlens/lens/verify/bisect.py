@@ -321,10 +321,7 @@ def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
 
 
 def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | None, prefix: str = "") -> r.Finding:
-    """Describe a call whose results, effects or gradients differ; `inside` is the first wrong value in a partition, if there is one.
-
-    `cause` is `CallCheck.cause`; `prefix` is the name of the function and a colon, if several were compiled.
-    """
+    """Describe a call that differs, for a `CallCheck.cause`; `inside` is the first wrong value, `prefix` names one of several functions."""
     row = wrong[0].row(None)
     others = len(wrong) - 1
     parts = "; ".join(f"{verdict.node}: {difference_words(verdict)}" for verdict in wrong[:_NAMED])

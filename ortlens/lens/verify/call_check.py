@@ -71,10 +71,7 @@ class CallCheck:
         return [verdict for verdict in self.verdicts if verdict.ok is False]
 
     def trace(self, call: Callable[[], object], boundary: AbstractContextManager[object], lowered: AbstractContextManager[object]) -> None:
-        """Find out where a difference comes from; sets `cause`.
-
-        During `boundary`, ONNX Runtime's outputs hold PyTorch's numbers; during `lowered`, PyTorch runs the lowered graphs.
-        """
+        """Set `cause`, from calls with PyTorch's numbers in ONNX Runtime's outputs (`boundary`), and with PyTorch alone (`lowered`)."""
         if self._same(call, boundary):
             self.cause = "inside"
         else:
@@ -145,10 +142,7 @@ class CallCheck:
         return verdict
 
     def _writes_before_raising(self, compiled: Outcome) -> Iterator[Verdict]:
-        """Yield what only the compiled function wrote although PyTorch raises.
-
-        It may have written less: any compiled code writes at its end.
-        """
+        """Yield what only the compiled function wrote although PyTorch raises; it may write less, as any compiled code at its end."""
         expected = self.expected
         for place, (name, ours) in enumerate(compiled.parts.items() if expected.error is not None else ()):
             theirs = expected.parts.get(name)

@@ -91,10 +91,7 @@ class CallState:
             self._copies[key] = storage, storage.clone()
 
     def restore(self, *, random: bool = True) -> None:
-        """Put everything back as it was, except version counters, so that nothing that ran before looks changed.
-
-        Without `random`, random generators go on, and the next call draws other numbers.
-        """
+        """Put everything back, except version counters; without `random`, generators go on, and the next call draws other numbers."""
         for restorer in self._containers:
             restorer()
         for names, name, value in self._globals:

@@ -133,10 +133,7 @@ class CheckedPartitions:
         return outputs
 
     def report_raised(self, expected: Exception | None) -> None:
-        """Report nodes at which PyTorch raises while ONNX Runtime returns values.
-
-        If the function itself does not raise, `expected` is None, and the check failed.
-        """
+        """Report nodes at which PyTorch alone raises; if the function itself does not, `expected` is None, and the check failed."""
         for runner, raised in self._raised.items():
             if expected is None:
                 self.saw_everything = False

@@ -138,10 +138,7 @@ class Comparison:
 
 
 def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None, tolerance: Tolerance) -> Comparison:
-    """Compare two values of the same shape and dtype, and with `double` if there is a run in double precision.
-
-    A million elements are copied at a time.
-    """
+    """Compare two values of one shape and dtype, a million elements at a time, and with `double` if there is a run in double precision."""
     flat_ort, flat_eager = _flat(ort), _flat(eager)
     found = Comparison(elements=flat_eager.numel())
     flat_double = None if double is None or double.shape != eager.shape else _flat(double)

@@ -124,10 +124,7 @@ class InnerValues:
 
 
 def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
-    """Convert a partition again, without the later rewrites, so that the model still holds the values that they removed.
-
-    `optimized` applies our own rewrites, but not the user's transforms. Exceptions of the conversion pass through.
-    """
+    """Convert a partition again without the later rewrites, which remove values; `optimized` applies ours, but no transform of the user."""
     name, upcast = f"partition_{runner.partition.index}", context.options.upcast
     converted = converter.onnx_from_partition(runner.partition.module, context.registry, name, upcast=upcast)
     model = optimize_model(converted.model) if optimized else converted.model
@@ -144,10 +141,7 @@ def session_with(
     without: Sequence[str] = (),
     model: onnx.ModelProto | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Create a session beside the one that runs, with its level and model unless others are given.
-
-    Raises LookupError while PyTorch runs the partition.
-    """
+    """Create a session beside the one that runs, with its level and model unless others are given; LookupError if PyTorch runs it."""
 
     @contextlib.contextmanager
     def at_level(options: onnxruntime.SessionOptions) -> Iterator[None]:

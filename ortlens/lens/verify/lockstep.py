@@ -110,10 +110,7 @@ def _last_reads(graph: torch.fx.Graph) -> Mapping[torch.fx.Node, list[torch.fx.N
 
 
 def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
-    """Run one node on ONNX Runtime's values, on which PyTorch may fail, for example with an index out of range.
-
-    Returns a `Missing` then, and always on a GPU, which a wrong index would make unusable for the process.
-    """
+    """Run one node on ONNX Runtime's values; a `Missing` if PyTorch fails, and on a GPU, which a wrong index makes unusable."""
     values = [read(source) for source in node.all_input_nodes]
     missing = next((value for value in values if isinstance(value, Missing)), None)
     if missing is not None:

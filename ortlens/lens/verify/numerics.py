@@ -71,10 +71,7 @@ class Verification:
         return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, step, self.budget, per_op=per_op, most=most)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Call the targets that take these arguments and check; rows and findings replace those of an earlier run.
-
-        If there is one target for them, what it raises is raised, unless the function itself does not raise it.
-        """
+        """Call the targets that take these arguments, check, and replace earlier rows; what a single target raises is raised."""
         targets, others = self.targets.taking(args, kwargs)
         several = len(targets) + len(others) > 1
         logs = set(self.recorder.logs()[0])

@@ -114,10 +114,7 @@ class PartitionCheck:
         return verdict
 
     def _follows_origin(self, verdict: Verdict, ort: Any, step: Step) -> bool:
-        """Tell whether a value differs only in elements that are NaN or infinite, and these follow from PyTorch's own.
-
-        The other elements have been compared. Then there is nothing to compare with.
-        """
+        """Tell whether a value differs only where it is NaN or infinite, and this follows from PyTorch's own: nothing to compare with."""
         found, tolerance = verdict.comparison, verdict.tolerance
         origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
         if origin is None or found is None or tolerance is None or tolerance.given or not (found.clashes and found.eager_bad):

@@ -38,10 +38,7 @@ class SingleOps:
         self._made: dict[Hashable, PartitionRunner | Missing] = {}
 
     def verdicts(self, step: Step, tolerances: Tolerances) -> Iterator[Verdict]:
-        """Check the operator of one node: one verdict per output that is read.
-
-        A selection of an output has none: it belongs to its operator.
-        """
+        """Check the operator of one node, not a selection of its outputs: one verdict per output that is read."""
         node = step.node
         if node.target is operator.getitem and node.all_input_nodes[0].op == "call_function":
             return
@@ -64,10 +61,7 @@ class SingleOps:
             yield verdict
 
     def is_right_on_copies(self, step: Step, tolerances: Tolerances) -> bool:
-        """Tell whether a node that is wrong by itself is right on plain dense copies of its inputs.
-
-        Then the memory of an input makes the difference: a negative bit, strides, an offset.
-        """
+        """Tell whether a node that is wrong by itself is right on plain dense copies of its inputs, so that their memory is the cause."""
         read = step.read
         if all(_is_plain(read(node)) for node in step.node.all_input_nodes):
             return False
@@ -80,10 +74,7 @@ class SingleOps:
         return all(verdict.ok for verdict in self.verdicts(step._replace(read=copied), tolerances))
 
     def rounds_only(self, step: Step) -> bool:
-        """Tell whether the ONNX function of a node is right in double precision, so that what it gets wrong is only rounding.
-
-        False also if it cannot be told, because the function or its kernels do not run in double precision.
-        """
+        """Tell whether the ONNX function of a node is right in double precision, and only rounds; False also if it does not run so."""
         node = step.node
         values = {source: widened(step.read(source)) for source in node.all_input_nodes}
         floats = [value.dtype for value in map(step.read, values) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point]
