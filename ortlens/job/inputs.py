@@ -44,31 +44,36 @@ class TensorSpec:
     low: float | None = None  # least value; None with `high` for the default of the dtype
     high: float | None = None  # values stay below it
 
-    def array(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Make the numbers: in the given range, else standard normal floats, and 0 or 1 for integers and truth values.
+    def _whole_range(self) -> tuple[int, int]:
+        low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
+        return int(low), int(high)
 
-        Without a range, `i8` and `u8` span all their values. Raise `UsageError` if numpy has no such type.
-        """
+    def array(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        """Make the same kind of numbers as an array, for a model without PyTorch; raise `UsageError` if numpy has no such type."""
+        dtype = _DTYPES[self.dtype]
         if self.dtype == "bf16":
             raise UsageError("--input: bf16 has no numpy type; an ONNX model with such inputs is explained without --input, or from Python")
-        return self._numbers(rng).astype(_DTYPES[self.dtype])
+        if not dtype.startswith("float"):
+            return rng.integers(*self._whole_range(), self.sizes).astype(dtype)
+        if self.high is None:
+            return rng.standard_normal(self.sizes).astype(dtype)
+        low = self.low or 0.0
+        return (low + (self.high - low) * rng.random(self.sizes)).astype(dtype)
 
-    def tensor(self, rng: np.random.Generator) -> torch.Tensor:
-        """Make the same numbers as a tensor."""
+    def made(self, generator: torch.Generator) -> torch.Tensor:
+        """Make the tensor: in the given range, else standard normal floats, and 0 or 1 for integers and truth values.
+
+        Without a range, `i8` and `u8` span all their values.
+        """
         import torch
 
-        return torch.from_numpy(self._numbers(rng)).to(getattr(torch, _DTYPES[self.dtype]))
-
-    def _numbers(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        import numpy as np
-
-        if "float" not in _DTYPES[self.dtype]:
-            low, high = _WHOLE_RANGE.get(self.dtype, (0, 2)) if self.high is None else (self.low or 0, self.high)
-            return np.asarray(rng.integers(int(low), int(high), self.sizes))
+        dtype: torch.dtype = getattr(torch, _DTYPES[self.dtype])
+        if not dtype.is_floating_point:
+            return torch.randint(*self._whole_range(), self.sizes, generator=generator, dtype=torch.int64).to(dtype)
         if self.high is None:
-            return np.asarray(rng.standard_normal(self.sizes))
+            return torch.randn(self.sizes, generator=generator).to(dtype)
         low = self.low or 0.0
-        return np.asarray(low + (self.high - low) * rng.random(self.sizes))
+        return (low + (self.high - low) * torch.rand(self.sizes, generator=generator, dtype=torch.float64)).to(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,19 +85,21 @@ class Inputs:
 
     def arrays(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make the tensors as numpy arrays: arguments by place, and by name."""
-        return self._filled(seed, TensorSpec.array)
-
-    def made(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Make the tensors, the same ones for the same seed: arguments by place, and by name."""
-        return self._filled(seed, TensorSpec.tensor)
-
-    def _filled(self, seed: int, fill: Callable[[TensorSpec, np.random.Generator], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         import numpy as np
 
         rng = np.random.default_rng(seed)
+        return self._filled(lambda spec: spec.array(rng))
 
+    def made(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Make the tensors, the same ones for the same seed: arguments by place, and by name."""
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        return self._filled(lambda spec: spec.made(generator))
+
+    def _filled(self, fill: Callable[[TensorSpec], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         def value(given: Any) -> Any:  # noqa: ANN401 - any argument
-            return fill(given, rng) if isinstance(given, TensorSpec) else given
+            return fill(given) if isinstance(given, TensorSpec) else given
 
         return tuple([value(given) for given in self.positional]), {name: value(given) for name, given in self.named}
 

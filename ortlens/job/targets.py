@@ -70,10 +70,21 @@ def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
 
     Call a recipe: a class of modules, or a function that makes a module from nothing. On meta, for a dry run, weights take no memory.
     """
+    from torch import nn
+
     found = object_from_text(text)
     if not callable(found):
         raise UsageError(f"{text} is {_a(type(found).__name__)}, which cannot be called; name an nn.Module, its class or a function")
-    return _made(found, text, on_meta=on_meta)
+    is_class = isinstance(found, type)
+    if is_class or _is_recipe(found):
+        if is_class and (needed := _needed(found)):
+            raise UsageError(f"{text} is a class that needs {', '.join(needed)}; name a function without arguments that returns the model")
+        model = _called(found, text, on_meta=on_meta)
+        found = model if is_class or isinstance(model, nn.Module) else found
+    if not callable(found):
+        raise UsageError(f"{text} returned {_a(type(found).__name__)}, which cannot be called")
+    target: Callable[..., Any] = found.eval() if isinstance(found, nn.Module) else found
+    return target
 
 
 def object_from_text(text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
@@ -147,23 +158,6 @@ def _named(module: ModuleType, name: str, text: str) -> Any:  # noqa: ANN401 - w
             raise UsageError(f"{text}: {getattr(found, '__name__', type(found).__name__)} has no {part!r}.{hint}")
         found = getattr(found, part)
     return found
-
-
-def _made(found: Any, text: str, *, on_meta: bool) -> Callable[..., Any]:  # noqa: ANN401 - whatever the user's module holds
-    from torch import nn
-
-    is_class = isinstance(found, type)
-    if is_class or _is_recipe(found):
-        if is_class and (needed := _needed(found)):
-            raise UsageError(f"{text} is a class that needs {', '.join(needed)}; name a function without arguments that returns the model")
-        model = _called(found, text, on_meta=on_meta)
-        found = model if is_class or isinstance(model, nn.Module) else found
-    if isinstance(found, nn.Module):
-        return found.eval()
-    if not callable(found):
-        raise UsageError(f"{text} returned {_a(type(found).__name__)}, which cannot be called")
-    target: Callable[..., Any] = found
-    return target
 
 
 def _is_recipe(found: Any) -> bool:  # noqa: ANN401 - whatever the user's module holds

@@ -74,7 +74,10 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
         }
         wait = waiting_for(target, args, kwargs)
         running, failed = _started(chosen, makers, wait)
-        times = _timed(running, wait, seconds)
+        timed = [clocked_often(way.call, wait) for way in running]
+        deadline = time.perf_counter_ns() + round(seconds * 1e9)
+        with progress("timing in turns", _MOST_ROUNDS, "round") as step:
+            times = take_turns(timed, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=lambda: time.perf_counter_ns() > deadline, tell=step)
     rows = {way.name: _measured(way, AbTiming(times[0], own)) for way, own in zip(running, times, strict=True)}
     found = tuple(rows.get(way) or RunVariant(way=way, verdict="unmeasured", note=failed[way]) for way in chosen)
     capture = lens.captured()
@@ -149,14 +152,6 @@ class _Function(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the function
         return self._function(*args, **kwargs)
-
-
-def _timed(running: Sequence[_Contender], wait: Callable[[], None], seconds: float) -> list[tuple[int, ...]]:
-    """Time all ways in turns; a value per round for each."""
-    ways = [clocked_often(way.call, wait) for way in running]
-    deadline = time.perf_counter_ns() + round(seconds * 1e9)
-    with progress("timing in turns", _MOST_ROUNDS, "round") as step:
-        return take_turns(ways, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=lambda: time.perf_counter_ns() > deadline, tell=step)
 
 
 def _measured(way: _Contender, timing: AbTiming) -> RunVariant:

@@ -75,14 +75,9 @@ class LedgerPass:
     graphs: Callable[[], tuple[CompiledGraph, ...]]
     steps: list[StepReading] | None = None  # takes the calls of a model inside `generate`, if the target is such a method
     wait: Callable[[], None] = field(default_factory=waiting_for)  # waits for the devices of the target
-    averaged: int = 0  # calls of the ledger; 0 before it was recorded
     compiling: int = 0  # calls that compiled something, which are not comparable
     creating: int = 0  # calls that compiled nothing, but created a session: another size came, or a frozen weight changed
     found_none: bool = False  # whether each call to be timed was one of these
-    spread: float = 0.0  # median of their wall times over the shortest: how busy the machine was
-    cores: tuple[float, float] | None = None  # those that other processes had, and idle ones, on average; None where not known
-    # median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom
-    uncompiled_ns: int = 0
     _thread: int = field(default_factory=threading.get_ident)
     _stays: list[tuple[str, int, int]] = field(default_factory=list)  # graph, entered, left; in the present call
     _calls: list[_Call] = field(default_factory=list)
@@ -118,11 +113,11 @@ class LedgerPass:
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
         cores = CoreWatch()
         result = self._make_calls(call, max_calls, deadline, uncompiled)
-        self.cores = cores.shares()
+        shares = cores.shares()
         self.found_none = not self._calls
         try:
             self._read_logs()
-            self._write()
+            self._write(shares)
         except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
             lens_failed(self.recorder, "measuring a call", error)
         return result
@@ -226,8 +221,8 @@ class LedgerPass:
                     self._calls[place].add(log.graph_id, (start, bound, ran, done), foreign=log.session_id is None)
         self._calls = [call for call in self._calls if call.started >= oldest]
 
-    def _write(self) -> None:
-        """Record the ledger and the costs of the breaks, if a call entered a graph."""
+    def _write(self, cores: tuple[float, float] | None) -> None:
+        """Record the ledger and the costs of the breaks, if a call entered a graph; `cores` are those that others had, and idle ones."""
         calls = [call for call in self._calls if not call.listened]
         traces = [call.trace() for call in calls]
         for graph_id, times in entries_of(traces or [call.trace() for call in self._preparing]).items():
@@ -235,15 +230,19 @@ class LedgerPass:
         ledger = ledger_from_calls(traces, self._surroundings())
         if not ledger.parts:
             return
-        self.averaged = ledger.calls
+        figures: dict[str, float] = {"ledger_calls": ledger.calls}
         walls = [call.ended - call.started for call in calls]
-        self.spread = statistics.median(walls) / max(min(walls), 1) if len(walls) >= _ENOUGH else 0.0
-        self.uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
+        if len(walls) >= _ENOUGH:
+            figures["ledger_spread"] = statistics.median(walls) / max(min(walls), 1)  # how busy the machine was
+        if cores is not None:
+            figures["ledger_others"], figures["ledger_idle"] = cores
+        uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
         self.recorder.replace_all(r.LedgerPart, ledger.parts)
         if self.steps is not None:
             steps = steps_of(middle_half([call for call in traces if call.visits]), self._uncompiled_steps)
             self.recorder.replace_all(r.Step, steps)
-            self.uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
+            uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
+        self.recorder.note(**figures, **({"uncompiled_ns": uncompiled_ns} if uncompiled_ns else {}))
         readings = {call.started: call.eager_ns for call in calls}  # of the ledger's own calls: else a node may take more than its part
         booked = [readings[call.started_ns] for call in middle_half([call for call in traces if call.visits])]
         for node in self._eager_ns():

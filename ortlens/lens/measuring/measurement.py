@@ -19,8 +19,10 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens._process import usable_cores
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
+from ortlens.lens.measuring import trials as t
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
 from ortlens.lens.watching import WeightChanged, around_runs, uncounted, uncounted_eager
@@ -90,16 +92,7 @@ class Measurement:
             ledger.note_work(ledger.work(), before)
             most -= 1
         result = ledger.measure(call, max_calls=most, **limits)
-        if ledger.averaged:
-            figures: dict[str, float] = {"ledger_calls": ledger.averaged}
-            if ledger.spread:
-                figures["ledger_spread"] = ledger.spread
-            if ledger.cores is not None:
-                figures["ledger_others"], figures["ledger_idle"] = ledger.cores
-            if ledger.uncompiled_ns:
-                figures["uncompiled_ns"] = ledger.uncompiled_ns
-            self.recorder.note(**figures)
-        elif ledger.found_none:
+        if ledger.found_none:
             by_dynamo = bool(self.watch.started)  # the calls before compiled the target; an exported program was compiled without them
             self.recorder.note(
                 ledger_made=call.made + made,
@@ -113,7 +106,6 @@ class Measurement:
 
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
         """Measure what fewer threads would bring, where sessions have more threads than there are cores."""
-        from ortlens._process import usable_cores
         from ortlens.lens.measuring.probes import Probe
 
         if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
@@ -122,14 +114,13 @@ class Measurement:
     def _try_without_guards(self, call: Callable[[], Any], wait: Callable[[], None]) -> None:
         """Measure how much of a call is guards, where entering graphs takes much of it."""
         from ortlens.lens.measuring.probes import guards_trial
-        from ortlens.lens.measuring.trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
 
         by_dynamo = {graph.graph_id for graph in self.recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
         parts = self.recorder.records(r.LedgerPart)
         entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
         several = len(entering) > 1
-        share = GUARDS_SHARE if several else ONE_GRAPH_SHARE
-        if sum(entering) >= max(GUARDS_NS, share * sum(part.ns for part in parts)):
+        share = t.GUARDS_SHARE if several else t.ONE_GRAPH_SHARE
+        if sum(entering) >= max(t.GUARDS_NS, share * sum(part.ns for part in parts)):
             guards_trial(self.recorder, call, wait, MEASURE_NS, several=several)
 
 

@@ -115,7 +115,8 @@ def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None 
 
 
 def _from_proto(model: onnx.ModelProto) -> ModelSource:
-    structure = _without_large(model)
+    structure = onnx.ModelProto()
+    _copy_without_large(model, structure)
     if model.ByteSize() < _SERIALIZABLE:
         data = model.SerializeToString()
         _refuse_unsafe(model, data, "the model", None)
@@ -129,22 +130,12 @@ def _from_proto(model: onnx.ModelProto) -> ModelSource:
     return source
 
 
-def _without_large(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model without the data of its large constants: weights are never copied."""
-    made = onnx.ModelProto()
-    for descriptor, value in model.ListFields():
+def _copy_without_large(given: Any, made: Any) -> None:
+    """Copy a model, or its graph, without the data of its large constants: weights are never copied."""
+    for descriptor, value in given.ListFields():
         if descriptor.name == "graph":
-            _copied_graph(value, made.graph)
-        elif descriptor.is_repeated:
-            getattr(made, descriptor.name).MergeFrom(value)
-        else:
-            setattr(made, descriptor.name, value)
-    return made
-
-
-def _copied_graph(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
-    for descriptor, value in graph.ListFields():
-        if descriptor.name == "initializer":
+            _copy_without_large(value, made.graph)
+        elif descriptor.name == "initializer":
             for tensor in value:
                 _copied_tensor(tensor, made.initializer.add())
         elif descriptor.is_repeated:
@@ -213,14 +204,9 @@ def size_of(tensor: onnx.TensorProto) -> int:
 def bits_of(element_type: int) -> int:
     """Return the bits of one element; 0 for text and unknown types."""
     name = onnx.TensorProto.DataType.Name(element_type) if element_type in onnx.TensorProto.DataType.values() else ""
-    return {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}.get(
-        name, _numpy_bits(element_type)
-    )
-
-
-def _numpy_bits(element_type: int) -> int:
+    known = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}
     try:
-        return 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
+        return known[name] if name in known else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
     except (KeyError, TypeError, ValueError):
         return 0
 
