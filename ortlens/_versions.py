@@ -55,8 +55,10 @@ class SupportedRange:
         Pre-releases count as the release that they lead to and local suffixes are dropped: `2.14.0.dev20260101+cu128` is taken as 2.14.0.
         Vendors ship such builds as the real thing, and one that leads to `high` already has its changes.
         """
-        release = _release(installed_version)
-        return release is not None and _padded(self.low) <= _padded(release) < _padded(self.high)
+        # Not `packaging.version`: it is no dependency of ours, and the release number is all that counts here.
+        match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", installed_version)
+        release = tuple(map(int, match.group(1).split("."))) if match else ()
+        return match is not None and _padded(self.low) <= _padded(release) < _padded(self.high)
 
 
 SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
@@ -114,12 +116,6 @@ def version_of(distribution: str) -> str | None:
     except OSError:  # no file can be opened: a process out of descriptors still has what it loaded
         loaded = "onnxruntime" if distribution in ONNXRUNTIME_DISTRIBUTIONS[:1] else distribution
         return getattr(sys.modules.get(loaded), "__version__", None)
-
-
-def _release(text: str) -> tuple[int, ...] | None:
-    # Not `packaging.version`: it is no dependency of ours, and the release number is all that counts here.
-    match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", text)
-    return tuple(map(int, match.group(1).split("."))) if match else None
 
 
 def _padded(release: tuple[int, ...]) -> tuple[int, ...]:

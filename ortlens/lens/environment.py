@@ -47,15 +47,6 @@ def machine_figures() -> dict[str, Any]:
     return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "peaks": machine_peaks.measured()}
 
 
-def torch_figures() -> dict[str, Any]:
-    """Collect the same of torch."""
-    import torch
-
-    from ortlens._torch import computes_bfloat16
-
-    return {"torch_threads": torch.get_num_threads(), "cpu_bfloat16": computes_bfloat16()}
-
-
 def rank_figures() -> dict[str, int]:
     """Return the place of this process in a distributed job, by the names in `Figures`; empty if it is no rank."""
     from torch import distributed

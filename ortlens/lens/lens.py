@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens import _torch
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.advice import advised
 from ortlens.analysis.generation import with_roles
@@ -17,7 +18,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
 from ortlens.lens.compilations import Compilations, ExplainOutput, reason_from_break
-from ortlens.lens.environment import LensRecorder, machine_figures, torch_figures
+from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
@@ -87,7 +88,7 @@ class Lens(CaptureView):
         if dry_run and self._ort is None:
             raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
         self._dry_run = dry_run
-        self._recorder = LensRecorder(self, backend_name, lambda: {**machine_figures(), **torch_figures()}, journal)
+        self._recorder = LensRecorder(self, backend_name, _figures, journal)
         self._recorder.note(dry_run=dry_run)
         self.compilations = Compilations(self._recorder, self._claims, dry_run=dry_run)
         self._targets, self._watch = self.compilations.targets, self.compilations.watch
@@ -497,6 +498,10 @@ def capture(*, name: str | None = None, journal: str | os.PathLike[str] | None =
     lens = Lens(name=name, journal=journal)
     with lens.compilations.by_our_backend():
         yield lens
+
+
+def _figures() -> dict[str, Any]:
+    return {**machine_figures(), "torch_threads": torch.get_num_threads(), "cpu_bfloat16": _torch.computes_bfloat16()}
 
 
 def _lens_like(backend: str | Callable[..., Any], name: str, dry_run: bool) -> Lens:  # noqa: FBT001 - pickle passes by position

@@ -211,9 +211,6 @@ class _Tail:
         return bytes(self._kept).decode("utf-8", "replace")
 
 
-# -------------------------------------------------------------------------------------- memory; None where the system does not tell
-
-
 def held_bytes(pid: int) -> int | None:
     """Measure the memory of a process and its children without mapped files, which can be dropped; None if unknown."""
     found = [_held(each) for each in _family(pid)]

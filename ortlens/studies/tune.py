@@ -204,7 +204,11 @@ class _Tuning:
 
     def _matches(self, result: object) -> bool:
         given = _torch.tensors_of(result)
-        return len(given) == len(self._expected) and all(map(_is_close, given, self._expected))
+        if [(tensor.shape, tensor.dtype) for tensor in given] != [(tensor.shape, tensor.dtype) for tensor in self._expected]:
+            return False
+        return all(
+            compare(ours, theirs, None, _TOLERANCES.of(ours.dtype)).agrees for ours, theirs in zip(given, self._expected, strict=True)
+        )
 
     def _compared(self, base: Callable[[], Any], other: Callable[[], Any]) -> AbTiming:
         ways = clocked_often(base, self._wait), clocked_often(other, self._wait)
@@ -230,7 +234,10 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
     exported = given.export_options or ExportOptions()
     found.append(_setting("export_options", replace(exported, opset_version=21), "opset_version=21"))
     if all(tensor.device.type == "cpu" for tensor in tensors):
-        found += [_setting("preferred_execution_providers", (name,), name) for name in _other_providers()]
+        import onnxruntime
+
+        names = [name for name in onnxruntime.get_available_providers() if name not in ("CPUExecutionProvider", "AzureExecutionProvider")]
+        found += [_setting("preferred_execution_providers", (name,), name) for name in names]
     return found
 
 
@@ -259,14 +266,3 @@ def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
             made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
             text = f"intra_op_num_threads={count}" + ("" if count == 1 else ", spinning" if spinning else ", sleeping")
             yield text, made
-
-
-def _other_providers() -> list[str]:
-    import onnxruntime
-
-    return [name for name in onnxruntime.get_available_providers() if name not in ("CPUExecutionProvider", "AzureExecutionProvider")]
-
-
-def _is_close(given: torch.Tensor, expected: torch.Tensor) -> bool:
-    is_alike = given.shape == expected.shape and given.dtype is expected.dtype
-    return is_alike and compare(given, expected, None, _TOLERANCES.of(expected.dtype)).agrees

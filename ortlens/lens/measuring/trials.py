@@ -167,9 +167,6 @@ def _prepared(variant: PartitionRunner, seen: ObservedPartition) -> PartitionRun
     return variant.run
 
 
-# ------------------------------------------------------------------------------------------------ of whole calls
-
-
 @dataclass(frozen=True, slots=True)
 class CallTrials:
     """Makes the trials of whole calls, of which `seen` are the partitions, the most expensive first."""
@@ -284,9 +281,6 @@ class CallTrials:
                 return once()
 
         return intercepted
-
-
-# ---------------------------------------------------------------------------------------------- of one partition
 
 
 def frozen(seen: ObservedPartition) -> Iterator[Trial]:

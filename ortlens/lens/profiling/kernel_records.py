@@ -55,11 +55,6 @@ def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | N
     return max(profiled / plain, 1.0) if plain else None
 
 
-def settled(runs_ns: list[int], groups: list[int | None]) -> float:
-    """Estimate the time of all counted runs, in ns, from the faster half of the runs of each call."""
-    return sum(profiles.quiet_mean(times) * len(times) for times in _by_group(runs_ns, groups))
-
-
 def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
     """Group the counted runs by call."""
     found: dict[int, list[int]] = {}
@@ -114,7 +109,9 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
 
     The time of the runs without the profiler is divided among the kernels; `cost_ns` is what the profiler adds to a call of a kernel.
     """
-    total_ns, assigned = round(settled(turns.plain_ns, turns.groups)), _ort.assigned_providers(twin)
+    # Of all counted runs, from the faster half of the runs of each call.
+    total_ns = round(sum(profiles.quiet_mean(times) * len(times) for times in _by_group(turns.plain_ns, turns.groups)))
+    assigned = _ort.assigned_providers(twin)
     times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
     rows = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
     rows += [

@@ -105,12 +105,14 @@ class _Reader:
         self._bytes: dict[str, int | None] = defaultdict(int)
         self._parameters: dict[str, int] = defaultdict(int)
         self._facts: dict[str, tuple[str, str]] = {}
-        self._memory = _Memory()
+        self._before: int | None = None  # bytes that the allocator held before the first kernel: packed weights, which do not count
+        self._most: int | None = None
+        self._held: int | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         run = bisect.bisect_right(self._starts, int(event["ts"])) - 1
         args = event.get("args") or {}
-        self._memory.take(args)
+        self._take_memory(args)
         if run < 0:
             return
         name = str(event["name"]).removesuffix(_SUFFIX)
@@ -131,9 +133,19 @@ class _Reader:
                     own[parent][run] = own[parent].get(run, 0) - micros - nested * self._times[name][run]
         return Profile(
             kernels=tuple(self._kernel(name, own[name]) for name in self._facts if self._calls[name]),
-            arena_bytes=self._memory.activations(),
-            arena_held_bytes=self._memory.held,
+            arena_bytes=None if self._most is None or self._before is None else max(self._most - self._before, 0),
+            arena_held_bytes=self._held,
         )
+
+    def _take_memory(self, args: Mapping[str, Any]) -> None:
+        in_use, delta, held = (args.get(key) for key in ("mem_bytes_in_use", "mem_in_use_delta", "mem_arena_held"))
+        if in_use is None or delta is None:
+            return
+        now, peak = int(in_use), int(args.get("mem_in_use_peak", in_use))
+        if self._before is None:
+            self._before = now - int(delta)
+        self._most = max(self._most or 0, now, peak)
+        self._held = max(self._held or 0, int(held or 0))
 
     def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
         op_type, provider = self._facts[name]
@@ -190,28 +202,6 @@ def _first_input(args: Mapping[str, Any]) -> int:
     ((name, shape),) = next(iter(args.get("input_type_shape") or [{"": []}])).items()
     size: int = math.prod(shape) * _ITEM_BYTES.get(name, 0)
     return min(size, int(args["activation_size"]) + int(args["parameter_size"]))
-
-
-class _Memory:
-    """Memory of the allocator. What it held before the first kernel are packed weights, which do not count."""
-
-    def __init__(self) -> None:
-        self._before: int | None = None
-        self._most: int | None = None
-        self.held: int | None = None
-
-    def take(self, args: Mapping[str, Any]) -> None:
-        in_use, delta, held = (args.get(key) for key in ("mem_bytes_in_use", "mem_in_use_delta", "mem_arena_held"))
-        if in_use is None or delta is None:
-            return
-        now, peak = int(in_use), int(args.get("mem_in_use_peak", in_use))
-        if self._before is None:
-            self._before = now - int(delta)
-        self._most = max(self._most or 0, now, peak)
-        self.held = max(self.held or 0, int(held or 0))
-
-    def activations(self) -> int | None:
-        return None if self._most is None or self._before is None else max(self._most - self._before, 0)
 
 
 _SHORT, _LONG = 16, 80  # kernels

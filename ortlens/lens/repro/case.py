@@ -111,9 +111,6 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
     return f"{count} of {phase} graph in PyTorch and in ONNX Runtime"
 
 
-# ---------------------------------------------------------------------------------------------------------- the inputs
-
-
 def _with_open_constants(part: Partition, is_open: Callable[[str], bool] = lambda _name: True) -> torch.fx.GraphModule:
     """Rewrite the program of a partition with constants as arguments: all of them, or those of such names."""
     module, graph, mapping = part.module, torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -163,9 +160,6 @@ def _inputs(
 
 
 _MAX_LITERAL = 4096  # elements of a constant that are written as literals
-
-
-# ----------------------------------------------------------------------------------------------------------- the model
 
 
 class _Model:
@@ -243,9 +237,6 @@ def _with_outside_values(model: Any, names: set[str]) -> tuple[onnx.ModelProto, 
     del model.graph.input[:]
     model.graph.input.extend(kept)
     return model, frozen
-
-
-# --------------------------------------------------------------------------------------------------------- the program
 
 
 def _program(module: torch.fx.GraphModule, *, source: bool) -> str:

@@ -84,9 +84,6 @@ def _check_free(target: pathlib.Path) -> None:
         raise UsageError(f"the folder {target} is not empty; name one that does not exist yet, nothing is overwritten")
 
 
-# -------------------------------------------------------------------------------------------------- what an id names
-
-
 def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Subject]:
     """Find the partitions, or the one node, that an id or a row of a frame names.
 
@@ -153,9 +150,6 @@ def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
     part, verdict = found
     stays = None if verdict.code is None else (verdict.code, verdict.reason or "")
     return Subject(name=node, graph=graph, part=part, reason=stays)
-
-
-# ----------------------------------------------------------------------------------------------------- values of a call
 
 
 def _values_seen(
@@ -234,9 +228,6 @@ def _backward(result: Any) -> None:
         queue.extend(following for following, _ in step.next_functions)
     if roots and leaves:
         torch.autograd.grad(roots, list(leaves.values()), [torch.ones_like(root) for root in roots], allow_unused=True)
-
-
-# --------------------------------------------------------------------------------------------------------- the folder
 
 
 def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:

@@ -38,12 +38,6 @@ _OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 GROUP_BYTES = 1 << 30  # bytes of the values of one run; a partition with more is run several times
 
 
-def _names_of(node: torch.fx.Node) -> tuple[str, ...]:
-    """Return possible names of a node's value in the model, the likeliest first; see `conversion.converter`."""
-    maker, place = maker_of(node)
-    return (node.name,) if place is None else (f"{maker.name}.{place}", node.name)
-
-
 class InnerValues:
     """ONNX Runtime's values of one call of a partition. A group runs when its first value is requested; each value is returned once."""
 
@@ -66,7 +60,10 @@ class InnerValues:
         values = {name for node in runner.model.graph.node for name in node.output if name}
         values |= {tensor.name for tensor in runner.model.graph.initializer}
         singles = [node for node in nodes if is_single(node.meta.get("val"))]
-        found = {node: name for node in singles if (name := next(filter(values.__contains__, _names_of(node)), None))}
+        makers = {node: maker_of(node) for node in singles}
+        # An item of an operator's results has its own name or, more likely, that of the operator and a number; see `conversion.converter`.
+        names = {node: (*(() if place is None else (f"{maker.name}.{place}",)), node.name) for node, (maker, place) in makers.items()}
+        found = {node: name for node in singles if (name := next(filter(values.__contains__, names[node]), None))}
         self._names |= found
         self.holders |= dict.fromkeys(found, runner)
         return list(_groups(found))

@@ -201,7 +201,7 @@ def restorer_of(container: Any) -> Callable[[], None] | None:
     if _is_of_numpy(container, "ndarray") and container.flags.writeable and container.nbytes <= _MAX_ARRAY_BYTES:
         return functools.partial(container.__setitem__, ..., container.copy())
     if isinstance(container, types.CellType) and _content(container) is not container:
-        return functools.partial(_put_back_cell, container, _content(container))
+        return functools.partial(setattr, container, "cell_contents", _content(container))
     return None
 
 
@@ -216,8 +216,3 @@ def _put_back(container: Any, before: Any, inside: list[int] | set[int]) -> None
     if _inside(container) != inside:
         container.clear()
         (container.update if isinstance(container, (dict, set)) else container.extend)(before)
-
-
-def _put_back_cell(container: Any, before: Any) -> None:
-    if _content(container) is not before:
-        container.cell_contents = before
