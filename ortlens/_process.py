@@ -71,10 +71,7 @@ _WATCHED_S = 0.1
 
 
 class CoreWatch:
-    """What has the cores of this machine while something is measured.
-
-    No clock tells: where a pool of threads meets at a barrier and one of them has no core, every call takes milliseconds, the fastest too.
-    """
+    """What has the cores of this machine while something is measured; no clock tells why a pool waits for one of its threads."""
 
     def __init__(self) -> None:
         """Begin to watch."""

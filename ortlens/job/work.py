@@ -61,11 +61,7 @@ def onnx_explained(
     kwargs: Mapping[str, Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> OnnxLens:
-    """Run an ONNX model, and profile and verify it if requested; without inputs, make them from its signature.
-
-    Verifying needs `reference`, the PyTorch module that it was made from. Raise `UsageError` if there is no such file or an option does not
-    apply to ONNX models, and `SessionError` if ONNX Runtime refuses the model or cannot run it.
-    """
+    """Run an ONNX model, and profile it and verify it against `reference` if requested; without inputs, make them from its signature."""
     from ortlens.lens.explain import explain
 
     if request.backend != OWN_NAMES[0] or request.dynamic is not None:

@@ -106,10 +106,7 @@ class Compilations:
         self.recorder.note(option_upcast=tuple(options.upcast))
 
     def note_uncompiled(self, backend: object) -> None:
-        """Keep the lines of breaks in what could not be compiled, and report a module compiled by `backend` that was not called.
-
-        Its methods may have been: they call the module itself.
-        """
+        """Keep lines of breaks in what could not be compiled; report a module compiled by `backend` of which only methods were called."""
         self._sources.note(self.recorder.records(r.Break))
         if self.modules or self.recorder.count(r.Break) or self.recorder.count(r.Finding):
             return

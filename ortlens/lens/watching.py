@@ -54,10 +54,7 @@ def around_runs(
 
 
 def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], list[Any]]) -> contextlib.AbstractContextManager[None]:
-    """Pass every call of a graph through `around`; prepare it first, for its first call replaces `run`.
-
-    `around` takes the function that runs the graph, and the list of its inputs, which it empties; it returns the outputs.
-    """
+    """Pass each call of a prepared graph through `around`, which takes its function and the list of inputs, which that empties."""
     return wrapped(graph, lambda inner: lambda args: around(inner, args))
 
 

@@ -70,11 +70,7 @@ class ProcessResult:
 def run_in_subprocess(
     function: Callable[..., Any], args: Sequence[Any], *, limits: Limits, folder: Path, stop: threading.Event | None = None
 ) -> ProcessResult:
-    """Call a function in a new process, and wait for its answer or its end; no process that it started is left.
-
-    The process finds `function` by its name, and also writes to `folder`. The arguments must be picklable, and the answer plain enough for
-    JSON.
-    """
+    """Call a function by its name in a new process, which may write to `folder`; wait for its JSON answer, or its end."""
     try:
         order = pickle.dumps((function, tuple(args)))
     except Exception as err:

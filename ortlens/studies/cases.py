@@ -95,10 +95,7 @@ def cases_from(cases: object, options: Mapping[str, Any] | Sequence[Mapping[str,
 
 
 def cases_from_text(text: str, options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> list[Case]:
-    """Read the cases that a text names: `FILE.py[:NAME]`, `MODULE:NAME`, or a TOML or JSON file with a table `cases`.
-
-    Without a name it is `CASES`; it may be a function that returns the cases. `options` replace those of the file.
-    """
+    """Read the cases of `FILE.py[:NAME]`, `MODULE:NAME`, or the table `cases` of a TOML or JSON file, whose `options` give way."""
     path = Path(text).expanduser()
     if path.suffix in (".toml", ".json"):
         table = _table(path)

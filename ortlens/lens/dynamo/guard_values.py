@@ -23,11 +23,7 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
 def value_text(expression: str, scope: Mapping[str, Any], *, kind: bool = False) -> str | None:
-    """Look up the value of a guard's expression, such as `self._modules['drop'].training`; None if it cannot be looked up.
-
-    Return at most 60 characters; the class of an object that is not a plain value, or of any with `kind`. `scope` holds the frame's locals,
-    and its globals under `G`.
-    """
+    """Look up a guard's expression in a frame's locals (globals under `G`): its value or, with `kind`, its class; None if not found."""
     try:
         value = _look_up(ast.parse(expression.strip(), mode="eval").body, scope)
     except (SyntaxError, LookupError, TypeError, ValueError, AttributeError, RecursionError):

@@ -105,11 +105,7 @@ class LedgerPass:
         budget_ns: int | None = MEASURE_NS,
         uncompiled: Callable[[], Any] | None = None,
     ) -> Any:
-        """Call the target several times, and record where the time went; return the result of the last call.
-
-        The target was compiled and called before. Calls of `uncompiled` are made in turns with the others, to compare with. Exceptions of
-        the target are raised; a failure of the measurement becomes a finding.
-        """
+        """Call the compiled target several times, in turns with `uncompiled`; record where the time went, and return the last result."""
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
         cores = CoreWatch()
         result = self._make_calls(call, max_calls, deadline, uncompiled)

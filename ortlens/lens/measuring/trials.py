@@ -217,10 +217,7 @@ class CallTrials:
                     yield self._without(rule, graph_id, chosen)
 
     def guards(self, *, several: bool) -> Iterator[Trial]:
-        """Yield a trial of calls that skip Dynamo's guards.
-
-        If a call enters `several` graphs, merging them saves guards without risk; otherwise their cost is information below half a call.
-        """
+        """Yield a trial of calls that skip Dynamo's guards; for `several` graphs, merging them saves as much without a risk."""
 
         def pair() -> Pair:
             plain = self._whole({})

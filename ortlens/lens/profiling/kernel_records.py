@@ -105,10 +105,7 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
     nodes: Mapping[str, r.Node],
     cost_ns: float,
 ) -> None:
-    """Record the kernels of a session in place of earlier ones, and the model that ran, unless its `model_id` is None.
-
-    The time of the runs without the profiler is divided among the kernels; `cost_ns` is what the profiler adds to a call of a kernel.
-    """
+    """Record the kernels of a session, and the model that ran if it has an id; `cost_ns` is what the profiler adds to a kernel's call."""
     # Of all counted runs, from the faster half of the runs of each call.
     total_ns = round(sum(profiles.quiet_mean(times) * len(times) for times in _by_group(turns.plain_ns, turns.groups)))
     assigned = _ort.assigned_providers(twin)
@@ -133,10 +130,7 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
 
 
 def _with_packed_weights(kernels: Sequence[profiles.KernelTime], model: onnx.ModelProto | None) -> list[profiles.KernelTime]:
-    """Count the weights that kernels packed when they were created: the profile does not list them among what is read.
-
-    They count in the size that they have in the model. Nameless nodes, and what a provider compiled, stay as they are.
-    """
+    """Count the weights that kernels packed when they were created, in the model's size: the profile does not list them as read."""
     nodes = {} if model is None else {node.name: node for node in model.graph.node if node.name}
     sizes = {} if model is None else {tensor.name: _bytes_of(tensor) for tensor in model.graph.initializer}
     found = []

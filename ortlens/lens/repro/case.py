@@ -308,10 +308,7 @@ def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
 
 
 def statistics_of(tensor: torch.Tensor) -> dict[str, Any]:
-    """Compute the statistics that random values are drawn from, over the finite elements; zeros where there are none.
-
-    Three digits, so that no figure is an element: `min`, `max`, `mean`; for floats also `std` and the shares of NaN and either infinity.
-    """
+    """Compute statistics to draw random values from, over finite elements, in three digits, so that no figure is an element."""
     if not tensor.dtype.is_floating_point:
         if not tensor.numel():
             return {"min": 0, "max": 0, "mean": 0.0}

@@ -85,11 +85,7 @@ def _check_free(target: pathlib.Path) -> None:
 
 
 def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Subject]:
-    """Find the partitions, or the one node, that an id or a row of a frame names.
-
-    `subject_id` is an id of a partition, session or graph, the name of a node, `(graph_id, node)`, or a row that has them. Raises
-    UsageError with a list of what there is if nothing has that name, or several nodes have.
-    """
+    """Find what an id, a node's name, `(graph_id, node)` or a row with these names; a UsageError lists what there is."""
     reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.context.reporter) is not None}
     if not reported:
         raise UsageError("there is nothing to reproduce: no graph was compiled through this lens by the ortlens backend")

@@ -193,10 +193,7 @@ class Outcome:
 
 
 def outcome_of(call: Callable[[], object], state: CallState, *, accumulates: bool = False) -> Outcome:
-    """Call, differentiate a weighted sum of the results with weights that are always the same, and look at what changed.
-
-    With `accumulates`, gradients are taken as `backward()` leaves them, which is all that reentrant checkpoints allow.
-    """
+    """Call, differentiate a weighted sum of the results, with `accumulates` as `backward()` does, and look at what changed."""
     try:
         result = call()
     except Exception as error:  # noqa: BLE001 - compared with what PyTorch raises

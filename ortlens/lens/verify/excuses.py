@@ -66,10 +66,7 @@ def is_uninitialised(node: torch.fx.Node) -> bool:
 
 
 def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: Any, read: Callable[[torch.fx.Node], Any]) -> bool:
-    """Tell whether two results of sorting differ only in the order of equal values, or of all if no order was requested.
-
-    False also if the operator defines the order, or if a position is out of range.
-    """
+    """Tell whether results of sorting differ only in an order that PyTorch leaves undefined, with all positions in range."""
     if node.target not in _ORDERS or item is None:
         return False
     given = Call(node)
@@ -120,10 +117,7 @@ def _cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx
 
 
 def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
-    """Find a Python number that ONNX Runtime rounds to 16 bits beside 16-bit tensors, where PyTorch keeps float32; else None.
-
-    Such a result is within the tolerance of these dtypes, and yet no rounding: it is compared with that for the rounded numbers.
-    """
+    """Find a Python number that ONNX Runtime rounds to 16 bits, where PyTorch keeps float32: within the tolerance, yet no rounding."""
     if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
         return None
     rounded = {number: float(torch.tensor(number, dtype=right.dtype)) for number in node.args if isinstance(number, float)}

@@ -142,10 +142,7 @@ def _item(value: Any, item: int | None) -> Any:
 def _part_of(
     node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any] | None = None, expected: Any = None
 ) -> Partition:
-    """Make a partition of one operator that returns the outputs that are read.
-
-    With the values of all its inputs, constants among them, in double precision, and the results that they give, it is one for these.
-    """
+    """Make a partition of one operator: as in the graph, or of `values` of its inputs in double precision, which give `expected`."""
     graph, owner = torch.fx.Graph(), node.graph.owning_module if values is None else None
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:
