@@ -237,12 +237,8 @@ class Target(NamedTuple):
     forms: set[CallForm]  # of the calls that compiled it
 
 
-@dataclass(frozen=True, slots=True)
-class TargetNames:
-    """Names in the user's model."""
-
-    aliases: tuple[frozenset[str], ...] = ()  # groups of names that mean the same weight
-    arguments: tuple[str, ...] = ()  # in order
+TargetNames: TypeAlias = tuple[tuple[frozenset[str], ...], tuple[str, ...]]
+"""Groups of names in the user's model that mean the same weight, and the names of its arguments, in order."""
 
 
 class CompiledTargets:
@@ -253,7 +249,7 @@ class CompiledTargets:
         self.callables: list[Target] = []  # in order
         self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
         self.grad_modes: set[bool] = set()  # whether gradients were enabled, in the compilations so far
-        self.names = TargetNames()  # names in the first target, for `export_onnx`
+        self.names: TargetNames = ((), ())  # names in the first target, for `export_onnx`
         self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
         self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
@@ -357,7 +353,7 @@ def names_of(target: object) -> TargetNames:
     arguments: tuple[str, ...] = ()
     with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
         arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
-    return TargetNames(tuple(frozenset(names) for names in groups.values()), arguments)
+    return tuple(frozenset(names) for names in groups.values()), arguments
 
 
 def _name_of(target: object) -> str:

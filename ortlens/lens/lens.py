@@ -462,8 +462,7 @@ class Lens(CaptureView):
         """
         from ortlens.backend.deploy.export import export_graph
 
-        names = self._targets.names
-        return export_graph(self._targets.graph_to_export(), path, weights, names.aliases, names.arguments)
+        return export_graph(self._targets.graph_to_export(), path, weights, *self._targets.names)
 
     def output(self) -> ExplainOutput:
         """What `torch._dynamo.explain` would return, with recompiles counted separately from breaks.

@@ -37,7 +37,7 @@ from ortlens.analysis.ledger import (
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_guard
 from ortlens.trace.runlog import CAPACITY
 
 if TYPE_CHECKING:
@@ -111,11 +111,9 @@ class LedgerPass:
         result = self._make_calls(call, max_calls, deadline, uncompiled)
         shares = cores.shares()
         self.found_none = not self._calls
-        try:
+        with lens_guard(self.recorder, "measuring a call"):
             self._read_logs()
             self._write(shares)
-        except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-            lens_failed(self.recorder, "measuring a call", error)
         return result
 
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:

@@ -27,7 +27,7 @@ from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
 from ortlens.lens.watching import WeightChanged, around_runs, uncounted, uncounted_eager
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -142,18 +142,20 @@ def time_against_torch(
         *((r.Graph, item.graph_id, partial(_whole, item, originals)) for item in entered),
         *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in ran),
     ]
-    try:
-        with uncounted_eager(recorder), torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            deadline = time.perf_counter_ns() + ALL_NS
-            for kind, key, compare in trials:
-                left = deadline - time.perf_counter_ns()
-                with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
-                    compared = compare(min(EACH_NS, left)) if left > 0 else None
-                    if compared is not None:
-                        ort_ns, torch_ns = compared.least_ns
-                        recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
-    except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-        lens_failed(recorder, "timing a partition against PyTorch", error)
+    with (
+        lens_guard(recorder, "timing a partition against PyTorch"),
+        uncounted_eager(recorder),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+    ):
+        deadline = time.perf_counter_ns() + ALL_NS
+        for kind, key, compare in trials:
+            left = deadline - time.perf_counter_ns()
+            with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
+                compared = compare(min(EACH_NS, left)) if left > 0 else None
+                if compared is not None:
+                    ort_ns, torch_ns = compared.least_ns
+                    recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
     return result
 
 

@@ -23,11 +23,11 @@ from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import uncounted_eager
 from ortlens.progress import progress
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_guard
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ortlens.analysis.speed import AbTiming
     from ortlens.trace.recorder import Recorder
@@ -55,9 +55,7 @@ class Probe:
             trials = list(self._trials(calls, fired))
             with progress("probing", len(trials), "change") as step:
                 for trial in trials:
-                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), _TRIAL_NS)
-                    if made is not None:
-                        self.recorder.add(made)
+                    _measure(self.recorder, trial, fired, _TRIAL_NS)
                     step(1)
         self._cold_start(fired)
 
@@ -68,9 +66,7 @@ class Probe:
             return
         with uncounted_eager(self.recorder):
             for trial in (trial for trial in calls.threads() if trial.rule == "too_many_threads"):
-                made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), budget_ns)
-                if made is not None and made.gain_ns:
-                    self.recorder.add(made)
+                _measure(self.recorder, trial, fired, budget_ns, keeps=lambda made: bool(made.gain_ns))
 
     def _observed(self) -> tuple[CallTrials, dict[tuple[str, str | None], r.Finding]]:
         """Note the inputs of every partition that one call runs; return the trials of such calls, and what the rules say."""
@@ -97,14 +93,11 @@ class Probe:
         spent = sum(graph.phases.convert_ns + graph.phases.optimize_ns for graph in graphs)
         if known is None or spent > MAKING_NS:
             return
-        try:
+        with lens_guard(self.recorder, "probing cache_dir"):
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 converted, read = (sum(_converting_ns(graph, folder) for graph in graphs) for _ in range(2))
-        except Exception as error:  # noqa: BLE001 - as above
-            lens_failed(self.recorder, "probing cache_dir", error)
-            return
-        text = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
-        self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
+            text = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
+            self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
 
 
 def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
@@ -130,21 +123,24 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
 def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool) -> None:
     """Measure what skipping the guards would save, and record it if that is worth a warning; `several` as for `CallTrials.guards`."""
     (trial,) = CallTrials([], call, wait).guards(several=several)
-    made = _measured(recorder, trial, None, budget_ns, compare_briefly)
-    if made is not None and made.severity == "warning":
-        recorder.add(made)
+    _measure(recorder, trial, {}, budget_ns, compare_briefly, keeps=lambda made: made.severity == "warning")
 
 
-def _measured(
-    recorder: Recorder, trial: Trial, known: r.Finding | None, budget_ns: int, timer: Callable[..., AbTiming] = compare
-) -> r.Finding | None:
-    """Make the finding of a trial; None where there is nothing to compare after all, or it fails."""
-    try:
-        pair = trial.pair()
-        return None if pair is None else finding_of(trial, timer(*pair, budget_ns), known)
-    except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
-        lens_failed(recorder, f"probing {trial.change}", error)
-        return None
+def _measure(  # noqa: PLR0913 - what is measured, how, and when it is worth a finding
+    recorder: Recorder,
+    trial: Trial,
+    fired: Mapping[tuple[str, str | None], r.Finding],
+    budget_ns: int,
+    timer: Callable[..., AbTiming] = compare,
+    *,
+    keeps: Callable[[r.Finding], bool] = lambda _made: True,
+) -> None:
+    """Record the finding of a trial, unless there is nothing to compare after all, or it fails, which ends no other."""
+    with lens_guard(recorder, f"probing {trial.change}"):
+        if (pair := trial.pair()) is not None:
+            made = finding_of(trial, timer(*pair, budget_ns), fired.get((trial.rule, trial.subject)))
+            if keeps(made):
+                recorder.add(made)
 
 
 def _converting_ns(graph: CompiledGraph, folder: str) -> int:

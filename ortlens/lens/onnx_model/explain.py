@@ -87,9 +87,8 @@ def _dry(  # noqa: PLR0913, PLR0917 - one call site
     if args or kwargs:
         feed = feed_from(inputs, args, kwargs)
     else:
-        made = generated(inputs)
-        feed = made.feed
-        lens.note(onnx_inputs_made=_sizes_text(made.sizes, "sizes that were assumed"))
+        feed, sizes = generated(inputs)
+        lens.note(onnx_inputs_made=_sizes_text(sizes, "sizes that were assumed"))
     lens.called(feed, {})
     lens.result = None
     return lens
@@ -114,23 +113,23 @@ def _generated_call(
     for size in FALLBACK_SIZES:
         for zeros in (False, True):
             try:
-                made = generated(inputs, size=size, zeros=zeros)
+                feed, sizes = generated(inputs, size=size, zeros=zeros)
             except UsageError:  # too large, with this size
                 if first is None:
                     raise
                 continue
-            key = f"{sorted(made.sizes.items())} {zeros}"
+            key = f"{sorted(sizes.items())} {zeros}"
             if key in seen:
                 continue
             seen.add(key)
             started = time.perf_counter_ns()
             try:
-                outputs = run(session, inputs, made.feed, source.name)
+                outputs = run(session, inputs, feed, source.name)
             except SessionError as error:
                 first = first or error
                 continue
-            lens.note(onnx_inputs_made=_sizes_text(made.sizes) + (", integers 0" if zeros else ""))
-            return started, made.feed, outputs
+            lens.note(onnx_inputs_made=_sizes_text(sizes) + (", integers 0" if zeros else ""))
+            return started, feed, outputs
     names = ", ".join(f"{each.name}={each.text()}" for each in inputs)
     said = str(first).rstrip(".")
     raise SessionError(f"{said}. No inputs were given, and none that were made from its signature suit it; give them: {names}") from first

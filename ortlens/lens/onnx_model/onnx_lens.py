@@ -132,7 +132,7 @@ class OnnxLens(CaptureView):
         if args or kwargs:
             return feed_from(self._signature, args, kwargs)
         known = [replace(each, shape=self._sizes.get(each.name, each.shape)) for each in self._signature]
-        return self.inputs or generated(known).feed
+        return self.inputs or generated(known)[0]
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel, as `Lens.profile` does.

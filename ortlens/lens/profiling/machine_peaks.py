@@ -18,7 +18,7 @@ from ortlens._process import usable_cores
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.roofline import is_worth_comparing
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,11 +54,9 @@ def measure_peaks(recorder: Recorder) -> None:
     sessions = [session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()))]
     parts = {session.partition_id for session in sessions}
     dtypes = {node.dtype for node in recorder.records(r.Node) if node.partition_id in parts and node.flops and node.dtype}
-    try:
+    with lens_guard(recorder, "measuring what the machine reaches"):
         for threads in {session.threads or usable_cores() for session in sessions}:
             measure(dtypes, threads)
-    except Exception as error:  # noqa: BLE001 - a guard of the lens: the profile is useful without it
-        lens_failed(recorder, "measuring what the machine reaches", error)
 
 
 def _flops(dtype: str, threads: int) -> float:

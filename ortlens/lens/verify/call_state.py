@@ -11,7 +11,7 @@ import functools
 import random
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -47,14 +47,6 @@ class _Tensor:
             now.grad = self.grad
 
 
-class _Generator(NamedTuple):
-    """A random generator and its state then."""
-
-    read: Callable[[], Any]
-    put_back: Callable[[Any], object]
-    state: Any
-
-
 class CallState:
     """The state of a target and its arguments before a call."""
 
@@ -74,7 +66,8 @@ class CallState:
         ]
         self._copies: dict[int, tuple[Any, Any]] = {}  # storages, whose methods have no annotations
         self._copy_storages()
-        self._generators = [_Generator(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
+        # Functions that read and put back the state of each random generator, and the state then.
+        self._generators = [(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
         self.random_state = torch.get_rng_state()  # state of torch's generator on the CPU
 
     def _copy_storages(self) -> None:
@@ -105,12 +98,12 @@ class CallState:
             if not _equal_bytes(storage, copy):
                 storage.copy_(copy)
         if random:
-            for generator in self._generators:
-                generator.put_back(generator.state)
+            for _, put_back, state in self._generators:
+                put_back(state)
 
     def drew(self) -> bool:
         """Tell whether random numbers were drawn since, from any generator that is put back."""
-        return not all(_is_same_state(generator.read(), generator.state) for generator in self._generators)
+        return not all(_is_same_state(read(), state) for read, _, state in self._generators)
 
     def written(self) -> dict[str, torch.Tensor]:
         """Collect the tensors that are not as they were, or were not there, by name, including gradients that appeared."""
