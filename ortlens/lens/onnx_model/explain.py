@@ -50,11 +50,17 @@ def explain_model(
     @clear_os_errors
     def explained(*args: Any, **kwargs: Any) -> OnnxLens:
         structure = None if source.structure is None else with_names(source.structure)
-        if dry_run:
-            return _dry(source, structure, choice, name, args, kwargs)
-        session, create_ns, held = _timed_session(source, choice)
+        if dry_run and structure is None:
+            raise UsageError(f"{source.name} is in ONNX Runtime's own format, whose structure only a session knows; leave out dry_run=True")
+        session, create_ns, held = (None, 0, None) if dry_run else _timed_session(source, choice)
         inputs = inputs_of(structure) if structure is not None else inputs_from_session(session)
         lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure)
+        if session is None:
+            feed, sizes = (feed_from(inputs, args, kwargs), None) if args or kwargs else generated(inputs)
+            lens.note(dry_run="1", **({} if sizes is None else {"onnx_inputs_made": _sizes_text(sizes, "sizes that were assumed")}))
+            lens.called(feed, {})
+            lens.result = None
+            return lens
         log = lens.began(session, create_ns=create_ns, held_bytes=held)
         started = time.perf_counter_ns()
         if args or kwargs:
@@ -69,29 +75,6 @@ def explain_model(
         return lens
 
     return explained
-
-
-def _dry(  # noqa: PLR0913, PLR0917 - one call site
-    source: ModelSource,
-    structure: onnx.ModelProto | None,
-    choice: SessionChoice,
-    name: str | None,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> OnnxLens:
-    if structure is None:
-        raise UsageError(f"{source.name} is in ONNX Runtime's own format, whose structure only a session knows; leave out dry_run=True")
-    inputs = inputs_of(structure)
-    lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure)
-    lens.note(dry_run="1")
-    if args or kwargs:
-        feed = feed_from(inputs, args, kwargs)
-    else:
-        feed, sizes = generated(inputs)
-        lens.note(onnx_inputs_made=_sizes_text(sizes, "sizes that were assumed"))
-    lens.called(feed, {})
-    lens.result = None
-    return lens
 
 
 def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxruntime.InferenceSession, int, int | None]:

@@ -60,9 +60,16 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
                 plain, profiled = (runner_of(each, inputs, feed) for each in (session, twin))
                 turns.make(_timed(plain, turns.plain_ns), _timed(profiled, turns.profiled_ns), repeats, affordable, step)
             written = Path(twin.end_profiling())
-            _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, turns)
+            optimized, cost = without_weights(folder / "optimized.onnx"), profiles.measure_cost()
+            shown = optimized if optimized is not None else structure
+            read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
+            known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
+            named = {node.node: node for node in recorder.records(r.Node)}
+            record_profile(recorder, _SESSION, MODEL, twin, turns, read, optimized, known, named, cost.in_event)
         except Exception as error:
             said = " ".join(str(error).split())[:600]
+            if isinstance(error, profiles.ProfileIncomplete):
+                said = f"the profile is incomplete: {said}; call profile() again with a smaller repeat"
             raise SessionError(f"profiling {source.name} failed: {said}. It writes files into {folder.parent}, which needs room") from error
     record_kernel_placement(recorder, session, structure)
 
@@ -94,25 +101,6 @@ def _timed(call: Callable[[], Any], taken: list[int]) -> Callable[[], None]:
         taken.append(time.perf_counter_ns() - started)
 
     return run
-
-
-def _record(  # noqa: PLR0913, PLR0917 - one call site
-    twin: onnxruntime.InferenceSession,
-    written: Path,
-    optimized: onnx.ModelProto | None,
-    structure: onnx.ModelProto | None,
-    recorder: Recorder,
-    turns: Turns,
-) -> None:
-    cost = profiles.measure_cost()
-    shown = optimized if optimized is not None else structure
-    try:
-        read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
-    except profiles.ProfileIncomplete as error:
-        raise SessionError(f"the profile is incomplete: {error}; call profile() again with a smaller repeat") from error
-    known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
-    nodes = {node.node: node for node in recorder.records(r.Node)}
-    record_profile(recorder, _SESSION, MODEL, twin, turns, read, optimized, known, nodes, cost.in_event)
 
 
 def _origins(

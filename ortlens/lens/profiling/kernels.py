@@ -174,26 +174,20 @@ def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any
 
 def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
     """Record the profile of one session; a failure becomes a finding."""
-    session_id = sitting.twin.session_id
-    written = Path(sitting.twin.session.end_profiling())
-    if graph is None or session_id is None or sitting.runner in profiler.failures:
+    twin, turns, cost = sitting.twin, sitting.turns, profiler.cost
+    written = Path(twin.session.end_profiling())
+    if graph is None or twin.session_id is None or sitting.runner in profiler.failures:
         return
     try:
-        _record(sitting, written, graph, session_id, profiler.cost, recorder)
+        optimized, reporter = without_weights(sitting.folder / "optimized.onnx"), graph.context.reporter
+        read = profiles.read_profile(written, turns.groups, bodies_of(optimized or twin.model), cost.after_event)
+        compute = [node.name for node in sitting.runner.partition.nodes]
+        known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
+        nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
+        model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
+        record_profile(recorder, twin.session_id, model_id, twin.session, turns, read, optimized, known, nodes, cost.in_event)
     except Exception as error:  # noqa: BLE001 - as in `around`
         profiler.failures[sitting.runner] = error
-
-
-def _record(  # noqa: PLR0913, PLR0917 - one call site
-    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiles.Cost, recorder: Recorder
-) -> None:
-    twin, optimized, reporter = sitting.twin, without_weights(sitting.folder / "optimized.onnx"), graph.context.reporter
-    read = profiles.read_profile(written, sitting.turns.groups, bodies_of(optimized or twin.model), cost.after_event)
-    compute = [node.name for node in sitting.runner.partition.nodes]
-    known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
-    nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
-    model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
-    record_profile(recorder, session_id, model_id, twin.session, sitting.turns, read, optimized, known, nodes, cost.in_event)
 
 
 def _partition_id(graph: CompiledGraph | None, runner: PartitionRunner) -> str | None:
