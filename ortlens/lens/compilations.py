@@ -110,9 +110,20 @@ class Compilations:
         self._sources.note(self.recorder.records(r.Break))
         if self.modules or self.recorder.count(r.Break) or self.recorder.count(r.Finding):
             return
-        for module in _torch.modules_compiled_by(backend):
-            if callable(getattr(module, "generate", None)):
-                self.recorder.add(bypassed(module))
+        for name in (type(each).__name__ for each in _torch.modules_compiled_by(backend) if callable(getattr(each, "generate", None))):
+            self.recorder.add(
+                r.Finding(
+                    rule="compiled_model_bypassed",
+                    severity="warning",
+                    title=f"nothing was compiled: `generate` of a compiled {name} calls the uncompiled model",
+                    evidence="torch.compile(model) returned a module that was never called; "
+                    f"its generate is the method of the {name} inside",
+                    hazard="The program runs at PyTorch's speed, and this capture stays empty.",
+                    mitigation="Compile the model in place, with `model.compile(backend=lens)` or "
+                    "`model.forward = torch.compile(model.forward, backend=lens)`, or call `ortlens.explain(model.generate)(**inputs)`.",
+                    subject=name,
+                )
+            )
 
 
 class KeptSources:
@@ -387,18 +398,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__}({', '.join(map(_kind, value))})"
     return type(value).__name__
-
-
-def bypassed(model: object) -> r.Finding:
-    """Report that nothing was compiled, because `generate` does not call what `torch.compile` returned."""
-    name = type(model).__name__
-    return r.Finding(
-        rule="compiled_model_bypassed",
-        severity="warning",
-        title=f"nothing was compiled: `generate` of a compiled {name} calls the uncompiled model",
-        evidence=f"torch.compile(model) returned a module that was never called; its generate is the method of the {name} inside",
-        hazard="The program runs at PyTorch's speed, and this capture stays empty.",
-        mitigation="Compile the model in place, with `model.compile(backend=lens)` or "
-        "`model.forward = torch.compile(model.forward, backend=lens)`, or call `ortlens.explain(model.generate)(**inputs)`.",
-        subject=name,
-    )

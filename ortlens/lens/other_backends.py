@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ortlens.lens.lens import Lens
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.runlog import RunLog
 
 _FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")  # what Dynamo asks a backend for besides calling it
 _OWN_NAMES = ("ortlens", "onnxrt")
@@ -66,10 +65,7 @@ def recorded(
             dynamic_shapes=any(_torch.is_symbolic(value) for value in (*inputs, *sizes)),
         )
     )
-    return _timed(compiled, recorder.run_log(None, graph_id))
-
-
-def _timed(compiled: Callable[..., Any], log: RunLog) -> Callable[..., Any]:
+    log = recorder.run_log(None, graph_id)
     clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
 
     def call(*args: Any) -> Any:

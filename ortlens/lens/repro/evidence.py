@@ -17,6 +17,7 @@ import runpy
 import sys
 import threading
 import warnings
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -157,9 +158,9 @@ def _values_seen(
     with contextlib.ExitStack() as stack:
         for subject in subjects:
             if subject.runner is not None:
-                stack.enter_context(around_runs(subject.runner, _noting(subject.name, seen, thread)))
+                stack.enter_context(around_runs(subject.runner, partial(_noting, subject, seen, thread)))
         if subjects[0].runner is None:
-            stack.enter_context(around_calls(graph, _noting_node(subjects[0], seen, thread)))
+            stack.enter_context(around_calls(graph, partial(_noting, subjects[0], seen, thread)))
         stack.enter_context(_gradients_for(targets, graph))
         result = targets.call(args, kwargs)
         if graph.lowered.phase == "backward" and not seen:
@@ -173,24 +174,14 @@ def _values_seen(
     return seen
 
 
-def _noting(name: str, seen: dict[str, list[Any]], thread: int) -> Callable[..., Any]:
-    def around(inner: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        if threading.get_ident() == thread and name not in seen:
-            seen[name] = [_kept(value) for value in args]
-        return inner(*args)
-
-    return around
-
-
-def _noting_node(subject: Subject, seen: dict[str, list[Any]], thread: int) -> Callable[..., Any]:
-    def around(inner: Callable[..., Any], args: list[Any]) -> Any:
-        if threading.get_ident() == thread and subject.name not in seen:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                values = input_values(subject.graph, subject.part, list(args))
-                seen[subject.name] = [_kept(value) for value in values]
-        return inner(args)
-
-    return around
+def _noting(subject: Subject, seen: dict[str, list[Any]], thread: int, inner: Callable[..., Any], args: Any) -> Any:
+    """Note the inputs of a subject before a run of its partition, or before a call of the graph that holds its node."""
+    is_partition = subject.runner is not None
+    if threading.get_ident() == thread and subject.name not in seen:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            values = args if is_partition else input_values(subject.graph, subject.part, list(args))
+            seen[subject.name] = [_kept(value) for value in values]
+    return inner(*args) if is_partition else inner(args)
 
 
 def _kept(value: Any) -> Any:

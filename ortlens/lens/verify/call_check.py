@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _UNSTEADY = "PyTorch's own results differ between two calls"
-_GIVEN = {"result": "returned", "gradient": "computed"}
+_GIVEN = {"result": "returned", "gradient": "computed", "random": "drawn"}
 _OTHER_NUMBERS = "the generator is in another state after the call: other random numbers were drawn"
 
 
@@ -124,7 +124,9 @@ class CallCheck:
             ours, theirs = compiled.parts.get(name), expected.parts.get(name)
             verdict = self._verdict(name, place)
             if ours is None or theirs is None:
-                _one_sided(verdict, ours, theirs)
+                part, by = (theirs, "PyTorch") if ours is None else (ours, "the compiled function")
+                kind = "written" if part is None else _GIVEN.get(part.kind, "written")
+                verdict.ok, verdict.note = False, _OTHER_NUMBERS if kind == "drawn" else f"{kind} by {by} only"
             else:
                 _judge_part(verdict, ours, theirs, doubles.get(name), self.tolerances)
             yield verdict
@@ -155,17 +157,6 @@ class CallCheck:
 
 def _said(error: Exception | None) -> str:
     return "returns" if error is None else f"raises {type(error).__name__}: {error}"[:200]
-
-
-def _one_sided(verdict: Verdict, ours: Part | None, theirs: Part | None) -> None:
-    """Note what only one of the calls gave; a tensor that was written to on one side only is compared as it is."""
-    part = theirs if ours is None else ours
-    kind = _GIVEN.get("result" if part is None else part.kind, "written")
-    verdict.ok = False
-    if part is not None and part.kind == "random":
-        verdict.note = _OTHER_NUMBERS
-        return
-    verdict.note = f"{kind} by PyTorch only" if ours is None else f"{kind} by the compiled function only"
 
 
 def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, tolerances: Tolerances) -> None:
