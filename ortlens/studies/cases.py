@@ -222,16 +222,8 @@ def measured(case: Case, extras: Extras, folder: str) -> dict[str, Any]:
     torch.manual_seed(case.seed)
     target, args, kwargs = call_from_text(str(case.target), (tuple(case.args), case.kwargs))
     more, named = inputs.made(case.seed)
-    request = Request(
-        backend=case.backend,
-        options=case.options,
-        dry_run=case.dry_run,
-        dynamic=case.dynamic,
-        calls=case.calls,
-        no_grad=not case.grad,
-        profile=extras.profile,
-        verify=extras.verify,
-    )
+    asked: dict[str, Any] = {name: getattr(case, name) for name in ("backend", "options", "dry_run", "dynamic", "calls")}
+    request = Request(no_grad=not case.grad, profile=extras.profile, verify=extras.verify, **asked)
     stage("compiling and calling")
     lens = Lens(case.backend, options=case.options or None, name=case.name, journal=Path(folder) / JOURNAL, dry_run=case.dry_run)
     try:

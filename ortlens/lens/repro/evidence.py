@@ -56,18 +56,17 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     args: tuple[Any, ...] | None,
     kwargs: Mapping[str, Any],
     *,
-    real_inputs: bool,
-    weights: bool,
     source: bool,
+    **kept: bool,
 ) -> pathlib.Path:
     """Write a reproduction and return its absolute path; see `Lens.repro`. Without `args`, no call is made."""
     target = pathlib.Path(folder).absolute()
     _check_free(target)
-    if real_inputs and args is None:
+    if kept["real_inputs"] and args is None:
         raise UsageError("real_inputs=True keeps the inputs of a call: say which one with args=(...)")
     subjects = subjects_of(targets.graphs(), subject_id)
     seen = {} if args is None else _values_seen(targets, subjects, args, kwargs)
-    cases = [case_of(s, seen.get(s.name), real_inputs=real_inputs, weights=weights, source=source) for s in subjects]
+    cases = [case_of(subject, seen.get(subject.name), source=source, **kept) for subject in subjects]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(target, mark="ISSUE.md") as made:
