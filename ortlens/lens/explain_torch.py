@@ -60,15 +60,12 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
         _torch.trace_again(target)
     with _torch.isolated_compilations() as apart:
-        generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None
-        if generating is not None:
-            targets.steps = generating.readings
-            targets.add(target, generating.compiled, parts=generating.parts)
-        plain, fast = (
-            (target, _compiled(target, lens, dynamic=dynamic, apart=apart))
-            if generating is None
-            else (generating.uncompiled, generating.compiled)
-        )
+        plain, fast = target, None
+        if is_generate(target):
+            generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart))
+            plain, fast, targets.steps = generating.uncompiled, generating.compiled, generating.readings
+            targets.add(target, fast, parts=generating.parts)
+        fast = fast or _compiled(target, lens, dynamic=dynamic, apart=apart)
         if dry_run:
             with _compiling(target):
                 lens.result = _try_with_fakes(recorder, target, fast, args, kwargs)
