@@ -81,36 +81,24 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     "__version__",
 ]
 
-_HOMES = {
-    "explain": "ortlens.lens.explain",
-    "capture": "ortlens.lens.lens",
-    "Lens": "ortlens.lens.lens",
-    "watch": "ortlens.lens.onnx_model.explain",
-    "OnnxLens": "ortlens.lens.onnx_model.onnx_lens",
-    "survey": "ortlens.studies.survey",
-    "Case": "ortlens.studies.cases",
-    "tune": "ortlens.studies.tune",
-    "freeze": "ortlens.lens.freeze",
-    "load_frozen": "ortlens.backend.freeze.loader",
-    "load": "ortlens.views.capture_view",
-    "merge": "ortlens.views.capture_view",
-    "SavedCapture": "ortlens.views.capture_view",
-    "Capture": "ortlens.trace.records",
-    "OrtBackend": "ortlens.backend.api",
-    "OrtBackendOptions": "ortlens.backend.options",
-    "ExportOptions": "ortlens.backend.options",
-    "register_op": "ortlens.backend.options",
-    "is_onnxrt_backend_supported": "ortlens.backend.api",
-    "torch_compile_backend": "ortlens.backend.api",
-    "OrtLensError": "ortlens.errors",
-    "UsageError": "ortlens.errors",
-    "OptionalDependencyError": "ortlens.errors",
-    "UnsupportedVersionError": "ortlens.errors",
-    "ConversionError": "ortlens.errors",
-    "SessionError": "ortlens.errors",
-    "CaptureError": "ortlens.errors",
-    "CheckFailed": "ortlens.errors",
+_NAMES = {
+    "ortlens.lens.explain": "explain",
+    "ortlens.lens.lens": "capture Lens",
+    "ortlens.lens.onnx_model.explain": "watch",
+    "ortlens.lens.onnx_model.onnx_lens": "OnnxLens",
+    "ortlens.studies.survey": "survey",
+    "ortlens.studies.cases": "Case",
+    "ortlens.studies.tune": "tune",
+    "ortlens.lens.freeze": "freeze",
+    "ortlens.backend.freeze.loader": "load_frozen",
+    "ortlens.views.capture_view": "load merge SavedCapture",
+    "ortlens.trace.records": "Capture",
+    "ortlens.backend.api": "OrtBackend is_onnxrt_backend_supported torch_compile_backend",
+    "ortlens.backend.options": "OrtBackendOptions ExportOptions register_op",
+    "ortlens.errors": "OrtLensError UsageError OptionalDependencyError UnsupportedVersionError ConversionError "
+    "SessionError CaptureError CheckFailed",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
@@ -127,7 +115,11 @@ def __getattr__(name: str) -> object:
     """
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(_unknown(name), name=name, obj=None)
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, __all__, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else " dir(ortlens) lists the public names."
+        raise AttributeError(f"module 'ortlens' has no attribute {name!r}.{hint}", name=name, obj=None)
     value: object = getattr(import_module(home), name)
     globals()[name] = value
     return value
@@ -135,14 +127,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, __all__, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else " dir(ortlens) lists the public names."
-    return f"module 'ortlens' has no attribute {name!r}.{hint}"
 
 
 def load_ipython_extension(shell: object) -> None:

@@ -49,10 +49,7 @@ def opened_above_streams(path: str | os.PathLike[str], flags: int) -> int:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, which replaces `path` whole or not at all.
-
-    A link is followed; a pipe or a device is written to as it is.
-    """
+    """Yield a file that replaces `path` whole or not at all. A link is followed; a pipe or a device is written to as it is."""
     target = path.resolve() if path.is_symlink() else path
     if target.exists() and not target.is_file() and not target.is_dir():
         with target.open("wb") as stream:

@@ -86,9 +86,9 @@ def with_clear_os_errors(cls: _C) -> _C:
 
 def _is_the_users(error: BaseException) -> bool:
     """Tell whether an error was raised in the user's program: in a file of no package, or below torch's call of the program."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(
-        _is_a_program(frame.f_code.co_filename) or _calls_a_program(frame.f_code.co_name, frame.f_code.co_filename)
-        for frame, _ in traceback.walk_tb(error.__traceback__)
+        _is_a_program(code.co_filename) or Path(code.co_filename).as_posix().endswith(_CALLS.get(code.co_name, "\n")) for code in codes
     )
 
 
@@ -97,10 +97,6 @@ def _is_a_program(file: str) -> bool:
         return False
     path = Path(file)
     return not (path.is_relative_to(_OURS) or path.is_relative_to(_STANDARD) or any(part in _INSTALLED for part in path.parts))
-
-
-def _calls_a_program(name: str, file: str) -> bool:
-    return Path(file).as_posix().endswith(_CALLS.get(name, "\n"))
 
 
 _OURS = Path(__file__).parent

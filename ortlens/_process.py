@@ -71,20 +71,14 @@ _WATCHED_S = 0.1
 
 
 class CoreWatch:
-    """What has the cores of this machine while something is measured.
-
-    No clock tells: where a pool of threads meets at a barrier and one of them has no core, every call takes milliseconds, the fastest too.
-    """
+    """What has the cores of this machine while something is measured; no clock tells why a pool waits for one of its threads."""
 
     def __init__(self) -> None:
         """Begin to watch."""
         self._began = _reading()
 
     def shares(self) -> tuple[float, float] | None:
-        """Return how many cores other processes had, and how many were idle, on average since the watch began.
-
-        None where the system, unlike Linux, does not count them, or too soon: it counts in steps of 10 ms.
-        """
+        """Return how many cores others had, and how many were idle, on average; None where not counted, or within 0.1 s of the start."""
         began, now = self._began, _reading()
         if began is None or now is None or now.at - began.at < _WATCHED_S:
             return None

@@ -25,10 +25,7 @@ def in_notebook() -> bool:
 
 
 def display_name(file: str) -> str:
-    """Return the name under which a notebook shows a file, such as `In[3]` for a cell; any other name as it is.
-
-    IPython compiles each cell under a name such as `/tmp/ipykernel_4711/293065459.py`, which nobody can look up.
-    """
+    """Return the name under which a notebook shows a file, such as `In[3]` for a cell, whose own name nobody can look up."""
     try:
         running = shell()
         named = None if running is None else running.compile.format_code_name(file)

@@ -55,8 +55,10 @@ class SupportedRange:
         Pre-releases count as the release that they lead to and local suffixes are dropped: `2.14.0.dev20260101+cu128` is taken as 2.14.0.
         Vendors ship such builds as the real thing, and one that leads to `high` already has its changes.
         """
-        release = _release(installed_version)
-        return release is not None and _padded(self.low) <= _padded(release) < _padded(self.high)
+        # Not `packaging.version`: it is no dependency of ours, and the release number is all that counts here.
+        match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", installed_version)
+        release = tuple(map(int, match.group(1).split("."))) if match else ()
+        return match is not None and _padded(self.low) <= _padded(release) < _padded(self.high)
 
 
 SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
@@ -76,10 +78,7 @@ def installed() -> dict[str, str]:
 
 
 def onnxruntime_distributions() -> dict[str, str]:
-    """Look up every distribution here, and its version, that installs the module `onnxruntime`.
-
-    More than one is a broken installation: they write the same files, and what runs is a mixture.
-    """
+    """Look up all distributions that install the module `onnxruntime`: more than one overwrite each other's files."""
     found = {name: version_of(name) for name in ONNXRUNTIME_DISTRIBUTIONS}
     return {name: text for name, text in found.items() if text is not None}
 
@@ -87,24 +86,19 @@ def onnxruntime_distributions() -> dict[str, str]:
 def check_supported(*names: str) -> None:
     """Refuse packages (keys of `SUPPORTED`, by default all) that are missing or out of range, with the pip command that fixes it."""
     for name in names or tuple(SUPPORTED):
-        _check_one(name)
-
-
-def _check_one(name: str) -> None:
-    supported = SUPPORTED.get(name)
-    if supported is None:
-        raise UsageError(f"ortlens has no version range for {name!r}, only for {', '.join(SUPPORTED)}.")
-    here = _installed_version(name)
-    if here is None:
-        raise OptionalDependencyError(
-            f"{name} is not installed. ortlens needs {name}{supported}: pip install '{name}{supported}'", name=name
-        )
-    if not supported.holds(here):
-        distribution = next(iter(onnxruntime_distributions())) if name == "onnxruntime" else name
-        raise UnsupportedVersionError(
-            f"{distribution} {here} is installed, but ortlens supports {distribution}{supported}. "
-            f"To install a supported version: pip install '{distribution}{supported}'"
-        )
+        supported = SUPPORTED.get(name)
+        if supported is None:
+            raise UsageError(f"ortlens has no version range for {name!r}, only for {', '.join(SUPPORTED)}.")
+        here = _installed_version(name)
+        if here is None:
+            text = f"{name} is not installed. ortlens needs {name}{supported}: pip install '{name}{supported}'"
+            raise OptionalDependencyError(text, name=name)
+        if not supported.holds(here):
+            distribution = next(iter(onnxruntime_distributions())) if name == "onnxruntime" else name
+            raise UnsupportedVersionError(
+                f"{distribution} {here} is installed, but ortlens supports {distribution}{supported}. "
+                f"To install a supported version: pip install '{distribution}{supported}'"
+            )
 
 
 def _installed_version(name: str) -> str | None:
@@ -122,12 +116,6 @@ def version_of(distribution: str) -> str | None:
     except OSError:  # no file can be opened: a process out of descriptors still has what it loaded
         loaded = "onnxruntime" if distribution in ONNXRUNTIME_DISTRIBUTIONS[:1] else distribution
         return getattr(sys.modules.get(loaded), "__version__", None)
-
-
-def _release(text: str) -> tuple[int, ...] | None:
-    # Not `packaging.version`: it is no dependency of ours, and the release number is all that counts here.
-    match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", text)
-    return tuple(map(int, match.group(1).split("."))) if match else None
 
 
 def _padded(release: tuple[int, ...]) -> tuple[int, ...]:

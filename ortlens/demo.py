@@ -54,14 +54,14 @@ class Attention(nn.Module):
 class DemoModel(nn.Module):
     """An attention block and an MLP with one graph break, one fallback and one recompile."""
 
-    def __init__(self, width: int = _WIDTH) -> None:
+    def __init__(self) -> None:
         """Make the layers."""
         super().__init__()
-        self.embed = nn.Embedding(_VOCABULARY, width)
-        self.attention = Attention(width, _HEADS)
-        self.norm = SpectralNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.head = nn.Linear(width, _VOCABULARY)
+        self.embed = nn.Embedding(_VOCABULARY, _WIDTH)
+        self.attention = Attention(_WIDTH, _HEADS)
+        self.norm = SpectralNorm(_WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(_WIDTH, 4 * _WIDTH), nn.GELU(), nn.Linear(4 * _WIDTH, _WIDTH))
+        self.head = nn.Linear(_WIDTH, _VOCABULARY)
         self.limit = 1e4
 
     def forward(self, tokens: torch.Tensor, *, want_logits: bool = False) -> torch.Tensor:
@@ -91,10 +91,7 @@ class DemoResult:
 
 
 def run_demo() -> DemoResult:
-    """Run the bundled model in plain PyTorch and through ONNX Runtime, and compare every answer.
-
-    The capture of the returned lens holds one distinct graph break, one fallback and one recompile.
-    """
+    """Run the bundled model in plain PyTorch and through ONNX Runtime, compare every answer, and capture the second."""
     model, tokens = _model_and_tokens()
     lens = Lens(name="demo")
     compiled = torch.compile(model, backend=lens)

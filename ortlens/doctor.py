@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens import _versions
@@ -14,7 +14,7 @@ from ortlens._process import usable_cores
 from ortlens.errors import OrtLensError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Status: TypeAlias = Literal["ok", "info", "warning", "error"]
 
@@ -46,14 +46,31 @@ def examine() -> tuple[Check, ...]:
     """Check this Python and everything that ortlens depends on, in reading order."""
     return (
         _python(),
-        _machine(),
+        Check(name="platform", status="info", found=f"{platform.platform()}, {os.cpu_count()} processors"),
         *_packages(),
         _distributions(),
         _backends(),
-        _providers(),
-        _backend_loads(),
+        _tried(
+            "ORT providers",
+            lambda: ", ".join(import_module("onnxruntime").get_available_providers()),
+            "onnxruntime does not import: {error}",
+            "pip install --force-reinstall onnxruntime",
+        ),
+        # Versions may fit, and the build still lack what the backend asks onnxruntime for when it is imported.
+        _tried(
+            "backend loads",
+            lambda: "all parts" if import_module("ortlens.backend.compiler") else "",
+            "{kind}: {error}",
+            "pip install --force-reinstall onnxruntime onnx onnxscript, or another build of onnxruntime",
+        ),
         *_faults(),
-        _threads(),
+        _tried(
+            "torch threads",
+            lambda: f"{import_module('torch').get_num_threads()} of {usable_cores()} usable processors",
+            "torch does not import: {error}",
+            "pip install --force-reinstall torch",
+            status="info",
+        ),
         *_features(),
     )
 
@@ -68,10 +85,6 @@ def _python() -> Check:
     if sys.version_info[:2] >= _MIN_PYTHON:
         return Check(name="python", status="ok", found=found)
     return Check(name="python", status="error", found=found, advice="ortlens needs Python 3.10 or later")
-
-
-def _machine() -> Check:
-    return Check(name="platform", status="info", found=f"{platform.platform()}, {os.cpu_count()} processors")
 
 
 def _packages() -> Iterator[Check]:
@@ -111,25 +124,12 @@ def _backends() -> Check:
     return Check(name="backends", status="warning", found=f"not registered: {', '.join(missing)}", advice=advice)
 
 
-def _providers() -> Check:
+def _tried(name: str, find: Callable[[], str], failed: str, advice: str, *, status: Status = "ok") -> Check:
+    """Check what imports a package."""
     try:
-        import onnxruntime
-
-        names = onnxruntime.get_available_providers()
+        return Check(name=name, status=status, found=find())
     except Exception as err:  # noqa: BLE001 - a broken shared library raises whatever it likes; that is what we are here to find out
-        advice = "pip install --force-reinstall onnxruntime"
-        return Check(name="ORT providers", status="error", found=f"onnxruntime does not import: {err}", advice=advice)
-    return Check(name="ORT providers", status="ok", found=", ".join(names))
-
-
-def _backend_loads() -> Check:
-    """Load the backend: versions may fit, and the build still lack what it needs."""
-    try:
-        import ortlens.backend.compiler  # noqa: F401 - importing it asks onnxruntime for all that it needs
-    except Exception as err:  # noqa: BLE001 - as above
-        advice = "pip install --force-reinstall onnxruntime onnx onnxscript, or another build of onnxruntime"
-        return Check(name="backend loads", status="error", found=f"{type(err).__name__}: {err}", advice=advice)
-    return Check(name="backend loads", status="ok", found="all parts")
+        return Check(name=name, status="error", found=failed.format(kind=type(err).__name__, error=err), advice=advice)
 
 
 def _faults() -> Iterator[Check]:
@@ -151,16 +151,6 @@ def _faults() -> Iterator[Check]:
     named = "; ".join(f"{fault.culprit}: {fault.form}" for fault in unavoided)
     advice = "use a version of onnxruntime without them (Faults of ONNX Runtime in the documentation), or check your model with lens.verify"
     yield Check(name="ORT faults", status="warning", found=f"{found}. Not avoided: {named}", advice=advice)
-
-
-def _threads() -> Check:
-    try:
-        import torch
-    except Exception as err:  # noqa: BLE001 - as above
-        return Check(
-            name="torch threads", status="error", found=f"torch does not import: {err}", advice="pip install --force-reinstall torch"
-        )
-    return Check(name="torch threads", status="info", found=f"{torch.get_num_threads()} of {usable_cores()} usable processors")
 
 
 def _features() -> Iterator[Check]:

@@ -173,27 +173,12 @@ def _tqdm_class() -> Callable[..., tqdm[Any]]:
     """Make a class of tqdm's bars with nothing of the user's bars in it: neither their thread, nor their list, nor their lock.
 
     tqdm leaves the lock locked when drawing fails. The thread and every other bar would then wait forever, and torch makes one of these in
-    each compilation. The lock between processes would settle how the user's processes are to be started.
+    each compilation. The lock between processes would settle how the user's processes are to be started. A lock of the bar's own never
+    blocks: one thread draws it.
     """
     from tqdm.std import tqdm
 
-    return type("_Tqdm", (tqdm,), {"monitor_interval": 0, "_instances": weakref.WeakSet(), "_lock": _NoLock()})
-
-
-class _NoLock:
-    """A lock that never blocks: a bar is drawn by one thread."""
-
-    def acquire(self, *_: object, **__: object) -> bool:
-        return True
-
-    def release(self) -> None:
-        """Do nothing: nothing was locked."""
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: nothing was locked."""
+    return type("_Tqdm", (tqdm,), {"monitor_interval": 0, "_instances": weakref.WeakSet(), "_lock": threading.RLock()})
 
 
 class _NotebookLine:

@@ -18,7 +18,7 @@ from ortlens.job.work import write_outputs
 from ortlens.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ortlens.analysis.check import VerdictRow
     from ortlens.cli.commands import Commands
@@ -214,45 +214,7 @@ _CHECK_EXAMPLES = """
     ortlens check run.ortlens --baseline main.ortlens --max-slowdown 20% --junit check.xml
 """
 _STDOUT = "-"
-_LIMITS = ("max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown")
 _WHOLE = ParsedArgument(int, "a whole number")
-
-
-def add_check(commands: Commands) -> None:
-    """Add `check` to the parser."""
-    command = command_in(commands, "check", _CHECK, _check, examples=_CHECK_EXAMPLES)
-    command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
-    command.add_argument("--max-breaks", metavar="N", type=_WHOLE, help="distinct graph breaks at most")
-    command.add_argument("--max-recompiles", metavar="N", type=_WHOLE, help="recompiles at most")
-    command.add_argument(
-        "--min-coverage",
-        metavar="SHARE",
-        type=ParsedArgument(_share, "a share, as 0.9 or 90%"),
-        help="least share of operations in ONNX Runtime: 0.9 or 90%%",
-    )
-    command.add_argument(
-        "--max-abs-err",
-        metavar="SIZE",
-        type=ParsedArgument(float, "a number"),
-        help="largest absolute difference from PyTorch at most; the capture must be verified",
-    )
-    command.add_argument(
-        "--baseline",
-        metavar="CAPTURE",
-        help="an earlier capture of the same program: breaks, recompiles, operators, results and times must not be worse",
-    )
-    command.add_argument(
-        "--max-slowdown",
-        metavar="FACTOR",
-        type=ParsedArgument(_factor, "a factor, as 1.2 or 20%"),
-        help="with --baseline: how many times as long anything may take, as 1.2 or 20%%",
-    )
-    command.add_argument(
-        "--json", metavar="FILE", nargs="?", const=_STDOUT, help="write the verdicts as JSON, to stdout if no file is named"
-    )
-    command.add_argument("--junit", metavar="FILE", type=Path, help="write them as JUnit XML")
-    command.add_argument("--markdown", metavar="FILE", type=Path, help="write them as Markdown, for a pull request or a job summary")
-    add_quiet(command)
 
 
 def _share(text: str) -> float:
@@ -261,6 +223,43 @@ def _share(text: str) -> float:
 
 def _factor(text: str) -> float:
     return 1 + float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+_TERMS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+    "max_breaks": ("N", _WHOLE, "distinct graph breaks at most"),
+    "max_recompiles": ("N", _WHOLE, "recompiles at most"),
+    "min_coverage": ("SHARE", ParsedArgument(_share, "a share, as 0.9 or 90%"), "least share of operations in ONNX Runtime: 0.9 or 90%%"),
+    "max_abs_err": (
+        "SIZE",
+        ParsedArgument(float, "a number"),
+        "largest absolute difference from PyTorch at most; the capture must be verified",
+    ),
+    "baseline": (
+        "CAPTURE",
+        str,
+        "an earlier capture of the same program: breaks, recompiles, operators, results and times must not be worse",
+    ),
+    "max_slowdown": (
+        "FACTOR",
+        ParsedArgument(_factor, "a factor, as 1.2 or 20%"),
+        "with --baseline: how many times as long anything may take, as 1.2 or 20%%",
+    ),
+}
+_LIMITS = tuple(name for name in _TERMS if name != "baseline")
+
+
+def add_check(commands: Commands) -> None:
+    """Add `check` to the parser."""
+    command = command_in(commands, "check", _CHECK, _check, examples=_CHECK_EXAMPLES)
+    command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
+    for name, (metavar, kind, text) in _TERMS.items():
+        command.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
+    command.add_argument(
+        "--json", metavar="FILE", nargs="?", const=_STDOUT, help="write the verdicts as JSON, to stdout if no file is named"
+    )
+    command.add_argument("--junit", metavar="FILE", type=Path, help="write them as JUnit XML")
+    command.add_argument("--markdown", metavar="FILE", type=Path, help="write them as Markdown, for a pull request or a job summary")
+    add_quiet(command)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -309,16 +308,13 @@ def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | No
     if options.junit is not None:
         texts[options.junit] = verdicts_junit(rows, capture.name)
     if options.markdown is not None:
-        texts[options.markdown] = verdicts_markdown(rows, capture.name, _comparison(baseline, capture))
+        from ortlens.analysis.compare.comparison import compared
+        from ortlens.views.comparison_text import comparison_text
+
+        comparison = "" if baseline is None else comparison_text(compared(baseline, capture), width=width())
+        texts[options.markdown] = verdicts_markdown(rows, capture.name, comparison)
     for path, text in texts.items():
         _write_file(path.expanduser(), text)
-
-
-def _comparison(baseline: Capture | None, capture: Capture) -> str:
-    from ortlens.analysis.compare.comparison import compared
-    from ortlens.views.comparison_text import comparison_text
-
-    return "" if baseline is None else comparison_text(compared(baseline, capture), width=width())
 
 
 def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:

@@ -39,10 +39,7 @@ class Parser(argparse.ArgumentParser):
 def command_in(
     commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None], *, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser; `run` returns the exit code, None for `EXIT_OK`.
-
-    `examples` are a line or two as they are typed, each with what it does behind two blanks.
-    """
+    """Add a command; `run` returns the exit code, None for `EXIT_OK`. `examples` are lines as typed, comments behind two blanks."""
     lines = "\n".join(f"  {line}" for line in textwrap.dedent(examples).strip().splitlines())
     command: argparse.ArgumentParser = commands.add_parser(
         name,

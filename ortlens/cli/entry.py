@@ -54,10 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 when done, 1 for a negative answer, 2 for a wrong command or an error.
-
-    Errors are one message on stderr; with ORTLENS_DEBUG=1 the traceback too.
-    """
+    """Run the command line; return an exit code. An error is one message on stderr, with ORTLENS_DEBUG=1 the traceback too."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(arguments)

@@ -70,11 +70,6 @@ def _explain(options: argparse.Namespace) -> int:
     return EXIT_NO if any(row.ok is False for row in lens.captured().numerics) else EXIT_OK
 
 
-def _is_program_file(text: str) -> bool:
-    """Tell whether a target is a program of torch.export, by the end of its name."""
-    return Path(text).suffix.lower() == ".pt2"
-
-
 def _onnx_model(request: Request, options: argparse.Namespace, inputs: Inputs) -> OnnxLens:
     """Run an ONNX model, and profile and verify it if requested; raise `UsageError` if `--verify` lacks `--reference`."""
     if request.verify and not options.reference:
@@ -97,27 +92,19 @@ def _program_from_file(text: str) -> ExportedProgram:
         raise UsageError(f"{text} is not a program of torch.export ({type(error).__name__}: {error})") from error
 
 
-def _example_inputs(program: ExportedProgram, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the inputs that a program was exported with; raise `UsageError`, which names the file `text`, if there are none."""
-    if program.example_inputs is None:
-        raise UsageError(f"{text} holds no example inputs; give them with --input, for example --input f32[1,3,224,224]")
-    args, kwargs = program.example_inputs
-    return tuple(args), dict(kwargs)
-
-
 def _watched(request: Request, options: argparse.Namespace, inputs: Inputs) -> Lens:
     import torch
 
     torch.manual_seed(options.seed)
     target: Any
-    if _is_program_file(options.target):
-        target = _program_from_file(options.target)
-    else:
-        target = target_from_text(options.target, on_meta=request.dry_run)
+    is_program = Path(options.target).suffix.lower() == ".pt2"
+    target = _program_from_file(options.target) if is_program else target_from_text(options.target, on_meta=request.dry_run)
     with raised_as_usage("creating the inputs"):
         args, kwargs = inputs.made(options.seed)
-    if _is_program_file(options.target) and not options.input:
-        args, kwargs = _example_inputs(target, options.target)
+    if is_program and not options.input:
+        if target.example_inputs is None:
+            raise UsageError(f"{options.target} holds no example inputs; give them with --input, for example --input f32[1,3,224,224]")
+        args, kwargs = target.example_inputs
     lens = new_lens(request, options.target)
     try:
         with raised_as_usage(f"calling {options.target} with {' '.join(options.input) or 'no --input'}"):

@@ -33,10 +33,7 @@ def quietly(*, is_quiet: bool) -> Iterator[None]:
 
 
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
-    """Print the summary of a capture, with bold labels in a terminal that wants them.
-
-    `on_stderr` is for when stdout belongs to another program.
-    """
+    """Print the summary of a capture, with bold labels in a terminal that wants them; on stderr where stdout is another program's."""
     from ortlens.views.text import summary
 
     if _QUIET.get():
@@ -44,7 +41,7 @@ def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
     if not on_stderr:
         _print(summary(capture, width=width(), colour=_wants_colour(sys.stdout)), sys.stdout)
     elif sys.stderr is not None and not sys.stderr.closed:
-        _print_aside(summary(capture, width=_width(sys.stderr), colour=_wants_colour(sys.stderr)))
+        print_error(summary(capture, width=width(sys.stderr), colour=_wants_colour(sys.stderr)))
 
 
 def _wants_colour(stream: TextIO) -> bool:
@@ -60,31 +57,22 @@ def print_written(lines: Sequence[str]) -> None:
         print_text("\n".join(["", *lines]))
 
 
-def print_error(text: str) -> None:
-    """Print to stderr, which leaves stdout to what was asked for."""
-    _print_aside(text)
-
-
 def print_note(text: str) -> None:
     """Print to stderr what is no error, such as which file was written."""
     if not _QUIET.get():
-        _print_aside(text)
+        print_error(text)
 
 
-def _print_aside(text: str) -> None:
+def print_error(text: str) -> None:
     """Print to stderr where there is one: a program under `ortlens run` may have closed it."""
     if sys.stderr is not None:
         with contextlib.suppress(ValueError, OSError):
             _print(text, sys.stderr)
 
 
-def width() -> int:
-    """Return the columns to fill: those of the terminal, within bounds; 100 in a pipe."""
-    return _width(sys.stdout)
-
-
-def _width(stream: TextIO) -> int:
-    if not stream.isatty():
+def width(stream: TextIO | None = None) -> int:
+    """Return the columns to fill on a stream, stdout if None: those of the terminal, within bounds; 100 in a pipe."""
+    if not (stream or sys.stdout).isatty():
         return _DEFAULT_WIDTH
     low, high = _WIDTHS
     return min(max(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, low), high)
@@ -101,9 +89,9 @@ def print_json(value: object) -> None:
     _print(json_text(value), sys.stdout)
 
 
-def json_text(value: object, *, indent: int = 2) -> str:
+def json_text(value: object) -> str:
     """Write plain data as JSON that every parser reads: null replaces infinity and NaN, which JSON does not have."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+    return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 
 def _finite(value: object) -> object:

@@ -127,16 +127,22 @@ def add_watch(commands: Commands) -> None:
 
 
 def _watch(options: argparse.Namespace) -> None:
-    said: dict[str, None] = {}
+    from ortlens.views.live import event_lines
+
+    said: set[str] = set()
     last = ""
     while True:
         began = time.monotonic()
         entries = _read(options.journal, waits=not options.once)
         if entries is not None:
             is_over = options.once or entries.is_ended or not is_running(entries.pid)
-            capture = _so_far(entries, is_over=is_over)
-            if not options.json:
-                _say_what_is_new(capture, said)
+            capture = entries.capture()
+            if not is_over:  # that the journal of a running process is not closed is nothing to tell
+                capture = replace(capture, findings=tuple(each for each in capture.findings if each.rule != _NOT_CLOSED))
+            for text in event_lines(capture) if not options.json else ():
+                if text not in said:
+                    said.add(text)
+                    print_text(text)
             line = _status(capture, entries.pid, as_json=options.json)
             if line != last:
                 last = line
@@ -147,21 +153,6 @@ def _watch(options: argparse.Namespace) -> None:
                 return
         sys.stdout.flush()
         time.sleep(max(_PAUSE, (time.monotonic() - began) / _SHARE))
-
-
-def _so_far(entries: Entries, *, is_over: bool) -> Capture:
-    """Make the capture so far; that the journal of a running process is not closed is nothing to tell."""
-    capture = entries.capture()
-    return capture if is_over else replace(capture, findings=tuple(each for each in capture.findings if each.rule != _NOT_CLOSED))
-
-
-def _say_what_is_new(capture: Capture, said: dict[str, None]) -> None:
-    from ortlens.views.live import event_lines
-
-    for line in event_lines(capture):
-        if line not in said:
-            said[line] = None
-            print_text(line)
 
 
 def _status(capture: Capture, pid: int, *, as_json: bool) -> str:

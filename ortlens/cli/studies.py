@@ -202,7 +202,8 @@ def _survey(options: argparse.Namespace) -> int:
     from ortlens.studies.survey import survey
 
     variants = [options_from_pairs(pairs) for pairs in options.options] or None
-    cases = [case for case in cases_from_text(options.cases, variants) if _is_wanted(case.name, options.only)]
+    globs = options.only or ["*"]
+    cases = [case for case in cases_from_text(options.cases, variants) if any(fnmatch(case.name, glob) for glob in globs)]
     if not cases:
         raise UsageError(f"no case of {options.cases} has a name like {' or '.join(options.only)}")
     client = _client(options.scheduler)
@@ -222,10 +223,6 @@ def _survey(options: argparse.Namespace) -> int:
     )
     _tell_survey(frame, options)
     return EXIT_OK if (frame.status == "ok").all() else EXIT_NO
-
-
-def _is_wanted(name: str, globs: Sequence[str]) -> bool:
-    return not globs or any(fnmatch(name, glob) for glob in globs)
 
 
 def _client(address: str | None) -> Any:  # noqa: ANN401 - a dask.distributed.Client

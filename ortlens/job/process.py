@@ -18,7 +18,7 @@ from importlib.abc import InspectLoader
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ortlens._torch.process import replace_backends, when_imported
 from ortlens.errors import OrtLensError, UsageError
@@ -124,17 +124,15 @@ class Recording:
         try:
             with self._lock:
                 if self._backends is None and not self._has_failed:
-                    self._backends = self._new_backends()
+                    from ortlens.lens.process import ProcessBackends
+
+                    plan = self._plan
+                    self._backends = ProcessBackends(plan.backend, options=plan.options or None, name=plan.name, journal=plan.journal)
             return backend if self._backends is None else self._backends.watched(backend)
         except Exception as error:  # noqa: BLE001 - the program goes on as it would without us
             self._has_failed = True
             sys.stderr.write(f"ortlens: nothing is recorded: {error}\n")
             return backend
-
-    def _new_backends(self) -> ProcessBackends:
-        from ortlens.lens.process import ProcessBackends
-
-        return ProcessBackends(self._plan.backend, options=self._plan.options or None, name=self._plan.name, journal=self._plan.journal)
 
     def _compile_new_modules(self, module: Any) -> None:  # noqa: ANN401 - torch.nn.modules.module
         base, begin = module.Module, module.Module.__init__
@@ -209,7 +207,8 @@ class Program:
         if is_module:
             sys.path[0] = str(Path.cwd())
             spec = _module(name)
-            self._code: Callable[[], CodeType | None] = lambda: _code_of(spec)
+            loader = cast("InspectLoader", spec.loader)  # as `_module` found
+            self._code: Callable[[], CodeType | None] = lambda: loader.get_code(spec.name)
             self._main.__spec__, self._main.__package__, self._main.__loader__ = spec, spec.parent, spec.loader
             self._main.__dict__["__cached__"] = spec.cached
             path = str(spec.origin)
@@ -223,10 +222,7 @@ class Program:
         self._argv = [path if is_module else name, *arguments]
 
     def run(self, done: Callable[[], None]) -> int:
-        """Run it as `__main__`; return its exit code. What it prints, also of an error, is what Python prints.
-
-        `done` is called before the process ends itself by a signal, which runs no exit functions.
-        """
+        """Run it as `__main__`, as Python does, and return its exit code. `done` is called before a signal ends the process."""
         self._main.__dict__["__builtins__"] = sys.modules["builtins"]
         sys.argv[:] = self._argv
         sys.modules["__main__"] = self._main
@@ -239,7 +235,8 @@ class Program:
         code = _reported(error)
         if isinstance(error, KeyboardInterrupt):  # so that whoever started us sees that it was interrupted
             done()
-            _flush()
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         return code
@@ -279,11 +276,6 @@ def _module(name: str) -> ModuleSpec:
     return spec
 
 
-def _code_of(spec: ModuleSpec) -> CodeType | None:
-    loader = spec.loader
-    return loader.get_code(spec.name) if isinstance(loader, InspectLoader) else None
-
-
 def _own_part(traceback: TracebackType | None) -> TracebackType | None:
     """Drop our own frames, which stand before the program's."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
@@ -311,9 +303,3 @@ def _exit_code(code: object) -> int:
         return code or 0
     sys.stderr.write(f"{code}\n")
     return 1
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()

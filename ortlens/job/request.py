@@ -130,10 +130,7 @@ def request_from_options(options: argparse.Namespace, **given: Any) -> Request: 
 
 
 def options_from_pairs(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read options of the backend, each `key=value`; the value is a Python literal, or plain text.
-
-    Names are checked by `OrtBackendOptions`, not here. Raise `UsageError` if a pair has no `=`, or an option is given twice.
-    """
+    """Read options of the backend, each `key=value`, a Python literal or plain text; `OrtBackendOptions` checks their names."""
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")

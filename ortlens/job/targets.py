@@ -49,10 +49,7 @@ def add_target(command: argparse.ArgumentParser, *files: str) -> None:
 
 @contextlib.contextmanager
 def target_and_inputs(options: argparse.Namespace) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
-    """Yield the target that the options of `add_target` name, and its arguments by place and by name; turn gradients off.
-
-    What calling the target raises inside of the block is the user's error, and becomes a `UsageError`.
-    """
+    """Yield the target that the options of `add_target` name, and its arguments; without gradients, errors in it as `UsageError`."""
     inputs = inputs_from_texts(options.input)  # a slip here should not wait for torch
 
     from ortlens._versions import check_supported
@@ -73,10 +70,21 @@ def target_from_text(text: str, *, on_meta: bool = False) -> Callable[..., Any]:
 
     Call a recipe: a class of modules, or a function that makes a module from nothing. On meta, for a dry run, weights take no memory.
     """
+    from torch import nn
+
     found = object_from_text(text)
     if not callable(found):
         raise UsageError(f"{text} is {_a(type(found).__name__)}, which cannot be called; name an nn.Module, its class or a function")
-    return _made(found, text, on_meta=on_meta)
+    is_class = isinstance(found, type)
+    if is_class or _is_recipe(found):
+        if is_class and (needed := _needed(found)):
+            raise UsageError(f"{text} is a class that needs {', '.join(needed)}; name a function without arguments that returns the model")
+        model = _called(found, text, on_meta=on_meta)
+        found = model if is_class or isinstance(model, nn.Module) else found
+    if not callable(found):
+        raise UsageError(f"{text} returned {_a(type(found).__name__)}, which cannot be called")
+    target: Callable[..., Any] = found.eval() if isinstance(found, nn.Module) else found
+    return target
 
 
 def object_from_text(text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
@@ -105,7 +113,9 @@ def call_from_text(
         if any(given):
             raise UsageError(f"{text} returned {_a(type(model).__name__)}, which cannot be called")
         return found, (), {}  # a function without arguments, to be compiled as it is
-    return _evaluated(model), args, kwargs
+    from torch import nn
+
+    return model.eval() if isinstance(model, nn.Module) else model, args, kwargs
 
 
 def _parts(made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401 - what a recipe returns
@@ -115,12 +125,6 @@ def _parts(made: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:  # noqa: A
     if not named and isinstance(given, dict):
         return model, (), given
     return model, given if isinstance(given, tuple) else (given,), dict(*named)
-
-
-def _evaluated(model: Callable[..., Any]) -> Callable[..., Any]:
-    from torch import nn
-
-    return model.eval() if isinstance(model, nn.Module) else model
 
 
 def _imported(place: str) -> ModuleType:
@@ -138,14 +142,11 @@ def _imported(place: str) -> ModuleType:
     except ModuleNotFoundError as err:
         if err.name is None or not (module == err.name or module.startswith(f"{err.name}.")):
             raise UsageError(f"{place} imports {err.name!r}, which is not installed: {err}") from err
-        raise UsageError(f"there is no module {err.name!r} in {folder} or among the installed packages.{_near_module(err.name)}") from err
+        near = get_close_matches(err.name, [module.name for module in pkgutil.iter_modules([os.curdir])], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"there is no module {err.name!r} in {folder} or among the installed packages.{hint}") from err
     except Exception as err:
         raise UsageError(f"importing {place} failed: {type(err).__name__}: {err}{where(err)}") from err
-
-
-def _near_module(name: str) -> str:
-    near = get_close_matches(name, [module.name for module in pkgutil.iter_modules([os.curdir])], n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _named(module: ModuleType, name: str, text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
@@ -157,23 +158,6 @@ def _named(module: ModuleType, name: str, text: str) -> Any:  # noqa: ANN401 - w
             raise UsageError(f"{text}: {getattr(found, '__name__', type(found).__name__)} has no {part!r}.{hint}")
         found = getattr(found, part)
     return found
-
-
-def _made(found: Any, text: str, *, on_meta: bool) -> Callable[..., Any]:  # noqa: ANN401 - whatever the user's module holds
-    from torch import nn
-
-    is_class = isinstance(found, type)
-    if is_class or _is_recipe(found):
-        if is_class and (needed := _needed(found)):
-            raise UsageError(f"{text} is a class that needs {', '.join(needed)}; name a function without arguments that returns the model")
-        model = _called(found, text, on_meta=on_meta)
-        found = model if is_class or isinstance(model, nn.Module) else found
-    if isinstance(found, nn.Module):
-        return found.eval()
-    if not callable(found):
-        raise UsageError(f"{text} returned {_a(type(found).__name__)}, which cannot be called")
-    target: Callable[..., Any] = found
-    return target
 
 
 def _is_recipe(found: Any) -> bool:  # noqa: ANN401 - whatever the user's module holds

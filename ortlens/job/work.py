@@ -20,10 +20,7 @@ OWN_NAMES = ("ortlens", "onnxrt")  # the names of our backend
 
 
 def new_lens(request: Request, name: str) -> Lens:
-    """Create a lens that has recorded nothing yet.
-
-    Raise `UsageError` if a backend option is unknown or wrong, or another backend is asked for what only ours can do.
-    """
+    """Create a lens that has recorded nothing yet; raise `UsageError` for a wrong option, or what the backend cannot do."""
     from ortlens.lens.lens import Lens
 
     if request.backend not in OWN_NAMES and (request.profile or request.verify):
@@ -33,13 +30,12 @@ def new_lens(request: Request, name: str) -> Lens:
 
 
 def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Compile a target, call it, and profile and verify it if requested and if anything ran in ONNX Runtime, or was compiled.
+    """Compile a target, call it, and profile and verify it as requested. What the target raises passes; what the lens saw stays."""
+    import torch
 
-    What the target raises is passed on; what the lens saw stays.
-    """
     from ortlens.lens.explain_torch import explain_under
 
-    with _gradients(request):
+    with torch.no_grad() if request.no_grad else contextlib.nullcontext():
         explain_under(lens, target, args, kwargs, dry_run=request.dry_run, dynamic=request.dynamic, calls=request.calls)
         seen = lens.captured() if request.profile or request.verify else None
         if request.profile and seen and seen.sessions:  # else the summary says why ONNX Runtime computed nothing
@@ -51,15 +47,6 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
 def _budget(request: Request) -> dict[str, Any]:
     """Return the time limit as an argument, if there is one; else a target may have an argument of that name."""
     return {} if request.budget_s is None else {"budget_s": request.budget_s}
-
-
-@contextlib.contextmanager
-def _gradients(request: Request) -> Iterator[None]:
-    """Turn gradients off if that was asked for."""
-    import torch
-
-    with torch.no_grad() if request.no_grad else contextlib.nullcontext():
-        yield
 
 
 def is_onnx_file(text: str) -> bool:
@@ -74,11 +61,7 @@ def onnx_explained(
     kwargs: Mapping[str, Any] | None = None,
     reference: Callable[..., Any] | None = None,
 ) -> OnnxLens:
-    """Run an ONNX model, and profile and verify it if requested; without inputs, make them from its signature.
-
-    Verifying needs `reference`, the PyTorch module that it was made from. Raise `UsageError` if there is no such file or an option does not
-    apply to ONNX models, and `SessionError` if ONNX Runtime refuses the model or cannot run it.
-    """
+    """Run an ONNX model, and profile it and verify it against `reference` if requested; without inputs, make them from its signature."""
     from ortlens.lens.explain import explain
 
     if request.backend != OWN_NAMES[0] or request.dynamic is not None:
@@ -92,10 +75,7 @@ def onnx_explained(
 
 
 def write_outputs(request: Request, view: CaptureView, *, title: str | None = None) -> list[str]:
-    """Write the files that were asked for; return a line per file for the user, which says where it is.
-
-    One that fails does not keep the other from being written; the `OrtLensError` then names what was written.
-    """
+    """Write the files that were asked for, each whatever becomes of the other; return a line per file that says where it is."""
     steps: list[tuple[str, Callable[[], object]]] = []
     if (save := request.save) is not None:
         steps.append(("Saved to", lambda: view.save(save)))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
-import linecache
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -15,6 +12,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.errors import UsageError
+from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
 from ortlens.lens.environment import boot_fact, chosen_options, rank_figures
 from ortlens.lens.other_backends import recorded
@@ -107,17 +105,25 @@ class Compilations:
         self.recorder.facts.update(chosen_options(options))
         self.recorder.note(option_upcast=tuple(options.upcast))
 
-    def note_break_sources(self) -> None:
-        """Keep the lines of all breaks, also of what could not be compiled."""
+    def note_uncompiled(self, backend: object) -> None:
+        """Keep lines of breaks in what could not be compiled; report a module compiled by `backend` of which only methods were called."""
         self._sources.note(self.recorder.records(r.Break))
-
-    def note_bypassed(self, backend: object) -> None:
-        """Report a module compiled by `backend` that was not called, though its methods may have been: they call the module itself."""
         if self.modules or self.recorder.count(r.Break) or self.recorder.count(r.Finding):
             return
-        for module in _torch.modules_compiled_by(backend):
-            if callable(getattr(module, "generate", None)):
-                self.recorder.add(bypassed(module))
+        for name in (type(each).__name__ for each in _torch.modules_compiled_by(backend) if callable(getattr(each, "generate", None))):
+            self.recorder.add(
+                r.Finding(
+                    rule="compiled_model_bypassed",
+                    severity="warning",
+                    title=f"nothing was compiled: `generate` of a compiled {name} calls the uncompiled model",
+                    evidence="torch.compile(model) returned a module that was never called; "
+                    f"its generate is the method of the {name} inside",
+                    hazard="The program runs at PyTorch's speed, and this capture stays empty.",
+                    mitigation="Compile the model in place, with `model.compile(backend=lens)` or "
+                    "`model.forward = torch.compile(model.forward, backend=lens)`, or call `ortlens.explain(model.generate)(**inputs)`.",
+                    subject=name,
+                )
+            )
 
 
 class KeptSources:
@@ -135,10 +141,7 @@ class KeptSources:
             if known.keys() >= lines.keys() or (not known and len(self._lines) > MAX_FILES):
                 continue
             known.update(lines)
-            try:
-                text = "".join(linecache.getlines(file))
-            except ValueError:  # a damaged name is not a file
-                continue
+            text = "".join(lines_of(file))
             kept = kept_lines(text, known) if len(text) <= MAX_CHARS else []
             if kept:
                 self._recorder.attach(*attachment_of(file, kept))
@@ -239,17 +242,14 @@ CallForm: TypeAlias = tuple[tuple[str, str], ...]
 class Target(NamedTuple):
     """One of the callables."""
 
-    name: str
     function: Any  # the target as the user wrote it
     compiled: Callable[..., Any]
+    name: str  # different from those of the others
+    forms: set[CallForm]  # of the calls that compiled it
 
 
-@dataclass(frozen=True, slots=True)
-class TargetNames:
-    """Names in the user's model."""
-
-    aliases: tuple[frozenset[str], ...] = ()  # groups of names that mean the same weight
-    arguments: tuple[str, ...] = ()  # in order
+TargetNames: TypeAlias = tuple[tuple[frozenset[str], ...], tuple[str, ...]]
+"""Groups of names in the user's model that mean the same weight, and the names of its arguments, in order."""
 
 
 class CompiledTargets:
@@ -257,22 +257,17 @@ class CompiledTargets:
 
     def __init__(self, recorder: Recorder, *, dry_run: bool) -> None:
         """Begin without targets; after a dry run nothing can be called."""
-        self.callables: list[tuple[object, Callable[..., Any]]] = []  # as the user wrote it, and compiled; in order
-        self._names: list[str] = []  # of the callables, each different
-        self._forms: list[set[CallForm]] = []  # of the calls that compiled them
+        self.callables: list[Target] = []  # in order
         self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
         self.grad_modes: set[bool] = set()  # whether gradients were enabled, in the compilations so far
-        self.names = TargetNames()  # names in the first target, for `export_onnx`
+        self.names: TargetNames = ((), ())  # names in the first target, for `export_onnx`
         self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
         self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
         self._dry_run = dry_run
 
     def note_compilation(self) -> str | None:
-        """Note the function that Dynamo is compiling now, and return its name; None if it is not known.
-
-        The name gets a number if another one has the same.
-        """
+        """Note the function that Dynamo is compiling now, and return its name, with a number if another one has it; None if unknown."""
         self.grad_modes.add(torch.is_grad_enabled())
         found = _torch.compiled_callable()
         if found is None:
@@ -281,58 +276,48 @@ class CompiledTargets:
             if part == found.function:
                 return owner
         form = form_of_call(found.function, found.args, found.kwargs)
-        for place, (known, _) in enumerate(self.callables):
-            if known is found.function or known == found.function:
-                self._forms[place].add(form)
-                return self._names[place]
+        for known in self.callables:
+            if known.function is found.function or known.function == found.function:
+                known.forms.add(form)
+                return known.name
         return self.add(found.function, found.compiled, form)
 
     def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None, parts: Iterable[object] = ()) -> str:
-        """Note a target and return its name, with a number if another one has the same.
-
-        `form` is that of the call that compiled it, None without one; `parts` are the functions that it compiles, if not the target itself.
-        """
-        self.callables.append((function, compiled))
-        self._forms.append(set() if form is None else {form})
+        """Note a target and the `form` of the call that compiled it, and return its unique name; `parts` are functions that it compiles."""
         name = _name_of(function)
-        count = sum(1 for known, _ in self.callables if _name_of(known) == name)
-        self._names.append(name if count == 1 else f"{name} ({count})")
-        self._owners += [(part, self._names[-1]) for part in parts]
-        return self._names[-1]
+        if namesakes := sum(_name_of(known.function) == name for known in self.callables):
+            name += f" ({namesakes + 1})"
+        self.callables.append(Target(function, compiled, name, set() if form is None else {form}))
+        self._owners += [(part, name) for part in parts]
+        return name
 
     def taking(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Target], list[Target]]:
         """Find the targets that were compiled for such arguments, the first one if none was; and the others."""
         self._require_any()
-        targets = [Target(name, *pair) for name, pair in zip(self._names, self.callables, strict=True)]
-        fit = [form_of_call(found.function, args, kwargs) in forms for found, forms in zip(targets, self._forms, strict=True)]
-        if not any(fit):
-            fit[0] = True
-        return list(itertools.compress(targets, fit)), list(itertools.compress(targets, map(operator.not_, fit)))
+        fit = [known for known in self.callables if form_of_call(known.function, args, kwargs) in known.forms] or self.callables[:1]
+        names = {known.name for known in fit}
+        return fit, [known for known in self.callables if known.name not in names]
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the first target; raises UsageError if nothing was compiled yet, or only a dry run was made."""
         self._require_any()
-        return self.callables[0][1](*args, **kwargs)
+        return self.callables[0].compiled(*args, **kwargs)
 
     def first(self) -> Any:
         """Return the first target, as the user wrote it; raises UsageError as `call` does."""
         self._require_any()
-        return self.callables[0][0]
+        return self.callables[0].function
 
     def _require_any(self) -> None:
         if self._dry_run:
             raise UsageError("this lens holds a dry run, which ran nothing; call explain() without dry_run=True first")
-        if self.is_uncompiled():
+        if not self.callables and self._recorder.records(r.Break):
             raise UsageError("nothing was compiled: PyTorch could not trace the function and ran it as it is; see lens.breaks for the line")
         if not self.callables:
             raise UsageError(
                 "nothing was compiled through this lens yet; call the compiled function once, then ask again. If it was called, PyTorch "
                 "may have given up on its code earlier in this process: torch.compiler.reset() clears that"
             )
-
-    def is_uncompiled(self) -> bool:
-        """Tell whether functions were called and PyTorch could compile nothing of them, so that it ran them as they are."""
-        return not self.callables and bool(self._recorder.records(r.Break))
 
     def graphs(self) -> tuple[CompiledGraph, ...]:
         """List the graphs of our backend, oldest first, including those that a recompile replaced."""
@@ -341,10 +326,7 @@ class CompiledTargets:
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
 
     def graph_to_export(self) -> CompiledGraph:
-        """Find the graph that is the whole model: the newest compilation of the only frame.
-
-        Raise `UsageError` if there is none, or the model is split into several.
-        """
+        """Find the newest compilation of the only frame; raise `UsageError` if there is none, or the model is split."""
         graphs = self.graphs()
         if not graphs:
             raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
@@ -358,9 +340,9 @@ class CompiledTargets:
     def refuse_ambiguous(self, options: Iterable[str]) -> None:
         """Reject options whose names are also arguments of the target."""
         names: list[str] = []
-        for function, _ in self.callables:
+        for known in self.callables:
             with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
-                names += inspect.signature(function).parameters  # type: ignore[arg-type]  # what was called is callable
+                names += inspect.signature(known.function).parameters
         clash = next((name for name in names if name in set(options)), None)
         if clash is not None:
             raise UsageError(
@@ -371,18 +353,18 @@ class CompiledTargets:
 def names_of(target: object) -> TargetNames:
     """Read the names of weights and arguments; only modules and exported programs have names of weights."""
     groups: dict[int, set[str]] = {}
+    named: Iterable[tuple[str, Any]] = ()
     if isinstance(target, torch.nn.Module):
         named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
-        for name, tensor in named:
-            groups.setdefault(id(tensor), set()).add(name)
-    if isinstance(target, torch.export.ExportedProgram):
-        for name, tensor in target.state_dict.items():
-            groups.setdefault(id(tensor), set()).add(name)
+    elif isinstance(target, torch.export.ExportedProgram):
+        named = target.state_dict.items()
+    for name, tensor in named:
+        groups.setdefault(id(tensor), set()).add(name)
     function = target.forward if isinstance(target, torch.nn.Module) else target
     arguments: tuple[str, ...] = ()
     with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
         arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
-    return TargetNames(tuple(frozenset(names) for names in groups.values()), arguments)
+    return tuple(frozenset(names) for names in groups.values()), arguments
 
 
 def _name_of(target: object) -> str:
@@ -394,10 +376,7 @@ def _name_of(target: object) -> str:
 
 
 def form_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallForm:
-    """Describe the arguments of a call by name and kind. Calls of the same form differ in sizes and values only.
-
-    An argument that is left out counts with its default. Without a signature, positions are names.
-    """
+    """Describe arguments by name and kind, with defaults; without a signature by place. Calls of one form differ in sizes and values."""
     owner = getattr(target, "__self__", None)
     function = owner.forward if isinstance(owner, torch.nn.Module) else target
     try:
@@ -419,18 +398,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__}({', '.join(map(_kind, value))})"
     return type(value).__name__
-
-
-def bypassed(model: object) -> r.Finding:
-    """Report that nothing was compiled, because `generate` does not call what `torch.compile` returned."""
-    name = type(model).__name__
-    return r.Finding(
-        rule="compiled_model_bypassed",
-        severity="warning",
-        title=f"nothing was compiled: `generate` of a compiled {name} calls the uncompiled model",
-        evidence=f"torch.compile(model) returned a module that was never called; its generate is the method of the {name} inside",
-        hazard="The program runs at PyTorch's speed, and this capture stays empty.",
-        mitigation="Compile the model in place, with `model.compile(backend=lens)` or "
-        "`model.forward = torch.compile(model.forward, backend=lens)`, or call `ortlens.explain(model.generate)(**inputs)`.",
-        subject=name,
-    )

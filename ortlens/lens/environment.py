@@ -47,15 +47,6 @@ def machine_figures() -> dict[str, Any]:
     return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "peaks": machine_peaks.measured()}
 
 
-def torch_figures() -> dict[str, Any]:
-    """Collect the same of torch."""
-    import torch
-
-    from ortlens._torch import computes_bfloat16
-
-    return {"torch_threads": torch.get_num_threads(), "cpu_bfloat16": computes_bfloat16()}
-
-
 def rank_figures() -> dict[str, int]:
     """Return the place of this process in a distributed job, by the names in `Figures`; empty if it is no rank."""
     from torch import distributed
@@ -74,17 +65,12 @@ def boot_fact() -> dict[str, str]:
     return {}
 
 
-@functools.cache
-def _loaded_versions() -> dict[str, str]:
-    # What a process has loaded stays, and reading the metadata of all distributions takes milliseconds.
-    return _versions.installed()
+# What a process has loaded stays, and reading the metadata of all distributions takes milliseconds.
+_loaded_versions = functools.cache(_versions.installed)
 
 
 def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
-    """Describe the options of our backend that differ from their defaults, each as `option_<name>`, for the head of a capture.
-
-    `upcast` is among the figures.
-    """
+    """Describe the options of our backend that differ from their defaults, as `option_<name>`; `upcast` is among the figures."""
     chosen = ((field.name, getattr(options, field.name), field.default) for field in fields(options))
     differ = ((name, value) for name, value, default in chosen if value is not default and value != default)
     return {f"option_{name}": option_text(value) for name, value in differ if name != "upcast"}
@@ -92,17 +78,15 @@ def chosen_options(options: OrtBackendOptions) -> dict[str, str]:
 
 def option_text(value: object) -> str:
     """Write an option of any backend as text; long values inside of mappings, which may be keys or paths, are cut."""
-    if isinstance(value, str | int | float | None):
-        return str(value)[:_MAX_TEXT]
-    if isinstance(value, os.PathLike):
-        return str(value)[:_MAX_TEXT]
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_short(option_text(item))}" for key, item in value.items())[:_MAX_TEXT]
-    if isinstance(value, Sequence):
-        return ", ".join(text for item in value if (text := option_text(item)))[:_MAX_TEXT]
-    if hasattr(value, "__dataclass_fields__"):
-        return str(value)[:_MAX_TEXT]
-    return str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")[:_MAX_TEXT]
+    if isinstance(value, str | int | float | os.PathLike | None) or hasattr(value, "__dataclass_fields__"):
+        text = str(value)
+    elif isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {_short(option_text(item))}" for key, item in value.items())
+    elif isinstance(value, Sequence):
+        text = ", ".join(filter(None, map(option_text, value)))
+    else:
+        text = str(getattr(value, "__qualname__", None) or f"an object of type {type(value).__name__}")
+    return text[:_MAX_TEXT]
 
 
 def _short(text: str) -> str:

@@ -23,12 +23,13 @@ from ortlens.backend.lowering.provenance import Frame, innermost
 from ortlens.backend.runtime.ab_timing import waiting_for
 from ortlens.lens.compilations import names_of
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
+from ortlens.lens.measuring.measurement import Calls
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from torch.export import ExportedProgram
@@ -51,10 +52,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     dynamic: bool | None = None,
     calls: int | None = None,
 ) -> None:
-    """Explain as `explain` does, with a lens that has recorded nothing yet; it keeps what it recorded if the target raises.
-
-    `dry_run` must be as the lens was made.
-    """
+    """Explain with a lens that has recorded nothing yet and was made with this `dry_run`; what it recorded stays if the target raises."""
     recorder, targets = lens.compilations.recorder, lens.compilations.targets
     targets.example = args, dict(kwargs)
     with lens_guard(recorder, "reading the names of weights"):
@@ -62,15 +60,12 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
         _torch.trace_again(target)
     with _torch.isolated_compilations() as apart:
-        generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart)) if is_generate(target) else None
-        if generating is not None:
-            targets.steps = generating.readings
-            targets.add(target, generating.compiled, parts=generating.parts)
-        plain, fast = (
-            (target, _compiled(target, lens, dynamic=dynamic, apart=apart))
-            if generating is None
-            else (generating.uncompiled, generating.compiled)
-        )
+        plain, fast = target, None
+        if is_generate(target):
+            generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart))
+            plain, fast, targets.steps = generating.uncompiled, generating.compiled, generating.readings
+            targets.add(target, fast, parts=generating.parts)
+        fast = fast or _compiled(target, lens, dynamic=dynamic, apart=apart)
         if dry_run:
             with _compiling(target):
                 lens.result = _try_with_fakes(recorder, target, fast, args, kwargs)
@@ -96,7 +91,7 @@ def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, .
 
 def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callable[[], Any] | None, calls: int | None) -> Any:
     """Call once to compile, then for stable figures with a clock around every graph; return the result of the last call."""
-    fast, plain = _Counted(call), None if uncompiled is None else _Counted(uncompiled)
+    fast, plain = Calls(call), None if uncompiled is None else Calls(uncompiled)
     try:
         with _compiling(target):
             result = fast()
@@ -108,18 +103,6 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callab
     finally:
         uncompiled_calls = plain.made if plain is not None else 0
         lens.compilations.recorder.note(explain_calls=fast.made, explain_uncompiled_calls=uncompiled_calls)
-
-
-class _Counted:
-    """Calls the target, and counts: what it changes besides its result, it changes as often."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self.made = 0
-
-    def __call__(self) -> Any:
-        self.made += 1
-        return self._call()
 
 
 def _compiling(target: Any) -> AbstractContextManager[object]:
@@ -135,12 +118,14 @@ def name_of(target: Any) -> str:
 
 
 def _try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a compiled target on fake tensors, up to where it needs the values of one; that becomes a finding.
-
-    Return its result, made of fake tensors; None if it needed values.
-    """
+    """Call a compiled target on fake tensors; None, and a finding, where it needs the values of one."""
+    # The weights of a module on the meta device become fake tensors on the CPU.
+    module = target if isinstance(target, torch.nn.Module) else None
+    mode = _torch.fake_mode_of([] if module is None else [*module.parameters(), *module.buffers()])
+    fake_args, fake_kwargs = _torch.map_tensors(lambda tensor: _fake(tensor, mode), (args, kwargs))
     try:
-        return _call_with_fakes(target, call, args, kwargs)
+        with _fake_weights(module, mode), mode:
+            return call(*fake_args, **fake_kwargs)
     except Exception as error:
         if not _torch.needs_data(error):
             raise
@@ -158,16 +143,6 @@ def _try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], a
             )
         )
     return None
-
-
-def _call_with_fakes(target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a target with fake arguments. The weights of a module on the meta device become fake tensors on the CPU."""
-    module = target if isinstance(target, torch.nn.Module) else None
-    weights = [] if module is None else [*module.parameters(), *module.buffers()]
-    mode = _torch.fake_mode_of(weights)
-    fake_args, fake_kwargs = _torch.map_tensors(lambda tensor: _fake(tensor, mode), (args, kwargs))
-    with _fake_weights(module, mode), mode:
-        return call(*fake_args, **fake_kwargs)
 
 
 def _fake(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
@@ -222,15 +197,10 @@ class Generating:
         self.readings: list[StepReading] = []  # the calls of the model since this list was cleared, in order
         modules = _modules(generate.__self__)  # type: ignore[attr-defined]  # it is a method
         self.parts = tuple(module.forward for module in modules)  # of the model, and of an encoder that `generate` calls by itself
-        self._plain = self._around(modules, self.parts)
-        self._fast = self._around(modules, [compiler(part) for part in self.parts])
-
-    def _around(
-        self, modules: Sequence[torch.nn.Module], forwards: Iterable[Callable[..., Any]]
-    ) -> list[tuple[torch.nn.Module, Callable[..., Any]]]:
-        """Pair each module with what it is given as its `forward`; the first is the model, the second its encoder."""
-        pairs = enumerate(zip(modules, forwards, strict=True))
-        return [(module, self._clocked(forward, is_encoder=place > 0)) for place, (module, forward) in pairs]
+        encoders = [module is not modules[0] for module in modules]  # the first is the model
+        self._plain, self._fast = (
+            list(zip(modules, map(self._clocked, forwards, encoders), strict=True)) for forwards in (self.parts, map(compiler, self.parts))
+        )
 
     def compiled(self, *args: Any, **kwargs: Any) -> Any:
         """Call `generate` with the model compiled."""
@@ -242,7 +212,7 @@ class Generating:
         with _in_place(self._plain):
             return self._generate(*args, **kwargs)
 
-    def _clocked(self, forward: Callable[..., Any], *, is_encoder: bool) -> Callable[..., Any]:
+    def _clocked(self, forward: Callable[..., Any], is_encoder: bool) -> Callable[..., Any]:  # noqa: FBT001 - `map` passes it by place
         clock, note, wait = time.perf_counter_ns, self.readings.append, waiting_for(self._generate.__self__)  # type: ignore[attr-defined]  # as above
 
         @functools.wraps(forward)  # generate reads the signature

@@ -61,18 +61,10 @@ def freeze(
         >>> frozen(torch.zeros(3, 4)).shape
         torch.Size([3, 2])
     """
-    given = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback, "options": options}
-    refuse_reserved(target, [name for name, value in given.items() if value is not None])
-    return freeze_with(
-        target,
-        args,
-        kwargs,
-        backend=OrtBackend.get_cached_instance_for_options(options),
-        breaks=lambda: _breaks_of(target, args, kwargs),
-        dynamic=dynamic,
-        dynamic_shapes=dynamic_shapes,
-        fallback=fallback,
-    )
+    given: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback, "options": options}
+    refuse_reserved(target, given)
+    backend = OrtBackend.get_cached_instance_for_options(given.pop("options"))
+    return freeze_with(target, args, kwargs, backend=backend, breaks=lambda: _breaks_of(target, args, kwargs), **given)
 
 
 def _breaks_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[r.Break]:

@@ -10,6 +10,7 @@ import torch
 from ortlens.backend.freeze.arguments import Untraceable, named_arguments, parameters_source, program_of, refuse_arguments, refuse_weights
 from ortlens.backend.freeze.frozen import frozen_from
 from ortlens.errors import UsageError
+from ortlens.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,10 +35,7 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
     dynamic_shapes: Any = None,
     fallback: Callable[..., Any] | None = None,
 ) -> Frozen:
-    """Trace a target, compile it and freeze it; raise `UsageError` if it cannot be traced as one graph, or an option is wrong.
-
-    `breaks` returns the graph breaks for the message; it is called if the target cannot be traced.
-    """
+    """Trace a target, compile it and freeze it; `breaks` returns the graph breaks for the message if it is no single graph."""
     if dynamic and dynamic_shapes is not None:
         raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")
     if fallback is not None and not callable(fallback):
@@ -52,14 +50,14 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
     return frozen_from(program, backend, source=target, traced=parameters_source(target), fallback=fallback, asked=asked)
 
 
-def refuse_reserved(target: object, names: Sequence[str]) -> None:
-    """Raise `UsageError` if an option given to `freeze` is also an argument of the target."""
+def refuse_reserved(target: object, options: Mapping[str, object]) -> None:
+    """Raise `UsageError` if an option given to `freeze`, and not None, is also an argument of the target."""
     source = parameters_source(target) if callable(target) else None
     try:
         taken = () if source is None else inspect.signature(source).parameters
     except (TypeError, ValueError):  # builtins have no signature
         return
-    if clash := [name for name in names if name in taken]:
+    if clash := [name for name, value in options.items() if value is not None and name in taken]:
         raise UsageError(f"the target takes an argument {clash[0]!r} too; pass it by its place, or freeze functools.partial of the target")
 
 
@@ -68,12 +66,8 @@ def _refusal(target: object, error: Untraceable, breaks: Sequence[r.Break]) -> s
     said = f"{name} cannot be frozen, which takes one graph: tracing raised {error}"
     if not breaks:
         return f"{said}. Change what stops the trace, or freeze a part of the model"
-    lines = [f"  {_place(item)}: {item.reason}." + (f" {item.advice}" if item.advice else "") for item in breaks[:_MOST_LISTED]]
+    placed = [(f"{item.file}:{item.line}" if item.file else "unknown place", item) for item in breaks[:_MOST_LISTED]]
+    lines = [f"  {place}: {item.reason}." + (f" {item.advice}" if item.advice else "") for place, item in placed]
     more = [f"  and {len(breaks) - _MOST_LISTED} more"] if len(breaks) > _MOST_LISTED else []
-    places = f"{len(breaks)} place{'s' if len(breaks) > 1 else ''}"
     listed = "\n".join([*lines, *more])
-    return f"{said}. torch.compile breaks the graph at {places}:\n{listed}\nMend them, or freeze a part of the model"
-
-
-def _place(item: r.Break) -> str:
-    return f"{item.file}:{item.line}" if item.file else "unknown place"
+    return f"{said}. torch.compile breaks the graph at {counted(len(breaks), 'place')}:\n{listed}\nMend them, or freeze a part of the model"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens import _torch
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.advice import advised
 from ortlens.analysis.generation import with_roles
@@ -17,7 +18,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
 from ortlens.lens.compilations import Compilations, ExplainOutput, reason_from_break
-from ortlens.lens.environment import LensRecorder, machine_figures, torch_figures
+from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
@@ -87,7 +88,7 @@ class Lens(CaptureView):
         if dry_run and self._ort is None:
             raise UsageError(f"a dry run needs the ortlens backend, not {backend!r}")
         self._dry_run = dry_run
-        self._recorder = LensRecorder(self, backend_name, lambda: {**machine_figures(), **torch_figures()}, journal)
+        self._recorder = LensRecorder(self, backend_name, _figures, journal)
         self._recorder.note(dry_run=dry_run)
         self.compilations = Compilations(self._recorder, self._claims, dry_run=dry_run)
         self._targets, self._watch = self.compilations.targets, self.compilations.watch
@@ -180,8 +181,7 @@ class Lens(CaptureView):
         Returns:
             The capture; recording goes on.
         """
-        self.compilations.note_bypassed(self)
-        self.compilations.note_break_sources()
+        self.compilations.note_uncompiled(self)
         capture = self._recorder.captured()
         return advised(with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))))
 
@@ -219,10 +219,7 @@ class Lens(CaptureView):
         return self.ledger
 
     def measured(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
-        """Measure a call of what was compiled through this lens, like `measure`, and return what the last one returned.
-
-        `made` counts the calls made before, to prepare it; `limits` are those of `LedgerPass.measure`.
-        """
+        """Measure like `measure`, and return the last result; `made` calls prepared it, and `limits` are those of `LedgerPass.measure`."""
         measurement = Measurement(
             recorder=self._recorder,
             watch=self._watch,
@@ -436,22 +433,13 @@ class Lens(CaptureView):
         from ortlens.lens.freezing import freeze_with, refuse_reserved
 
         target = self._targets.first()
-        given = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
-        refuse_reserved(target, [name for name, value in given.items() if value is not None])
+        given: dict[str, Any] = {"dynamic": dynamic, "dynamic_shapes": dynamic_shapes, "fallback": fallback}
+        refuse_reserved(target, given)
         if not args and not kwargs and not isinstance(target, torch.export.ExportedProgram):
             if self._targets.example is None:
                 raise UsageError("the arguments of the target are not known; pass them to freeze(), as calls will pass them")
             args, kwargs = self._targets.example
-        return freeze_with(
-            target,
-            args,
-            kwargs,
-            backend=self._backend_for(None),
-            breaks=lambda: self.captured().breaks,
-            dynamic=dynamic,
-            dynamic_shapes=dynamic_shapes,
-            fallback=fallback,
-        )
+        return freeze_with(target, args, kwargs, backend=self._backend_for(None), breaks=lambda: self.captured().breaks, **given)
 
     def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
         """Write the ONNX model for deployment, if ONNX Runtime runs the whole model as one partition.
@@ -474,8 +462,7 @@ class Lens(CaptureView):
         """
         from ortlens.backend.deploy.export import export_graph
 
-        names = self._targets.names
-        return export_graph(self._targets.graph_to_export(), path, weights, names.aliases, names.arguments)
+        return export_graph(self._targets.graph_to_export(), path, weights, *self._targets.names)
 
     def output(self) -> ExplainOutput:
         """What `torch._dynamo.explain` would return, with recompiles counted separately from breaks.
@@ -510,6 +497,10 @@ def capture(*, name: str | None = None, journal: str | os.PathLike[str] | None =
     lens = Lens(name=name, journal=journal)
     with lens.compilations.by_our_backend():
         yield lens
+
+
+def _figures() -> dict[str, Any]:
+    return {**machine_figures(), "torch_threads": torch.get_num_threads(), "cpu_bfloat16": _torch.computes_bfloat16()}
 
 
 def _lens_like(backend: str | Callable[..., Any], name: str, dry_run: bool) -> Lens:  # noqa: FBT001 - pickle passes by position

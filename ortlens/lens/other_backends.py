@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from ortlens.lens.lens import Lens
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.runlog import RunLog
 
 _FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")  # what Dynamo asks a backend for besides calling it
 _OWN_NAMES = ("ortlens", "onnxrt")
@@ -35,10 +35,7 @@ def is_ours(backend: object) -> bool:
 
 
 def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[str, OrtBackend | None, Callable[..., Any]]:
-    """Find the backend to wrap: its name, the backend itself if it is ours (else None), and its callable.
-
-    Raises UsageError for an unknown name, and for options of a backend that is not ours.
-    """
+    """Find the backend to wrap: its name, the backend itself if it is ours (else None), and its callable; raise UsageError if wrong."""
     if (isinstance(backend, str) and backend in _OWN_NAMES) or backend in _OWN_FUNCTIONS:
         ours = OrtBackend.get_cached_instance_for_options(options)
         return "ortlens", ours, ours
@@ -68,10 +65,7 @@ def recorded(
             dynamic_shapes=any(_torch.is_symbolic(value) for value in (*inputs, *sizes)),
         )
     )
-    return _timed(compiled, recorder.run_log(None, graph_id))
-
-
-def _timed(compiled: Callable[..., Any], log: RunLog) -> Callable[..., Any]:
+    log = recorder.run_log(None, graph_id)
     clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
 
     def call(*args: Any) -> Any:
@@ -107,9 +101,9 @@ class WatchedBackend:
             compiled: Callable[..., Any] = self._backend(graph_module, example_inputs, **kwargs)
         return compiled
 
-    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+    def __reduce__(self) -> tuple[Any, tuple[tuple[Any]]]:
         """Pickle as the backend itself: the lens belongs to this process."""
-        return _same, (self._backend,)
+        return operator.itemgetter(0), ((self._backend,),)
 
     def __eq__(self, other: object) -> bool:
         """Compare the backends."""
@@ -118,7 +112,3 @@ class WatchedBackend:
     def __hash__(self) -> int:
         """Hash the kind of backend: torch's own wrappers compare, and have no hash."""
         return hash(type(self._backend))
-
-
-def _same(backend: Any) -> Any:
-    return backend

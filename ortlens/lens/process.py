@@ -32,10 +32,7 @@ class ProcessBackends:
             self.lens.compilations.recorder.backend = "none"
 
     def watched(self, backend: object) -> object:
-        """Return a recorded backend that stands in for another one.
-
-        A backend that has a lens already, or that torch does not know, is returned as it is.
-        """
+        """Return a recorded stand-in for a backend; the backend itself if it has a lens already, or torch does not know it."""
         inner = _torch.innermost_backend(backend)
         if isinstance(inner, (Lens, WatchedBackend)):
             return backend
@@ -45,14 +42,7 @@ class ProcessBackends:
             found = _torch.lookup_backend(backend) if isinstance(backend, str) else backend
         except Exception:  # noqa: BLE001 - torch says what is wrong with it
             return backend
-        self._own_names[backend if isinstance(backend, str) else _name_of(backend)] = None
+        names = (backend, getattr(backend, "compiler_name", None), getattr(backend, "__name__", None), type(backend).__name__)
+        self._own_names[next(name for name in names if isinstance(name, str))] = None
         self.lens.compilations.recorder.backend = ", ".join(self._own_names)
         return WatchedBackend(self.lens, found)
-
-
-def _name_of(backend: object) -> str:
-    for attribute in ("compiler_name", "__name__"):
-        name = getattr(backend, attribute, None)
-        if isinstance(name, str):
-            return name
-    return type(backend).__name__

@@ -61,10 +61,7 @@ class Repeats:
     """Repeats of the runs of one call."""
 
     def __init__(self, asked: int | None, budget_s: float | None = None) -> None:
-        """Begin; when the time is over, one repeat is enough.
-
-        `asked` None: 20 repeats, or 5 once all runs have taken 3 s. `budget_s` None: 60 s, or no limit if `asked` is given.
-        """
+        """Begin; None asks for 20 repeats, or 5 once all took 3 s, within 60 s, or without a limit if `asked` is given."""
         if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
             raise UsageError(f"repeat must be a whole number from 1, not {asked!r}")
         self.most = MOST if asked is None else asked  # how often a run is repeated at most

@@ -9,7 +9,7 @@ import contextlib
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ortlens.backend.runtime.call import make_call
 from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
@@ -35,10 +35,7 @@ GraphCall: TypeAlias = Callable[[list[Any]], list[Any]]
 
 @contextlib.contextmanager
 def wrapped(subject: PartitionRunner | CompiledGraph, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace the function that a graph or partition runs, as long as the context lasts.
-
-    When the subject replaces it meanwhile, because a weight changed or a run failed, that one stays: correct results come first.
-    """
+    """Replace the function that a graph or partition runs while the context lasts, or until the subject replaces it for a right result."""
     inner = subject.run
     outer = wrap(inner)
     subject.run = outer
@@ -53,30 +50,16 @@ def around_runs(
     runner: PartitionRunner, around: Callable[[PartitionRun, tuple[Any, ...]], tuple[Any, ...]]
 ) -> contextlib.AbstractContextManager[None]:
     """Pass every run of a partition through `around`, which takes the function that runs it, and its inputs."""
-
-    def wrap(inner: PartitionRun) -> PartitionRun:
-        return lambda *args: around(inner, args)
-
-    return wrapped(runner, wrap)
+    return wrapped(runner, lambda inner: lambda *args: around(inner, args))
 
 
 def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], list[Any]]) -> contextlib.AbstractContextManager[None]:
-    """Pass every call of a graph through `around`; prepare it first, for its first call replaces `run`.
-
-    `around` takes the function that runs the graph, and the list of its inputs, which it empties; it returns the outputs.
-    """
-
-    def wrap(inner: GraphCall) -> GraphCall:
-        return lambda args: around(inner, args)
-
-    return wrapped(graph, wrap)
+    """Pass each call of a prepared graph through `around`, which takes its function and the list of inputs, which that empties."""
+    return wrapped(graph, lambda inner: lambda args: around(inner, args))
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake
-    """A frozen weight is no longer what it was when the session was created.
-
-    Its text is for users, after "not compared".
-    """
+    """A frozen weight is not what it was when the session was created; the text is for users, after "not compared"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +101,7 @@ def uncounted(
     log: RunLog | None = None,
     outputs: Sequence[Output] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """Return a function that runs a partition in a session of it, or its twin, without counting among its calls.
-
-    The function raises `WeightChanged` when a frozen weight has changed. Without `log`, calls go to one that belongs to no capture.
-    """
+    """Return a function that runs a partition in a session of it, uncounted; raises `WeightChanged`. Without `log` in no capture."""
     return make_call(
         session,
         runner.factory.inputs(runner.frozen),
@@ -142,10 +122,7 @@ def variant_of(
     preallocate: bool | None = None,
     model: onnx.ModelProto | None = None,
 ) -> PartitionRunner:
-    """Make a runner of the same partition with another setting, to measure what that would bring; None keeps the runner's own.
-
-    It has no session: call `prepare` first. It records nothing and raises on failure.
-    """
+    """Make an unprepared, unrecorded runner of the same partition with other settings, to measure what they bring; None keeps one."""
     given = runner.factory.options
     options = replace(
         given,
@@ -167,27 +144,20 @@ def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _private_log() -> RunLog:
     """Make a log that belongs to no capture. A failure to record ends the measurement, which says so."""
-    return RunLog(None, None, _raised_in_log)
-
-
-def _raised_in_log(error: Exception) -> None:
-    raise error
+    return RunLog(None, None, _raised)
 
 
 UNRECORDED = RunnerCallbacks(session_made=lambda *_: _private_log())
 """Those of a runner that is measured: its log belongs to no capture, so that calls of a variant cost as much as recorded ones."""
 
 
-def _raised(_args: tuple[Any, ...], error: Exception) -> tuple[Any, ...]:
-    raise error
+def _raised(*args: Any) -> NoReturn:
+    raise args[-1]
 
 
 @contextlib.contextmanager
 def uncounted_eager(recorder: Recorder) -> Iterator[None]:
-    """Restore the counts and times of nodes that PyTorch runs: calls of the lens's own count neither there nor in sessions.
-
-    Those of graphs that are compiled meanwhile begin at 0.
-    """
+    """Restore counts and times of nodes that PyTorch runs, 0 for new graphs: calls of the lens's own do not count."""
     before = {log: (log.calls[:], log.total_ns[:]) for log in recorder.logs()[1].values()}
     try:
         yield

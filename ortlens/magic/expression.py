@@ -35,7 +35,8 @@ def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: 
     tree = _parsed(text)
     body = tree.body
     if isinstance(body, ast.Call) and (
-        _is_generate(body.func, namespace) or not any(_computes(part, namespace) for part in (body.func, *_arguments(body)))
+        _is_generate(body.func, namespace)
+        or not any(_computes(part, namespace) for part in (body.func, *body.args, *(each.value for each in body.keywords)))
     ):
         return _split_call(body, namespace, file, line)
     return _whole(text, namespace, file, line)
@@ -66,10 +67,6 @@ def _is_expression(text: str) -> bool:
     except SyntaxError:
         return False
     return True
-
-
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(each.value for each in call.keywords)]
 
 
 def _is_generate(function: ast.expr, namespace: Mapping[str, Any]) -> bool:

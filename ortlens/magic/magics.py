@@ -220,7 +220,10 @@ class OrtlensMagics(Magics):
             raise UsageError("%ortlens needs an expression after its options, for example %ortlens model(x)")
         request = request_from_options(options)
         if (file := _onnx_file(expression)) is not None:
-            self._finish(_onnx_lens(file, request), request, options, "")
+            if request.verify:
+                hint = f"%ortlens -o lens {file!r}, then lens.verify(module)"
+                raise UsageError(f"an ONNX model is verified against its PyTorch module: {hint}")
+            self._finish(onnx_explained(request, file), request, options, "")
             return
         own = self._shell.user_ns
         call = call_from_expression(expression, own if names is own else {**own, **names}, *self._place(expression))
@@ -308,12 +311,6 @@ def _onnx_file(expression: str) -> str | None:
     return value if isinstance(value, str) and is_onnx_file(value) else None
 
 
-def _onnx_lens(file: str, request: Request) -> OnnxLens:
-    if request.verify:
-        raise UsageError(f"an ONNX model is verified against its PyTorch module: %ortlens -o lens {file!r}, then lens.verify(module)")
-    return onnx_explained(request, file)
-
-
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """A traceback from where the user's code is entered on; all of it when it never is."""
     rest = trace
@@ -335,25 +332,20 @@ class _Parser(argparse.ArgumentParser):
 
 def line_parser() -> argparse.ArgumentParser:
     """Make the parser of the options of `%ortlens`; it raises UsageError."""
-    parser = _Parser(prog="%ortlens", add_help=False, allow_abbrev=False)
-    _add_notebook(parser)
+    parser = cell_parser("%ortlens")
     add_compiling(parser)
     parser.add_argument("--no-grad", action="store_true", help="without gradients, for inference")
     return parser
 
 
-def cell_parser() -> argparse.ArgumentParser:
+def cell_parser(prog: str = "%%ortlens") -> argparse.ArgumentParser:
     """Make the parser of the options of `%%ortlens`; it raises UsageError."""
-    parser = _Parser(prog="%%ortlens", add_help=False, allow_abbrev=False)
-    _add_notebook(parser)
-    return parser
-
-
-def _add_notebook(parser: argparse.ArgumentParser) -> None:
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("-o", dest="store", metavar="NAME", type=_name, help="keep the lens under this name")
     parser.add_argument("--quiet", action="store_true", help="show nothing")
     add_measuring(parser)
     add_outputs(parser)
+    return parser
 
 
 def _name(text: str) -> str:
@@ -363,10 +355,7 @@ def _name(text: str) -> str:
 
 
 def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Namespace, str]:
-    """Take the options off the front of a line; what is behind them is Python and stays as it is.
-
-    `--` ends the options, for an expression that begins with a minus.
-    """
+    """Take the options off the front of a line, up to `--` at most; what is behind them is Python and stays as it is."""
     words: list[str] = []
     known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way to ask which options take a value
     while match := _OPTION.match(line):
@@ -380,8 +369,10 @@ def split_line(parser: argparse.ArgumentParser, line: str) -> tuple[argparse.Nam
             words += shlex.split(value["value"]) if value else []
             line = line[value.end() :] if value else line
     rest = line.strip()
-    if rest.startswith("-") and not rest.startswith("-- ") and (unknown := _OPTION.match(rest)) and _is_option(unknown["name"], rest):
-        parser.error(f"there is no option {unknown['name']}{_hint(unknown['name'], known)}")
+    if not rest.startswith("-- ") and (unknown := _OPTION.match(rest)):
+        name = unknown["name"]
+        if name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "="):  # else it is an expression, as `-model(x)`
+            parser.error(f"there is no option {name}{_hint(name, known)}")
     return parser.parse_args(words), rest.removeprefix("-- ").rstrip("; ").strip()
 
 
@@ -390,11 +381,6 @@ def _hint(name: str, known: Iterable[str]) -> str:
     if near:
         return f"; did you mean {near[0]}?"
     return "" if name.startswith("--") else "; put -- before an expression that starts with a minus, as in %ortlens -- -x"
-
-
-def _is_option(name: str, rest: str) -> bool:
-    """Tell an option, as `--nope x`, from an expression, as `-model(x)`."""
-    return name.startswith("--") or rest[len(name) : len(name) + 1] in ("", " ", "=")
 
 
 def cell_options(line: str) -> argparse.Namespace:

@@ -70,11 +70,7 @@ class ProcessResult:
 def run_in_subprocess(
     function: Callable[..., Any], args: Sequence[Any], *, limits: Limits, folder: Path, stop: threading.Event | None = None
 ) -> ProcessResult:
-    """Call a function in a new process, and wait for its answer or its end; no process that it started is left.
-
-    The process finds `function` by its name, and also writes to `folder`. The arguments must be picklable, and the answer plain enough for
-    JSON.
-    """
+    """Call a function by its name in a new process, which may write to `folder`; wait for its JSON answer, or its end."""
     try:
         order = pickle.dumps((function, tuple(args)))
     except Exception as err:
@@ -180,13 +176,10 @@ def _last_line(log: str) -> str:
     """Find the innermost Python line that a process was at in its end: the user's, where there is one."""
     fatal = list(_FATAL.finditer(log))
     frames = list(_FRAME.finditer(log, fatal[-1].start())) if fatal else []
-    own = (frame for frame in frames if not _is_library(frame["file"]))
+    libraries = ("<", os.path.dirname(os.__file__), str(Path(__file__).parents[1]))  # noqa: PTH120 - frames hold plain text
+    own = (frame for frame in frames if "site-packages" not in frame["file"] and not frame["file"].startswith(libraries))
     frame = next(own, None) or next((frame for frame in frames if not frame["file"].startswith("<")), None)
     return "" if frame is None else f", at {frame['file']}:{frame['line']} in {frame['function']}"
-
-
-def _is_library(file: str) -> bool:
-    return "site-packages" in file or file.startswith(("<", os.path.dirname(os.__file__), str(Path(__file__).parents[1])))  # noqa: PTH120 - frames hold plain text
 
 
 class _Tail:
@@ -212,9 +205,6 @@ class _Tail:
         if self._stream is not None and not self._thread.is_alive():
             self._stream.close()
         return bytes(self._kept).decode("utf-8", "replace")
-
-
-# -------------------------------------------------------------------------------------- memory; None where the system does not tell
 
 
 def held_bytes(pid: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.lens import Lens
+from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.progress import progress
 from ortlens.trace.records import RunVariant
 
@@ -72,7 +74,10 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
         }
         wait = waiting_for(target, args, kwargs)
         running, failed = _started(chosen, makers, wait)
-        times = _timed(running, wait, seconds)
+        timed = [clocked_often(way.call, wait) for way in running]
+        deadline = time.perf_counter_ns() + round(seconds * 1e9)
+        with progress("timing in turns", _MOST_ROUNDS, "round") as step:
+            times = take_turns(timed, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=lambda: time.perf_counter_ns() > deadline, tell=step)
     rows = {way.name: _measured(way, AbTiming(times[0], own)) for way, own in zip(running, times, strict=True)}
     found = tuple(rows.get(way) or RunVariant(way=way, verdict="unmeasured", note=failed[way]) for way in chosen)
     capture = lens.captured()
@@ -108,18 +113,12 @@ def _started(
 
 
 def _difference(expected: Any, result: Any) -> float:  # noqa: ANN401 - results of any structure
-    """Return the largest absolute difference of the tensors in two results; infinite where their number or shapes differ."""
+    """Return the largest absolute difference of the tensors in two results; infinite where their number, shapes or kinds differ."""
     left, right = _torch.tensors_of(expected), _torch.tensors_of(result)
-    if [tuple(tensor.shape) for tensor in left] != [tuple(tensor.shape) for tensor in right]:
-        return float("inf")
-    sizes = [_largest(first, second) for first, second in zip(left, right, strict=True) if first.numel()]
-    return max(sizes, default=0.0)
-
-
-def _largest(first: torch.Tensor, second: torch.Tensor) -> float:
-    wide = torch.complex128 if first.is_complex() else torch.float64
-    difference = (first.detach().to("cpu", wide) - second.detach().to("cpu", wide)).abs()
-    return float(difference.nan_to_num(nan=0.0 if torch.equal(first.isnan().cpu(), second.isnan().cpu()) else float("inf")).max())
+    if [(tensor.shape, tensor.is_complex()) for tensor in left] != [(tensor.shape, tensor.is_complex()) for tensor in right]:
+        return math.inf
+    found = [compare(second, first, None, Tolerances().of(first.dtype)) for first, second in zip(left, right, strict=True)]
+    return max((math.inf if each.clashes else each.max_abs for each in found), default=0.0)
 
 
 def _exported(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], folder: Path) -> Callable[[], Any]:
@@ -153,14 +152,6 @@ class _Function(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the function
         return self._function(*args, **kwargs)
-
-
-def _timed(running: Sequence[_Contender], wait: Callable[[], None], seconds: float) -> list[tuple[int, ...]]:
-    """Time all ways in turns; a value per round for each."""
-    ways = [clocked_often(way.call, wait) for way in running]
-    deadline = time.perf_counter_ns() + round(seconds * 1e9)
-    with progress("timing in turns", _MOST_ROUNDS, "round") as step:
-        return take_turns(ways, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=lambda: time.perf_counter_ns() > deadline, tell=step)
 
 
 def _measured(way: _Contender, timing: AbTiming) -> RunVariant:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortlens._optional import require
 from ortlens.errors import UsageError
 from ortlens.job.targets import object_from_text
 from ortlens.studies.child import answer, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 CAPTURE, JOURNAL, REPORT = "capture.ortlens", "journal", "report.html"
 """Files of the folder of a case; the journal is what a process leaves that does not live to save its capture."""
@@ -95,28 +95,22 @@ def cases_from(cases: object, options: Mapping[str, Any] | Sequence[Mapping[str,
 
 
 def cases_from_text(text: str, options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> list[Case]:
-    """Read the cases that a text names: `FILE.py[:NAME]`, `MODULE:NAME`, or a TOML or JSON file with a table `cases`.
-
-    Without a name it is `CASES`; it may be a function that returns the cases. `options` replace those of the file.
-    """
+    """Read the cases of `FILE.py[:NAME]`, `MODULE:NAME`, or the table `cases` of a TOML or JSON file, whose `options` give way."""
     path = Path(text).expanduser()
     if path.suffix in (".toml", ".json"):
         table = _table(path)
         if unknown := set(table) - {"cases", "options"}:
             raise UsageError(f"{path}: unknown entry {min(unknown)!r}; the entries are: cases, options")
         return cases_from(_in_folder(table.get("cases", {}), path), table.get("options") if options is None else options)
-    held = object_from_text(text if _has_name(text) else f"{text}:{_ATTRIBUTE}")
+    held = object_from_text(text if ":" in text[2:] else f"{text}:{_ATTRIBUTE}")  # C:\cases.py
     return cases_from(held() if callable(held) and not isinstance(held, type) else held, options)
-
-
-def _has_name(text: str) -> bool:
-    return ":" in text[2:]  # C:\cases.py
 
 
 def _table(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        table = json.loads(text) if path.suffix == ".json" else _toml().loads(text)
+        toml = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+        table = json.loads(text) if path.suffix == ".json" else require(toml, "A survey from a TOML file").loads(text)
     except OSError as err:
         raise UsageError(f"{path} cannot be read: {err.strerror or err}") from err
     except ValueError as err:
@@ -124,12 +118,6 @@ def _table(path: Path) -> Mapping[str, Any]:
     if not isinstance(table, dict):
         raise UsageError(f"{path} holds {type(table).__name__}, not a table with the entry cases")
     return table
-
-
-def _toml() -> ModuleType:
-    from ortlens._optional import require
-
-    return require("tomllib" if sys.version_info >= (3, 11) else "tomli", "A survey from a TOML file")
 
 
 def _in_folder(cases: object, path: Path) -> object:
@@ -197,7 +185,8 @@ def _text_from_target(target: object) -> str:
             f"a case runs in a process of its own, which cannot be given an object of type {type(target).__name__}: "
             "write a function at the top of a module that returns it, and pass the function"
         )
-    if "<" in name or _found(sys.modules.get(module), name) is not target:
+    found: object = functools.reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))
+    if "<" in name or found is not target:
         raise UsageError(f"{module}.{name} cannot be imported by its name in another process: define it at the top of a module")
     file = getattr(sys.modules[module], "__file__", None)
     if module != "__main__" and ("." in module or not file or "site-packages" in file or not file.endswith(".py")):
@@ -205,12 +194,6 @@ def _text_from_target(target: object) -> str:
     if file is None:
         raise UsageError(f"{name} is defined in a notebook or console, which another process cannot import: write it into a .py file")
     return f"{Path(file).absolute()}:{name}"
-
-
-def _found(module: object, name: str) -> object:
-    for part in name.split("."):
-        module = getattr(module, part, None)
-    return module
 
 
 def _distinct(cases: Sequence[Case]) -> list[Case]:
@@ -239,16 +222,8 @@ def measured(case: Case, extras: Extras, folder: str) -> dict[str, Any]:
     torch.manual_seed(case.seed)
     target, args, kwargs = call_from_text(str(case.target), (tuple(case.args), case.kwargs))
     more, named = inputs.made(case.seed)
-    request = Request(
-        backend=case.backend,
-        options=case.options,
-        dry_run=case.dry_run,
-        dynamic=case.dynamic,
-        calls=case.calls,
-        no_grad=not case.grad,
-        profile=extras.profile,
-        verify=extras.verify,
-    )
+    asked: dict[str, Any] = {name: getattr(case, name) for name in ("backend", "options", "dry_run", "dynamic", "calls")}
+    request = Request(no_grad=not case.grad, profile=extras.profile, verify=extras.verify, **asked)
     stage("compiling and calling")
     lens = Lens(case.backend, options=case.options or None, name=case.name, journal=Path(folder) / JOURNAL, dry_run=case.dry_run)
     try:

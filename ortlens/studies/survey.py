@@ -120,7 +120,10 @@ def survey(  # noqa: PLR0913 - the settings of a survey
     extras = Extras(profile=profile, verify=verify, reports=reports and folder is not None)
     local = Limits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, usable_cores() // count))
     limits = _shared(local, count) if client is None else Limits(seconds=time_limit, memory_bytes=memory_limit)
-    jobs = [Job(case=case, key=key_of(case, extras), extras=extras, limits=_own(limits, case)) for case in cases_from(cases, options)]
+    jobs = []
+    for case in cases_from(cases, options):
+        own = replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
+        jobs.append(Job(case=case, key=key_of(case, extras), extras=extras, limits=own))
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) if folder is None else Path(folder)
         results = Results(place)
@@ -196,7 +199,7 @@ def _kept(results: Results, job: Job, outcome: Outcome) -> SurveyRow:
         reason=ended.reason,
         case_ns=ended.wall_ns,
         peak_bytes=ended.peak_bytes,
-        log=shown_log(ended.log),
+        log=ended.log[-_SHOWN_LOG:].strip(),
         host=outcome.host,
         key=job.key,
         **figures,
@@ -210,15 +213,12 @@ def _shared(limits: Limits, count: int) -> Limits:
     return replace(limits, memory_bytes=round(usable * _USED / count))
 
 
-def _own(limits: Limits, case: Case) -> Limits:
-    return replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
-
-
 TABLE = table_from_record("survey", SurveyRow)  # the columns of a survey's frame
 ROW, LOG, PAGE = "row.json", "log.txt", "index.html"
 _NO_PART = frozenset({"time_limit", "memory_limit"})  # of the key: they change no result
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _SHOWN_LOG = 2_000
+_PLAIN = (str, int, float, type(None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,18 +233,12 @@ class Job:
     @property
     def options(self) -> str:
         """The options as text, with the keys of a provider cut, as in a capture."""
-        return ", ".join(f"{name}={_option_text(value)}" for name, value in self.case.options.items())
-
-
-def _option_text(value: object) -> str:
-    return repr(value) if value is None or isinstance(value, str | int | float) else option_text(value)
+        options = self.case.options.items()
+        return ", ".join(f"{name}={value!r}" if isinstance(value, _PLAIN) else f"{name}={option_text(value)}" for name, value in options)
 
 
 def key_of(case: Case, extras: Extras) -> str:
-    """Digest what a result depends on, as far as that can be known without running it: not what its modules hold.
-
-    Arguments or options that cannot be sent to another process raise `UsageError`.
-    """
+    """Digest what a result depends on, except what modules hold; raise `UsageError` for what another process cannot be sent."""
     values = {item.name: getattr(case, item.name) for item in fields(case) if item.name not in _NO_PART}
     try:
         args = hashlib.sha256(pickle.dumps((values.pop("args"), values.pop("kwargs")), protocol=4)).hexdigest()
@@ -274,10 +268,7 @@ class Results:
         return self.folder / f"{_UNSAFE.sub('_', job.case.name)[:60]}-{job.key[:12]}"
 
     def kept(self, job: Job, *, retry: bool) -> SurveyRow | None:
-        """Find the row of an earlier run; None where there is none, it is damaged, or the limit that stopped it is higher now.
-
-        With `retry`, only an answer counts.
-        """
+        """Find the row of an earlier run, with `retry` only an answer; None if there is none, or its limit is higher now."""
         folder = self.place(job)
         try:
             held = json.loads((folder / ROW).read_text(encoding="utf-8"))
@@ -329,8 +320,3 @@ def _capture(row: SurveyRow) -> Capture | None:
     with contextlib.suppress(OrtLensError, OSError):
         return advised(store.load(row.capture))
     return None
-
-
-def shown_log(text: str) -> str:
-    """Return the last lines of what a case printed, for its row."""
-    return text[-_SHOWN_LOG:].strip()

@@ -19,6 +19,7 @@ from ortlens.backend.runtime.session import WITHOUT_OVERFLOW
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.time_budget import TimeBudget
+from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.progress import progress
 from ortlens.trace.records import column
 
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 _MOST_ROUNDS = 40
 _NOT_COPIED = "not tried: ONNX Runtime cannot copy the session options that were given, with their libraries of operators"
 _NOTES: Mapping[SpeedVerdict, str] = {"slower": "slower", "same": "no difference outside the noise"}
-_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Of a result's root mean square; integers and booleans must be equal."""
+_TOLERANCES = Tolerances(atol=0, rtol={torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,16 +126,14 @@ class _Tuning:
         first = best = _Running(self._compiled(given), 1.0, given)
         if given.ort_session_options is not None:
             self._note(_Candidate("ort_session_options", "other threads"), note=_NOT_COPIED)
-        candidates = [*_candidates(given, self._tensors(), self._partitions), *self._calls()]
+        weights = list(self._target.state_dict().values()) if isinstance(self._target, torch.nn.Module) else []
+        tensors = _torch.tensors_of((self._args, dict(self._kwargs), weights))
+        candidates = [*_candidates(given, tensors, self._partitions), *self._calls()]
         with progress("tuning", len(candidates), "setting") as step:
             for candidate in candidates:
                 best = self._tried(candidate, best)
                 step(1)
         return self._confirmed(first, best)
-
-    def _tensors(self) -> list[torch.Tensor]:
-        weights = self._target.state_dict().values() if isinstance(self._target, torch.nn.Module) else ()
-        return [*_torch.tensors_of((self._args, dict(self._kwargs))), *_torch.tensors_of(list(weights))]
 
     def _compiled(self, options: OrtBackendOptions, given: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None) -> Callable[[], Any]:
         args, kwargs = given or (self._args, self._kwargs)
@@ -206,7 +204,11 @@ class _Tuning:
 
     def _matches(self, result: object) -> bool:
         given = _torch.tensors_of(result)
-        return len(given) == len(self._expected) and all(map(_is_close, given, self._expected))
+        if [(tensor.shape, tensor.dtype) for tensor in given] != [(tensor.shape, tensor.dtype) for tensor in self._expected]:
+            return False
+        return all(
+            compare(ours, theirs, None, _TOLERANCES.of(ours.dtype)).agrees for ours, theirs in zip(given, self._expected, strict=True)
+        )
 
     def _compared(self, base: Callable[[], Any], other: Callable[[], Any]) -> AbTiming:
         ways = clocked_often(base, self._wait), clocked_often(other, self._wait)
@@ -232,7 +234,10 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
     exported = given.export_options or ExportOptions()
     found.append(_setting("export_options", replace(exported, opset_version=21), "opset_version=21"))
     if all(tensor.device.type == "cpu" for tensor in tensors):
-        found += [_setting("preferred_execution_providers", (name,), name) for name in _other_providers()]
+        import onnxruntime
+
+        names = [name for name in onnxruntime.get_available_providers() if name not in ("CPUExecutionProvider", "AzureExecutionProvider")]
+        found += [_setting("preferred_execution_providers", (name,), name) for name in names]
     return found
 
 
@@ -261,20 +266,3 @@ def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
             made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
             text = f"intra_op_num_threads={count}" + ("" if count == 1 else ", spinning" if spinning else ", sleeping")
             yield text, made
-
-
-def _other_providers() -> list[str]:
-    import onnxruntime
-
-    return [name for name in onnxruntime.get_available_providers() if name not in ("CPUExecutionProvider", "AzureExecutionProvider")]
-
-
-def _is_close(given: torch.Tensor, expected: torch.Tensor) -> bool:
-    if given.shape != expected.shape or given.dtype != expected.dtype:
-        return False
-    if not expected.is_floating_point() or not expected.numel():
-        return bool(torch.equal(given.detach(), expected.detach()))
-    ours, theirs = given.detach().double(), expected.detach().double()
-    size = float(theirs.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt())
-    tolerance = _TOLERANCES.get(expected.dtype, 1e-2) * max(size, 1e-30)
-    return bool(torch.allclose(ours, theirs, rtol=tolerance / max(size, 1e-30), atol=tolerance, equal_nan=True))

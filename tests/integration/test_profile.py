@@ -150,7 +150,9 @@ def test_a_training_step_is_profiled_forward_and_backward() -> None:
 
     x = torch.randn(3, 8)
     step(x)
-    lens._targets.callables[0] = (step, step)  # a target that calls backward itself, as a training loop does
+    lens._targets.callables[0] = lens._targets.callables[0]._replace(
+        function=step, compiled=step
+    )  # a target that calls backward itself, as a training loop does
     model.zero_grad()
     kernels = lens.profile(x, repeat=2)
     assert model.weight.grad is not None

@@ -96,7 +96,7 @@ def test_forward_and_backward_are_compared_and_a_backward_that_does_not_run_is_u
         fast(x).backward()
 
     train(x)
-    lens._targets.callables[0] = (train, train)  # what trains is the user's own; the compiled part of it is the forward
+    lens._targets.callables[0] = lens._targets.callables[0]._replace(function=train, compiled=train)
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     numerics = lens.verify(x)
     phases = lens.partitions.set_index("partition_id").graph_id.map(lens.graphs.set_index("graph_id").phase)
@@ -106,7 +106,9 @@ def test_forward_and_backward_are_compared_and_a_backward_that_does_not_run_is_u
     assert written <= set(numerics[numerics.scope == "call"].node)
     assert all(torch.equal(parameter.grad, before) for parameter, before in zip(model.parameters(), gradients, strict=True))  # type: ignore[arg-type]
 
-    lens._targets.callables[0] = (lambda x: fast(x).detach(), lambda x: fast(x).detach())
+    lens._targets.callables[0] = lens._targets.callables[0]._replace(
+        function=lambda x: fast(x).detach(), compiled=lambda x: fast(x).detach()
+    )
     numerics = lens.verify(x)
     backward = numerics[numerics.partition_id.map(phases) == "backward"]
     assert not backward.empty
@@ -212,7 +214,10 @@ def test_a_failure_of_the_comparison_is_a_finding_the_call_goes_on_and_is_not_ex
         lens = ortlens.Lens()
         fast = torch.compile(lambda x: x.sin() * 2, backend=lens)
         fast(x)
-        lens._targets.callables[0] = (None, lambda x: seen.append(fast(x)))  # to see what the user would get
+        target = lens._targets.callables[0]
+        lens._targets.callables[0] = target._replace(
+            function=None, compiled=lambda x: seen.append(fast(x))
+        )  # to see what the user would get
         with pytest.warns(RuntimeWarning, match="failed while comparing numbers"):
             numerics = lens.verify(x)
     torch.testing.assert_close(seen, [x.sin() * 2])
@@ -376,7 +381,7 @@ def test_a_difference_from_another_thread_is_not_put_down_to_the_boundary() -> N
 
     x = torch.rand(3)
     fast(x)
-    lens._targets.callables[0] = (doubled_sine, elsewhere)
+    lens._targets.callables[0] = lens._targets.callables[0]._replace(function=doubled_sine, compiled=elsewhere)
     numerics = lens.verify(x)
     assert list(numerics.ok) == [False]
     (finding,) = lens.findings[lens.findings.rule == "call_differs"].to_dict("records")

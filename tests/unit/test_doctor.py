@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import builtins
 import dataclasses
+import importlib
 import sys
 from importlib import metadata
 from types import SimpleNamespace
@@ -102,17 +102,15 @@ def test_backends_that_torch_does_not_find_are_a_warning(names: tuple[str, ...],
     assert bool(check.advice) is ("ortlens" not in names)
 
 
-@pytest.mark.parametrize(("module", "look"), [("onnxruntime", doctor._providers), ("torch", doctor._threads)])
-def test_a_package_that_does_not_import_is_an_error(module: str, look: Callable[[], doctor.Check], monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *args: object, **kwargs: object) -> object:
-        if name == module:
+@pytest.mark.parametrize(("module", "name"), [("onnxruntime", "ORT providers"), ("torch", "torch threads")])
+def test_a_package_that_does_not_import_is_an_error(module: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(asked: str) -> object:
+        if asked == module:
             raise OSError("libsomething.so.1: no such file")
-        return real(name, *args, **kwargs)  # type: ignore[arg-type]  # handed through
+        return importlib.import_module(asked)
 
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    check = look()
+    monkeypatch.setattr(doctor, "import_module", refuse)
+    (check,) = (check for check in doctor.examine() if check.name == name)
     assert (check.status, check.advice) == ("error", f"pip install --force-reinstall {module}")
     assert "libsomething" in check.found
 

@@ -7,11 +7,13 @@ versions: a field that is not found stays None, and the first line is always kep
 
 from __future__ import annotations
 
+import itertools
 import json
 import linecache
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ortlens.analysis.identity import plain_function
 from ortlens.backend.lowering.provenance import Frame
@@ -49,33 +51,17 @@ _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakText:
-    """Dynamo's report of one graph break.
+    """Dynamo's report of one graph break."""
 
-    Attributes:
-        reason: What stopped the graph, in one line.
-        gb_id: Id in PyTorch's registry, such as `GB0025`, if the text links to it.
-        explanation: PyTorch's explanation.
-        hints: PyTorch's hints.
-        file: File of the user line.
-        line: Number of that line.
-        function: Function that the line is in.
-        frames: User frames, outermost first.
-        context: What Dynamo met, in its developers' words; empty where it does not say.
-    """
-
-    reason: str
-    gb_id: str | None
+    reason: str  # what stopped the graph, in one line
+    gb_id: str | None  # id in PyTorch's registry, such as `GB0025`, if the text links to it
     explanation: str | None
     hints: tuple[str, ...]
-    file: str | None
+    file: str | None  # of the user line
     line: int | None
     function: str | None
-    frames: tuple[Frame, ...]
-    context: str = ""
-
-    def source(self) -> str | None:
-        """Read the user line, if the file can be read."""
-        return line_text(self.file, self.line)
+    frames: tuple[Frame, ...]  # the user's, outermost first
+    context: str = ""  # what Dynamo met, in its developers' words; empty where it does not say
 
     def statement(self) -> str | None:
         """Read the user line; of an `if` with the first line of its body, which shows whether it only raises an error."""
@@ -87,31 +73,23 @@ class BreakText:
 
     def following(self) -> str:
         """Read the lines behind the user line, as far as they can be read; lines outside of the function end them."""
-        if self.file is None or self.line is None:
-            return ""
-        lines: list[str] = []
-        for text in _lines(self.file)[self.line :][:_MAX_FOLLOWING]:
-            if text.strip() and (text[:1] not in (" ", "\t") or _DEF.match(text)):
-                break
-            lines.append(text.rstrip())
-        return "\n".join(lines)
+        after = lines_of(self.file)[self.line :] if self.file is not None and self.line is not None else []
+        own = itertools.takewhile(lambda text: not text.strip() or (text[0] in " \t" and not _DEF.match(text)), after[:_MAX_FOLLOWING])
+        return "\n".join(map(str.rstrip, own))
 
 
-def _lines(file: str) -> list[str]:
+def lines_of(file: str) -> list[str]:
+    """Read the lines of a program; none if it cannot be read."""
     try:
         return linecache.getlines(file)
-    except ValueError:  # as below
+    except ValueError:  # a damaged name, such as one with a NUL character, is not a file
         return []
 
 
 def line_text(file: str | None, line: int | None) -> str | None:
     """Read a line of a program, without the space around it; None if it is empty or cannot be read."""
-    if file is None or line is None:
-        return None
-    try:
-        return linecache.getline(file, line).strip() or None
-    except ValueError:  # a damaged name, such as one with a NUL character, is not a file
-        return None
+    lines = lines_of(file) if file is not None and line is not None and line > 0 else []
+    return "".join(lines[(line or 0) - 1 :][:1]).strip() or None
 
 
 def is_break(text: str) -> bool:
@@ -185,41 +163,24 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecompileText:
-    """Dynamo's report of one recompile.
+    """Dynamo's report of one recompile."""
 
-    Attributes:
-        of_compile_id: The newest compilation whose guard failed; None if the text does not name it.
-        guard: The subject of that guard.
-        reason: The full text, one line per earlier compilation.
-        values: What the guard expected, in the order of the compilations, then the actual value; as far as known.
-    """
-
-    of_compile_id: str | None
-    guard: str | None
-    reason: str
-    values: tuple[str, ...] = ()
+    of_compile_id: str | None  # the newest compilation whose guard failed; None if the text does not name it
+    guard: str | None  # the subject of that guard
+    reason: str  # the full text, one line per earlier compilation
+    values: tuple[str, ...] = ()  # what the guard expected, in the order of the compilations, then the actual value; as far as known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """A failed guard.
+class _Guard(NamedTuple):
+    """A failed guard."""
 
-    Attributes:
-        subject: What it checks, the same for every value: `n`, `len(xs)`, `tensor 'x' size mismatch at index 0`.
-        expected: The expected value; None if the text does not contain it.
-        actual: The actual value; None likewise.
-    """
-
-    subject: str
-    expected: str | None = None
-    actual: str | None = None
+    subject: str  # what it checks, the same for every value: `n`, `len(xs)`, `tensor 'x' size mismatch at index 0`
+    expected: str | None = None  # the expected value; None if the text does not contain it
+    actual: str | None = None  # likewise
 
 
-class Look(Protocol):
-    """Looks up the value of an expression where a guard failed; None if it cannot be found."""
-
-    def __call__(self, expression: str, *, kind: bool) -> str | None:
-        """Return the value as text, or its class if `kind` is set."""
+Look: TypeAlias = Callable[..., "str | None"]
+"""Looks up an expression where a guard failed: its value as text, or its class with `kind=True`; None if it cannot be found."""
 
 
 def recompile_from_text(text: str, ours: Collection[str] | None = None, look: Look | None = None) -> RecompileText | None:
@@ -232,7 +193,7 @@ def recompile_from_text(text: str, ours: Collection[str] | None = None, look: Lo
     failed = [(match, reason) for match, reason in failed if ours is None or match is None or match["id"] in ours]
     if not failed:
         return None
-    lines = [_first_line(reason[match.end() :] if match else reason) for match, reason in failed]
+    lines = [(reason[match.end() :] if match else reason).strip().partition("\n")[0] for match, reason in failed]
     match, _ = failed[0]
     return RecompileText(
         of_compile_id=match["id"] if match else None,
@@ -244,8 +205,8 @@ def recompile_from_text(text: str, ours: Collection[str] | None = None, look: Lo
 
 def _values(lines: list[str], look: Look | None) -> tuple[str, ...]:
     """List what this guard expected in each compilation, oldest first, then the actual value; unknown values are omitted."""
-    newest = guard_from_line(lines[0])
-    alike = [guard for guard in map(guard_from_line, lines) if guard.subject == newest.subject]
+    newest = _guard_from_line(lines[0])
+    alike = [guard for guard in map(_guard_from_line, lines) if guard.subject == newest.subject]
     actual = newest.actual
     if actual is None and look is not None:
         of_type = _IDENTITY.match(newest.subject)
@@ -256,36 +217,21 @@ def _values(lines: list[str], look: Look | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in known if value is not None))
 
 
-def guard_from_line(line: str) -> Guard:
+def _guard_from_line(line: str) -> _Guard:
     """Parse one failed guard, without its compile id; if its form is unknown, the whole guard is the subject."""
-    tensor = _TENSOR.match(line)
-    if tensor:
-        return Guard(subject=tensor["subject"], **_both(tensor["expected"], tensor["actual"]))
-    kind = _KIND.match(line)
-    if kind:
-        return Guard(subject=f"type of '{kind['name']}'", expected=kind["expected"], actual=kind["actual"])
+    if tensor := _TENSOR.match(line):
+        if flag := _REQUIRES_GRAD.fullmatch(tensor["expected"]):  # the text contains one side; the other is its opposite
+            wanted = flag["flag"] not in ("0", "False")
+            return _Guard(tensor["subject"], f"requires_grad={wanted}", f"requires_grad={not wanted}")
+        return _Guard(tensor["subject"], tensor["expected"], tensor["actual"])
+    if kind := _KIND.match(line):
+        return _Guard(f"type of '{kind['name']}'", kind["expected"], kind["actual"])
     guard = _guard(line)
-    identity = _IDENTITY.match(guard)
-    if identity:
-        return Guard(subject=f"{identity['check']}({identity['of']})", expected=_class_of(guard))
-    equal = _EQUAL.match(guard)
-    if equal and not _SIZES.search(guard):
-        return Guard(subject=equal["subject"], expected=equal["expected"])
-    return Guard(subject=guard)
-
-
-def _both(expected: str, actual: str | None) -> dict[str, str | None]:
-    """Return both sides. For `requires_grad` the text contains one; the other is its opposite."""
-    flag = _REQUIRES_GRAD.fullmatch(expected)
-    if flag:
-        wanted = flag["flag"] not in ("0", "False")
-        return {"expected": f"requires_grad={wanted}", "actual": f"requires_grad={not wanted}"}
-    return {"expected": expected, "actual": actual}
-
-
-def _class_of(guard: str) -> str | None:
-    found = _CLASS.search(guard)
-    return f"<class '{found['name'].rpartition('.')[2]}'>" if found else None
+    if identity := _IDENTITY.match(guard):
+        held = _CLASS.search(guard)
+        return _Guard(f"{identity['check']}({identity['of']})", f"<class '{held['name'].rpartition('.')[2]}'>" if held else None)
+    equal = None if _SIZES.search(guard) else _EQUAL.match(guard)
+    return _Guard(equal["subject"], equal["expected"]) if equal else _Guard(guard)
 
 
 def _reasons(text: str) -> list[str]:
@@ -294,10 +240,6 @@ def _reasons(text: str) -> list[str]:
     except ValueError:
         parsed = text
     return [str(item) for item in parsed] if isinstance(parsed, list) else [str(parsed)]
-
-
-def _first_line(reason: str) -> str:
-    return reason.strip().splitlines()[0] if reason.strip() else reason
 
 
 def _guard(line: str) -> str:

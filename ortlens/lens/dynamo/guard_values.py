@@ -22,30 +22,15 @@ _CONTAINERS = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
-def value_text(expression: str, scope: Mapping[str, Any]) -> str | None:
-    """Look up the value of a guard's expression, such as `self._modules['drop'].training`; None if it cannot be looked up.
-
-    Return at most 60 characters, or the class of an object that is not a plain value. `scope` holds the frame's locals, and its globals
-    under `G`.
-    """
+def value_text(expression: str, scope: Mapping[str, Any], *, kind: bool = False) -> str | None:
+    """Look up a guard's expression in a frame's locals (globals under `G`): its value or, with `kind`, its class; None if not found."""
     try:
         value = _look_up(ast.parse(expression.strip(), mode="eval").body, scope)
     except (SyntaxError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
-    text = repr(value) if type(value) in _PLAIN or isinstance(value, _PLAIN[-2:]) else _class_text(type(value))
+    is_plain = not kind and (type(value) in _PLAIN or isinstance(value, _PLAIN[-2:]))
+    text = repr(value) if is_plain else f"<class '{type(value).__name__}'>"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def type_text(expression: str, scope: Mapping[str, Any]) -> str | None:
-    """Look up the name of the class of a guard's expression, as `value_text` does; None if it cannot be looked up."""
-    try:
-        return _class_text(type(_look_up(ast.parse(expression.strip(), mode="eval").body, scope)))
-    except (SyntaxError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-        return None
-
-
-def _class_text(kind: type) -> str:
-    return f"<class '{kind.__name__}'>"
 
 
 def _look_up(node: ast.expr, scope: Mapping[str, Any]) -> Any:
@@ -79,16 +64,13 @@ def _item(owner: Any, key: Any) -> Any:
 def _called(node: ast.Call, scope: Mapping[str, Any]) -> Any:
     """Evaluate the calls in guards: `len(...)`, `x.size()`, and the keys of a dict."""
     function = node.func
-    if isinstance(function, ast.Name) and function.id in ("len", "list") and len(node.args) == 1:
-        held = _look_up(node.args[0], scope)
-        if type(held) in _CONTAINERS:
-            return len(held) if function.id == "len" else list(held)
-    if isinstance(function, ast.Attribute) and function.attr == "size" and not node.args:
+    name = function.id if isinstance(function, ast.Name) else f".{function.attr}" if isinstance(function, ast.Attribute) else ""
+    if name == ".size" and not node.args and isinstance(function, ast.Attribute):
         tensor = _look_up(function.value, scope)
         if isinstance(tensor, torch.Tensor):
             return torch.Tensor.size(tensor)
-    if isinstance(function, ast.Attribute) and function.attr == "keys" and len(node.args) == 1:
+    if name in ("len", "list", ".keys") and len(node.args) == 1:
         held = _look_up(node.args[0], scope)
-        if type(held) is dict:
-            return list(held)
+        if type(held) in (_CONTAINERS if name != ".keys" else (dict,)):
+            return len(held) if name == "len" else list(held)
     raise LookupError(ast.dump(function))

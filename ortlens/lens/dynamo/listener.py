@@ -8,6 +8,7 @@ which takes as long as the compilation itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 import traceback
@@ -25,7 +26,7 @@ from ortlens.analysis.literals import shortened
 from ortlens.analysis.number_uses import becomes_size, decides_by_size
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, recompile_from_text
-from ortlens.lens.dynamo.guard_values import type_text, value_text
+from ortlens.lens.dynamo.guard_values import value_text
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import CodeType
 
-    from ortlens.lens.dynamo.break_texts import Look
     from ortlens.trace.recorder import Recorder
 
 
@@ -41,10 +41,7 @@ class DynamoWatch:
     """Receives for one lens what Dynamo does for its backend."""
 
     def __init__(self, recorder: Recorder, claims: Callable[[object], bool]) -> None:
-        """Start listening, until this object is freed.
-
-        `claims` tells whether a backend object, as passed to `torch.compile`, belongs to this lens.
-        """
+        """Listen until this object is freed; `claims` tells whether a backend, as passed to `torch.compile`, belongs to this lens."""
         self.recorder = recorder
         self.claims = claims
         self.started: list[str] = []
@@ -77,7 +74,10 @@ class DynamoWatch:
         self._drop_announced(compile_id)
         self._record_break(compile_id, text)
         if text.startswith("WON'T CONVERT"):
-            self._announced[compile_id] = next(item.break_id for item in self._breaks.values() if compile_id in item.compile_ids)
+            self._announced[compile_id] = next(self._breaks_of(compile_id)).break_id
+
+    def _breaks_of(self, compile_id: str) -> Iterator[r.Break]:
+        return (known for known in self._breaks.values() if compile_id in known.compile_ids)
 
     def _drop_announced(self, compile_id: str) -> None:
         """Forget the short text on a frame that PyTorch gives up once the long one follows; torch 2.9 logs only the short one."""
@@ -99,6 +99,7 @@ class DynamoWatch:
         self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # amended, not replaced: its cost may be known already
 
     def _new_break(self, said: BreakText, heard: BreakText) -> r.Break:
+        own = [frame for frame in said.frames if not is_of_torch_or_ortlens(frame.file)]
         gb_id = said.gb_id or _torch.graph_break_registry().get(said.reason)
         made = r.Break(
             break_id=self.recorder.next_id("b"),
@@ -109,8 +110,8 @@ class DynamoWatch:
             file=said.file and display_name(said.file),
             line=said.line,
             function=said.function,
-            source=said.source(),
-            user_stack=display_frames(_stack_of_the_user(said.frames)),
+            source=line_text(said.file, said.line),
+            user_stack=display_frames(tuple(f"{frame.file}:{frame.line} {frame.function}" for frame in own or said.frames)),
             stop_source=heard.statement() or "",
             stop_function=heard.function,
             traits=tuple(_break_traits(heard)),
@@ -129,7 +130,8 @@ class DynamoWatch:
 
     def heard_recompile(self, compile_id: str, text: str) -> None:
         """Record a recompile."""
-        said = recompile_from_text(text, ours=self.started, look=_looker(_torch.recompiled_scope()))
+        scope = _torch.recompiled_scope()
+        said = recompile_from_text(text, ours=self.started, look=functools.partial(value_text, scope=scope) if scope else None)
         if said is None:
             return
         self._recompiles[compile_id] = said.of_compile_id
@@ -172,7 +174,7 @@ class DynamoWatch:
             self._recompiles.pop(compile_id, None)  # it was not compiled again, which is what the break reports
             self._heard_limit(compile_id, str(reason))
             return
-        if any(compile_id in known.compile_ids for known in self._breaks.values()):
+        if any(self._breaks_of(compile_id)):
             return
         file, line = metrics.get("fail_user_frame_filename"), metrics.get("fail_user_frame_lineno")
         self.on_graph_break(compile_id, f"Graph break in user code at {file}:{line}\n{reason}" if file and line else str(reason))
@@ -181,9 +183,9 @@ class DynamoWatch:
         """Record that Dynamo reached its recompile limit for a function, with the guard that failed each time."""
         refused = next((row for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id), None)
         self.recorder.drop(r.Recompile, compile_id)
-        if all(compile_id not in known.compile_ids for known in self._breaks.values()):
+        if not any(self._breaks_of(compile_id)):
             self._record_break(compile_id, reason)
-        made = next((known for known in self._breaks.values() if compile_id in known.compile_ids), None)
+        made = next(self._breaks_of(compile_id), None)
         if made is not None and refused is not None:
             file, line = guard_place(replace(refused, file=refused.file or made.file))
             place = {"file": file, "line": line, "source": line_text(file, line)} if file and line else {}
@@ -195,7 +197,7 @@ class DynamoWatch:
         before, seen = self._unlogged.pop(compile_id, ({}, 0))
         steps = _torch.unlogged_steps()[seen:]
         compiled = metrics.get("guard_count") is not None and not steps
-        if compiled or metrics.get("fail_type") or any(compile_id in known.compile_ids for known in self._breaks.values()):
+        if compiled or metrics.get("fail_type") or any(self._breaks_of(compile_id)):
             return
         failed = [text for text, count in _torch.unlogged_failures().items() if count > before.get(text, 0)]
         if failed:
@@ -260,13 +262,6 @@ def _break_traits(heard: BreakText) -> Iterator[str]:
         yield "lstm_in_inference"
 
 
-def _looker(scope: Mapping[str, Any]) -> Look | None:
-    def look(expression: str, *, kind: bool) -> str | None:
-        return type_text(expression, scope) if kind else value_text(expression, scope)
-
-    return look if scope else None
-
-
 class _TraceListener(logging.Handler):
     """The only handler of ours on torch's structured log; attached only while a lens listens."""
 
@@ -282,21 +277,17 @@ class _TraceListener(logging.Handler):
         self._attach()
 
     def _attach(self) -> None:
-        if self not in self._logger.handlers:
-            self._logger.setLevel(logging.DEBUG)
-            self._logger.propagate = False  # as torch sets it while tracing; the records have no text for other handlers
-            self._logger.addHandler(self)
-
-    def _detach(self) -> None:
-        self._logger.removeHandler(self)
+        self._logger.setLevel(logging.DEBUG)
+        self._logger.propagate = False  # as torch sets it while tracing; the records have no text for other handlers
+        self._logger.addHandler(self)  # which does nothing for one that it has
 
     def leave_when_alone(self) -> None:
         if next(iter(self._watches), None) is None:  # not len(): the set may still count an object that is being freed
-            self._detach()
+            self._logger.removeHandler(self)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        self._detach()
+        self._logger.removeHandler(self)
         try:
             yield
         finally:
@@ -308,19 +299,15 @@ class _TraceListener(logging.Handler):
         watch: DynamoWatch | None = None
         try:
             metadata = getattr(record, "metadata", None)
-            event = _event_of(metadata)
-            if event is None or not isinstance(metadata, dict):
+            if not isinstance(metadata, dict) or (event := _event_of(metadata)) is None:
                 return
-            watch = self._owner()
+            backend = _torch.dynamo_backend()
+            watch = next((watch for watch in self._watches if watch.claims(backend)), None)
             if watch is not None:
                 self._tell(watch, event, metadata, str(getattr(record, "payload", "") or ""))
         except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
             for affected in list(self._watches) if watch is None else [watch]:  # whose entry it was is not known then
                 lens_failed(affected.recorder, "listening to Dynamo", error)
-
-    def _owner(self) -> DynamoWatch | None:
-        backend = _torch.dynamo_backend()
-        return next((watch for watch in self._watches if watch.claims(backend)), None)
 
     @staticmethod
     def _tell(watch: DynamoWatch, event: str, metadata: dict[str, Any], payload: str) -> None:
@@ -337,15 +324,11 @@ class _TraceListener(logging.Handler):
                 watch.heard_metrics(compile_id, metrics)
 
 
-def _event_of(metadata: object) -> str | None:
-    if not isinstance(metadata, dict):
-        return None
-    for event in ("compilation_metrics", "dynamo_start"):
-        if event in metadata:
-            return event
+def _event_of(metadata: dict[str, Any]) -> str | None:
     artifact = metadata.get("artifact")
     name = artifact.get("name") if isinstance(artifact, dict) else None
-    return name if name in ("dynamo_graph_break_reason", "recompile_reasons") else None
+    known = name if name in ("dynamo_graph_break_reason", "recompile_reasons") else None
+    return next((event for event in ("compilation_metrics", "dynamo_start") if event in metadata), known)
 
 
 _LISTENER = _TraceListener()
@@ -385,9 +368,3 @@ def _compiled_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     running = {(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)}
     around = next((place for place, frame in enumerate(frames) if (frame.file, frame.line) not in running), len(frames))
     return frames[around:]
-
-
-def _stack_of_the_user(frames: tuple[Frame, ...]) -> tuple[str, ...]:
-    """Return the frames that belong neither to torch nor to ortlens, as text; all frames if there are no others."""
-    own = [frame for frame in frames if not is_of_torch_or_ortlens(frame.file)] or frames
-    return tuple(f"{frame.file}:{frame.line} {frame.function}" for frame in own)

@@ -37,7 +37,7 @@ from ortlens.analysis.ledger import (
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_guard
 from ortlens.trace.runlog import CAPACITY
 
 if TYPE_CHECKING:
@@ -58,10 +58,7 @@ _TURN, _TURN_UNCOMPILED = 6, 3  # compiled calls, then uncompiled ones; the firs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What was done so far that later calls need not do again.
-
-    It is equal before and after a call that did nothing of the kind. Other calls are not comparable.
-    """
+    """What was done so far that later calls need not do again: equal before and after a call whose time says something."""
 
     compiled: int  # Dynamo compiles functions without a graph too, an exported program has only graphs
     created: int  # sessions, by their ids
@@ -78,14 +75,9 @@ class LedgerPass:
     graphs: Callable[[], tuple[CompiledGraph, ...]]
     steps: list[StepReading] | None = None  # takes the calls of a model inside `generate`, if the target is such a method
     wait: Callable[[], None] = field(default_factory=waiting_for)  # waits for the devices of the target
-    averaged: int = 0  # calls of the ledger; 0 before it was recorded
     compiling: int = 0  # calls that compiled something, which are not comparable
     creating: int = 0  # calls that compiled nothing, but created a session: another size came, or a frozen weight changed
     found_none: bool = False  # whether each call to be timed was one of these
-    spread: float = 0.0  # median of their wall times over the shortest: how busy the machine was
-    cores: tuple[float, float] | None = None  # those that other processes had, and idle ones, on average; None where not known
-    # median time of a call of the target as it is, of `generate` the sum of its steps; 0 where it was not called, or too seldom
-    uncompiled_ns: int = 0
     _thread: int = field(default_factory=threading.get_ident)
     _stays: list[tuple[str, int, int]] = field(default_factory=list)  # graph, entered, left; in the present call
     _calls: list[_Call] = field(default_factory=list)
@@ -113,21 +105,15 @@ class LedgerPass:
         budget_ns: int | None = MEASURE_NS,
         uncompiled: Callable[[], Any] | None = None,
     ) -> Any:
-        """Call the target several times, and record where the time went; return the result of the last call.
-
-        The target was compiled and called before. Calls of `uncompiled` are made in turns with the others, to compare with. Exceptions of
-        the target are raised; a failure of the measurement becomes a finding.
-        """
+        """Call the compiled target several times, in turns with `uncompiled`; record where the time went, and return the last result."""
         deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
         cores = CoreWatch()
         result = self._make_calls(call, max_calls, deadline, uncompiled)
-        self.cores = cores.shares()
+        shares = cores.shares()
         self.found_none = not self._calls
-        try:
+        with lens_guard(self.recorder, "measuring a call"):
             self._read_logs()
-            self._write()
-        except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-            lens_failed(self.recorder, "measuring a call", error)
+            self._write(shares)
         return result
 
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:
@@ -152,13 +138,10 @@ class LedgerPass:
                     made += 1
                     if made == 1:  # graphs of another backend are not known
                         self.wait = waiting_for(inputs, result)
-                    if deadline is not None and time.perf_counter_ns() > deadline and made >= self._fewest(fewest):
+                    least = fewest if self._calls or self.compiling else fewest + _MORE  # that each creates sessions soon ends
+                    if deadline is not None and time.perf_counter_ns() > deadline and made >= least:
                         return result
         return result
-
-    def _fewest(self, fewest: int) -> int:
-        """Return the number of calls to make however long they take: a few more if each so far created sessions, which soon ends."""
-        return fewest if self._calls or self.compiling else fewest + _MORE
 
     def _call_uncompiled(self, call: Callable[[], Any]) -> None:
         run = clocked(call, self.wait)
@@ -187,17 +170,8 @@ class LedgerPass:
         self.note_work(done, known)
         if done.compiled == known.compiled:
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
-            (self._calls if done == known else self._preparing).append(
-                _Call(
-                    started=started,
-                    ended=ended,
-                    stays=list(self._stays),
-                    eager_ns=eager,
-                    heard=tuple(heard),
-                    listened=listen,
-                    steps=tuple(steps),
-                )
-            )
+            made = _Call(started, ended, stays=list(self._stays), eager_ns=eager, heard=tuple(heard), listened=listen, steps=tuple(steps))
+            (self._calls if done == known else self._preparing).append(made)
         return result
 
     def note_work(self, done: Work, before: Work) -> None:
@@ -241,8 +215,8 @@ class LedgerPass:
                     self._calls[place].add(log.graph_id, (start, bound, ran, done), foreign=log.session_id is None)
         self._calls = [call for call in self._calls if call.started >= oldest]
 
-    def _write(self) -> None:
-        """Record the ledger and the costs of the breaks, if a call entered a graph."""
+    def _write(self, cores: tuple[float, float] | None) -> None:
+        """Record the ledger and the costs of the breaks, if a call entered a graph; `cores` are those that others had, and idle ones."""
         calls = [call for call in self._calls if not call.listened]
         traces = [call.trace() for call in calls]
         for graph_id, times in entries_of(traces or [call.trace() for call in self._preparing]).items():
@@ -250,15 +224,19 @@ class LedgerPass:
         ledger = ledger_from_calls(traces, self._surroundings())
         if not ledger.parts:
             return
-        self.averaged = ledger.calls
+        figures: dict[str, float] = {"ledger_calls": ledger.calls}
         walls = [call.ended - call.started for call in calls]
-        self.spread = statistics.median(walls) / max(min(walls), 1) if len(walls) >= _ENOUGH else 0.0
-        self.uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
+        if len(walls) >= _ENOUGH:
+            figures["ledger_spread"] = statistics.median(walls) / max(min(walls), 1)  # how busy the machine was
+        if cores is not None:
+            figures["ledger_others"], figures["ledger_idle"] = cores
+        uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
         self.recorder.replace_all(r.LedgerPart, ledger.parts)
         if self.steps is not None:
             steps = steps_of(middle_half([call for call in traces if call.visits]), self._uncompiled_steps)
             self.recorder.replace_all(r.Step, steps)
-            self.uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
+            uncompiled_ns = sum(step.uncompiled_ns or 0 for step in steps)
+        self.recorder.note(**figures, **({"uncompiled_ns": uncompiled_ns} if uncompiled_ns else {}))
         readings = {call.started: call.eager_ns for call in calls}  # of the ledger's own calls: else a node may take more than its part
         booked = [readings[call.started_ns] for call in middle_half([call for call in traces if call.visits])]
         for node in self._eager_ns():
@@ -273,6 +251,7 @@ class LedgerPass:
         ahead = {graph.graph_id: self.watch.break_ahead(graph.compile_id) for graph in graphs}
         ahead |= self._ahead_of_backward()
         last = [break_id for break_id in self.watch.last_breaks() if break_id not in ahead.values()]
+        slots = {graph_id: set(log.nodes) for graph_id, log in self.recorder.logs()[1].items()}
         held = {graph.compile_id for graph in graphs}
         # A frame without a graph may run user code after the graphs of the functions that it calls.
         skipped = any(not held.issuperset(known.compile_ids) for known in self.recorder.records(r.Break))
@@ -284,7 +263,8 @@ class LedgerPass:
             has_python_before=self.steps is not None,
             is_whole_model=self.steps is not None and not self.recorder.records(r.Break),
             has_python_after=bool(last) or skipped or self.steps is not None,
-            unclocked=self._unclocked(),
+            # PyTorch runs untimed nodes: of a partition that failed, or that is left to PyTorch as a whole.
+            unclocked=frozenset(row.graph_id for row in self.recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ())),
             partitions=Counter(part.graph_id for part in self.recorder.records(r.Partition)),
         )
 
@@ -302,13 +282,8 @@ class LedgerPass:
                     found[behind] = ended[compile_id]
         return found
 
-    def _unclocked(self) -> frozenset[str]:
-        """Find the graphs in which PyTorch runs untimed nodes: of a partition that failed, or that is left to PyTorch as a whole."""
-        slots = {graph_id: set(log.nodes) for graph_id, log in self.recorder.logs()[1].items()}
-        return frozenset(row.graph_id for row in self.recorder.records(r.Fallback) if row.node not in slots.get(row.graph_id, ()))
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Call:
     """Readings of one call."""
 

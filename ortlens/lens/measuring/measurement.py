@@ -19,16 +19,18 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens._process import usable_cores
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
+from ortlens.lens.measuring import trials as t
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
 from ortlens.lens.watching import WeightChanged, around_runs, uncounted, uncounted_eager
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ortlens.analysis.ledger import StepReading
     from ortlens.analysis.speed import AbTiming
@@ -38,22 +40,24 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 
-class _Calls:
-    """Calls a target, and remembers what it returned and raised, to tell its failures from those of a measurement."""
+class Calls:
+    """Calls a target, and remembers how often, what it returned and raised, to tell its failures from those of a measurement."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
+        """Begin without a call."""
         self._call = call
         self.made = 0
         self.result: Any = None
         self.raised: BaseException | None = None
 
     def __call__(self) -> Any:
+        """Call the target."""
+        self.made += 1
         try:
             self.result = self._call()
         except BaseException as error:
             self.raised = error
             raise
-        self.made += 1
         return self.result
 
 
@@ -69,11 +73,8 @@ class Measurement:
     captured: Callable[[], r.Capture]  # the capture so far
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
-        """Measure a call, and return its last result; `made` counts the calls made before, to prepare it.
-
-        Exceptions of the target are raised; a failure of the measurement becomes a finding. Limits are those of `LedgerPass.measure`.
-        """
-        calls = _Calls(call)
+        """Measure a call, and return its last result; `made` calls prepared it, and limits are those of `LedgerPass.measure`."""
+        calls = Calls(call)
         try:
             return self._measured(calls, made, **limits)
         except Exception as error:
@@ -82,7 +83,7 @@ class Measurement:
             lens_failed(self.recorder, "measuring calls", error)
             return calls.result if calls.made else call()
 
-    def _measured(self, call: _Calls, made: int, **limits: Any) -> Any:
+    def _measured(self, call: Calls, made: int, **limits: Any) -> Any:
         ledger = LedgerPass(self.recorder, self.watch, self.graphs, self.steps)
         most = limits.pop("max_calls", MAX_CALLS)
         if self.originals is not None and most > 1:  # the call that is observed counts as one of them
@@ -91,34 +92,20 @@ class Measurement:
             ledger.note_work(ledger.work(), before)
             most -= 1
         result = ledger.measure(call, max_calls=most, **limits)
-        if ledger.averaged:
-            figures: dict[str, float] = {"ledger_calls": ledger.averaged}
-            if ledger.spread:
-                figures["ledger_spread"] = ledger.spread
-            if ledger.cores is not None:
-                figures["ledger_others"], figures["ledger_idle"] = ledger.cores
-            if ledger.uncompiled_ns:
-                figures["uncompiled_ns"] = ledger.uncompiled_ns
-            self.recorder.note(**figures)
-        elif ledger.found_none:
-            self._note_none(ledger, call.made, made)
+        if ledger.found_none:
+            by_dynamo = bool(self.watch.started)  # the calls before compiled the target; an exported program was compiled without them
+            self.recorder.note(
+                ledger_made=call.made + made,
+                ledger_compiling=ledger.compiling + (made if by_dynamo else 0),
+                ledger_creating=ledger.creating + (0 if by_dynamo else made),
+            )
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
             self._try_without_guards(call, ledger.wait)
             self._try_fewer_threads(call)
         return result
 
-    def _note_none(self, ledger: LedgerPass, made: int, before: int) -> None:
-        """Note why no call counts. The calls before compiled the target; an exported program was compiled without them."""
-        by_dynamo = bool(self.watch.started)
-        self.recorder.note(
-            ledger_made=made + before,
-            ledger_compiling=ledger.compiling + (before if by_dynamo else 0),
-            ledger_creating=ledger.creating + (0 if by_dynamo else before),
-        )
-
     def _try_fewer_threads(self, call: Callable[[], Any]) -> None:
         """Measure what fewer threads would bring, where sessions have more threads than there are cores."""
-        from ortlens._process import usable_cores
         from ortlens.lens.measuring.probes import Probe
 
         if any((session.threads or 0) > usable_cores() for session in self.recorder.records(r.Session)):
@@ -127,14 +114,13 @@ class Measurement:
     def _try_without_guards(self, call: Callable[[], Any], wait: Callable[[], None]) -> None:
         """Measure how much of a call is guards, where entering graphs takes much of it."""
         from ortlens.lens.measuring.probes import guards_trial
-        from ortlens.lens.measuring.trials import GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE
 
         by_dynamo = {graph.graph_id for graph in self.recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
         parts = self.recorder.records(r.LedgerPart)
         entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
         several = len(entering) > 1
-        share = GUARDS_SHARE if several else ONE_GRAPH_SHARE
-        if sum(entering) >= max(GUARDS_NS, share * sum(part.ns for part in parts)):
+        share = t.GUARDS_SHARE if several else t.ONE_GRAPH_SHARE
+        if sum(entering) >= max(t.GUARDS_NS, share * sum(part.ns for part in parts)):
             guards_trial(self.recorder, call, wait, MEASURE_NS, several=several)
 
 
@@ -150,36 +136,27 @@ def time_against_torch(
     originals: Mapping[str | None, torch.fx.GraphModule],
     call: Callable[[], Any],
 ) -> Any:
-    """Call the target once, record the times of what it ran in both ways, and return the result of the call.
-
-    `originals` are Dynamo's graphs by compile id. Exceptions of the target are raised; a failure of the measurement becomes a finding.
-    """
+    """Call the target once and return its result; record the times of what it ran, in both ways. `originals` are Dynamo's graphs."""
     entered, ran, result = observe(graphs, call)
     trials: list[tuple[type[r.Graph | r.Partition], str, Callable[[int], AbTiming | None]]] = [
         *((r.Graph, item.graph_id, partial(_whole, item, originals)) for item in entered),
         *((r.Partition, part.identity.partition_id, partial(_alone, part)) for part in ran),
     ]
-    try:
-        with uncounted_eager(recorder), _undisturbed():
-            deadline = time.perf_counter_ns() + ALL_NS
-            for kind, key, compare in trials:
-                left = deadline - time.perf_counter_ns()
-                with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
-                    compared = compare(min(EACH_NS, left)) if left > 0 else None
-                    if compared is not None:
-                        ort_ns, torch_ns = compared.least_ns
-                        recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
-    except Exception as error:  # noqa: BLE001 - the lens's own failure becomes a finding and one warning
-        lens_failed(recorder, "timing a partition against PyTorch", error)
+    with (
+        lens_guard(recorder, "timing a partition against PyTorch"),
+        uncounted_eager(recorder),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+    ):
+        deadline = time.perf_counter_ns() + ALL_NS
+        for kind, key, compare in trials:
+            left = deadline - time.perf_counter_ns()
+            with contextlib.suppress(WeightChanged):  # layers that share their code: the session now holds the weights of another one
+                compared = compare(min(EACH_NS, left)) if left > 0 else None
+                if compared is not None:
+                    ort_ns, torch_ns = compared.least_ns
+                    recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
     return result
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Disable gradients, and leave torch's random numbers as they were."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        yield
 
 
 def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:
@@ -251,9 +228,8 @@ def _from(way: Callable[[], int], args: list[Any], entered: tuple[Any, ...], pla
 
 
 def _fits(wanted: Any, given: Any) -> bool:
-    if isinstance(wanted, torch.Tensor) and isinstance(given, torch.Tensor):
-        return wanted.dtype == given.dtype and wanted.dim() == given.dim() and wanted.device == given.device
-    return not isinstance(wanted, torch.Tensor) and not isinstance(given, torch.Tensor)
+    kinds = [(value.dtype, value.dim(), value.device) if isinstance(value, torch.Tensor) else None for value in (wanted, given)]
+    return kinds[0] == kinds[1]
 
 
 def _is_known(node: torch.fx.Node) -> bool:

@@ -23,11 +23,11 @@ from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import uncounted_eager
 from ortlens.progress import progress
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_guard
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ortlens.analysis.speed import AbTiming
     from ortlens.trace.recorder import Recorder
@@ -49,31 +49,24 @@ class Probe:
         """Observe one call, then measure one change after the other. A trial that fails becomes a finding; the others go on."""
         calls, fired = self._observed()
         with uncounted_eager(self.recorder):
+            values = [value for seen in self.seen for value in seen.values if isinstance(value, torch.Tensor)]
             for count in {seen.choice.count or usable_cores() for seen in self.seen}:
-                machine_peaks.measure(_dtypes(self.seen), count)
+                machine_peaks.measure({str(value.dtype).removeprefix("torch.") for value in values}, count)
             trials = list(self._trials(calls, fired))
             with progress("probing", len(trials), "change") as step:
                 for trial in trials:
-                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), _TRIAL_NS)
-                    if made is not None:
-                        self.recorder.add(made)
+                    _measure(self.recorder, trial, fired, _TRIAL_NS)
                     step(1)
         self._cold_start(fired)
 
     def threads_alone(self, budget_ns: int) -> None:
-        """Measure what fewer threads would bring where sessions have more of them than there are cores, and nothing else.
-
-        Only a gain is recorded: on a busy machine, threads that wait for a core hide in the noise.
-        """
+        """Measure what fewer threads bring; only a gain is recorded, since waiting for a core hides in the noise of a busy machine."""
         calls, fired = self._observed()
         if sum(seen.runner.sessions[-1].create_ns for seen in self.seen) > budget_ns:
             return
         with uncounted_eager(self.recorder):
-            for trial in calls.threads():
-                if trial.rule == "too_many_threads":
-                    made = _measured(self.recorder, trial, fired.get((trial.rule, trial.subject)), budget_ns)
-                    if made is not None and made.gain_ns:
-                        self.recorder.add(made)
+            for trial in (trial for trial in calls.threads() if trial.rule == "too_many_threads"):
+                _measure(self.recorder, trial, fired, budget_ns, keeps=lambda made: bool(made.gain_ns))
 
     def _observed(self) -> tuple[CallTrials, dict[tuple[str, str | None], r.Finding]]:
         """Note the inputs of every partition that one call runs; return the trials of such calls, and what the rules say."""
@@ -100,26 +93,21 @@ class Probe:
         spent = sum(graph.phases.convert_ns + graph.phases.optimize_ns for graph in graphs)
         if known is None or spent > MAKING_NS:
             return
-        try:
+        with lens_guard(self.recorder, "probing cache_dir"):
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 converted, read = (sum(_converting_ns(graph, folder) for graph in graphs) for _ in range(2))
-        except Exception as error:  # noqa: BLE001 - as above
-            lens_failed(self.recorder, "probing cache_dir", error)
-            return
-        text = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
-        self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
+            text = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
+            self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
 
 
 def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
-    """Make the measured finding of a trial, which replaces the estimate of a rule, `known`.
-
-    Without a gain it is information and says so.
-    """
+    """Make the measured finding of a trial in place of the estimate of a rule, `known`; without a gain it is information."""
     evidence = (
         f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
         f"(medians of {compared.rounds} pairs in turns{f'; {trial.per_call} runs per call' if trial.per_call > 1 else ''})"
     )
-    base = known or _blank(trial)
+    hazard = next((rule.hazard for rule in RULES if rule.name == trial.rule), "Calls take longer than they need to.")
+    base = known or r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
     evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
     if not compared.is_faster:
         verdict = "is slower" if compared.is_slower else "shows no difference beyond the noise"
@@ -132,34 +120,27 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
     return replace(base, title=title, evidence=evidence, **trial.remedy, gain_ns=gain, measured=True)
 
 
-def _blank(trial: Trial) -> r.Finding:
-    hazard = next((rule.hazard for rule in RULES if rule.name == trial.rule), "Calls take longer than they need to.")
-    return r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
-
-
 def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool) -> None:
     """Measure what skipping the guards would save, and record it if that is worth a warning; `several` as for `CallTrials.guards`."""
     (trial,) = CallTrials([], call, wait).guards(several=several)
-    made = _measured(recorder, trial, None, budget_ns, compare_briefly)
-    if made is not None and made.severity == "warning":
-        recorder.add(made)
+    _measure(recorder, trial, {}, budget_ns, compare_briefly, keeps=lambda made: made.severity == "warning")
 
 
-def _measured(
-    recorder: Recorder, trial: Trial, known: r.Finding | None, budget_ns: int, timer: Callable[..., AbTiming] = compare
-) -> r.Finding | None:
-    """Make the finding of a trial; None where there is nothing to compare after all, or it fails."""
-    try:
-        pair = trial.pair()
-        return None if pair is None else finding_of(trial, timer(*pair, budget_ns), known)
-    except Exception as error:  # noqa: BLE001 - a guard of the lens: a trial must not end the others
-        lens_failed(recorder, f"probing {trial.change}", error)
-        return None
-
-
-def _dtypes(seen: list[ObservedPartition]) -> set[str]:
-    tensors = [value for item in seen for value in item.values if isinstance(value, torch.Tensor)]
-    return {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
+def _measure(  # noqa: PLR0913 - what is measured, how, and when it is worth a finding
+    recorder: Recorder,
+    trial: Trial,
+    fired: Mapping[tuple[str, str | None], r.Finding],
+    budget_ns: int,
+    timer: Callable[..., AbTiming] = compare,
+    *,
+    keeps: Callable[[r.Finding], bool] = lambda _made: True,
+) -> None:
+    """Record the finding of a trial, unless there is nothing to compare after all, or it fails, which ends no other."""
+    with lens_guard(recorder, f"probing {trial.change}"):
+        if (pair := trial.pair()) is not None:
+            made = finding_of(trial, timer(*pair, budget_ns), fired.get((trial.rule, trial.subject)))
+            if keeps(made):
+                recorder.add(made)
 
 
 def _converting_ns(graph: CompiledGraph, folder: str) -> int:

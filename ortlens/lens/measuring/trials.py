@@ -23,6 +23,7 @@ from ortlens.analysis.findings.sessions import SESSIONS
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.backend.runtime.threads import ThreadChoice
 from ortlens.lens.watching import PartitionRun, around_calls, around_runs, uncounted, variant_of
+from ortlens.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -167,9 +168,6 @@ def _prepared(variant: PartitionRunner, seen: ObservedPartition) -> PartitionRun
     return variant.run
 
 
-# ------------------------------------------------------------------------------------------------ of whole calls
-
-
 @dataclass(frozen=True, slots=True)
 class CallTrials:
     """Makes the trials of whole calls, of which `seen` are the partitions, the most expensive first."""
@@ -185,28 +183,18 @@ class CallTrials:
         spinning = [seen for seen in several if seen.choice.spinning]
         crowded = [seen for seen in self.seen if seen.choice.count > cores]
         if spinning:
-            yield self._with_threads(
-                "spinning_threads",
-                "letting threads sleep",
-                'Add the entry "session.intra_op.allow_spinning" = "0" to ort_session_options.',
-                {seen: replace(seen.choice, spinning=False) for seen in spinning},
-            )
+            text = 'Add the entry "session.intra_op.allow_spinning" = "0" to ort_session_options.'
+            sleeping = {seen: replace(seen.choice, spinning=False) for seen in spinning}
+            yield self._with_threads("spinning_threads", "letting threads sleep", text, sleeping)
+        count = cores if crowded or not several else 1
         if crowded:
-            yield self._with_threads(
-                "too_many_threads",
-                f"giving each session {cores} threads",
-                f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options.",
-                {seen: replace(seen.choice, count=cores) for seen in crowded},
-            )
-            return
-        other = 1 if several else cores
-        if other != 1 or several:
-            yield self._with_threads(
-                "thread_count",
-                f"giving each session {other} thread{'s' if other > 1 else ''}",
-                f"torch.set_num_threads({other}), or intra_op_num_threads={other} in ort_session_options.",
-                {seen: ThreadChoice(count=other, spinning=False, reason="probed") for seen in (several or self.seen)},
-            )
+            rule, choices = "too_many_threads", {seen: replace(seen.choice, count=count) for seen in crowded}
+        else:
+            probed = ThreadChoice(count=count, spinning=False, reason="probed")
+            rule, choices = "thread_count", dict.fromkeys(several or self.seen, probed)
+        if crowded or several or count != 1:
+            text = f"torch.set_num_threads({count}), or intra_op_num_threads={count} in ort_session_options."
+            yield self._with_threads(rule, f"giving each session {counted(count, 'thread')}", text, choices)
 
     def left_to_torch(self, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
         """Yield one trial of running partitions in PyTorch per graph that the rule `small_partitions` or `tiny_graph` names in `fired`."""
@@ -220,10 +208,7 @@ class CallTrials:
                     yield self._without(rule, graph_id, chosen)
 
     def guards(self, *, several: bool) -> Iterator[Trial]:
-        """Yield a trial of calls that skip Dynamo's guards.
-
-        If a call enters `several` graphs, merging them saves guards without risk; otherwise their cost is information below half a call.
-        """
+        """Yield a trial of calls that skip Dynamo's guards; for `several` graphs, merging them saves as much without a risk."""
 
         def pair() -> Pair:
             plain = self._whole({})
@@ -264,7 +249,7 @@ class CallTrials:
         return Trial(
             rule=rule,
             subject=graph_id,
-            change=f"leaving {len(chosen)} partition{'s' if len(chosen) > 1 else ''} of {graph_id} to PyTorch",
+            change=f"leaving {counted(len(chosen), 'partition')} of {graph_id} to PyTorch",
             remedy=remedy(
                 f"min_partition_nodes={largest + 1} leaves partitions of up to {largest} compute nodes to PyTorch.",
                 min_partition_nodes=largest + 1,
@@ -284,9 +269,6 @@ class CallTrials:
                 return once()
 
         return intercepted
-
-
-# ---------------------------------------------------------------------------------------------- of one partition
 
 
 def frozen(seen: ObservedPartition) -> Iterator[Trial]:

@@ -50,10 +50,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     atol: Any,
     rtol: Any,
 ) -> None:
-    """Fill the table of compared values.
-
-    Raises UsageError if the reference fails or returns another number of tensors, SessionError if ONNX Runtime cannot run the model.
-    """
+    """Fill the table of compared values; raise UsageError if the reference fails or returns another number of tensors."""
     if not callable(reference):
         raise UsageError(f"verify() takes the PyTorch module or function that the model was made from, not {type(reference).__name__}")
     tolerances = Tolerances(atol, rtol)
@@ -66,7 +63,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         state.restore()
     verdicts = []
     for place, (name, theirs) in enumerate(zip(_paired(outputs, eager, reference), eager, strict=True)):
-        verdict = Verdict(node=name, scope="call", place=place, onnx_value=name, line_of=None)
+        verdict = Verdict(node=name, scope="call", place=place, onnx_value=name)
         judge(verdict, outputs[name], theirs, wide[place], tolerances)
         if place in unsteady:
             verdict.leave_open(f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
@@ -76,7 +73,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     compared = {verdict.node for verdict in verdicts}
     for name, left in outputs.items():
         if name not in compared and isinstance(left, Missing):
-            verdicts.append(Verdict(node=name, scope="call", place=len(verdicts), onnx_value=name, note=left.reason, line_of=None))
+            verdicts.append(Verdict(node=name, scope="call", place=len(verdicts), onnx_value=name, note=left.reason))
     recorder.replace_all(r.Numeric, [verdict.row(None) for verdict in verdicts])
     kept = [finding for finding in recorder.records(r.Finding) if finding.rule != "call_differs"]
     wrong = [verdict for verdict in verdicts if verdict.ok is False]
@@ -146,7 +143,7 @@ def _eager(
 
 
 def _differ(one: Any, other: Any, tolerances: Tolerances) -> bool:
-    verdict = Verdict(node="", scope="call", place=0, line_of=None)
+    verdict = Verdict(node="", scope="call", place=0)
     judge(verdict, one, Missing("nothing") if other is None else other, Missing("not asked for"), tolerances)
     return verdict.ok is False
 
@@ -154,15 +151,10 @@ def _differ(one: Any, other: Any, tolerances: Tolerances) -> bool:
 def _called(reference: Callable[..., Any], values: list[Any]) -> list[Any]:
     try:
         with torch.no_grad(), _torch.uncompiled():
-            made = reference(*_cloned(values))
+            made = reference(*_torch.map_tensors(torch.clone, values))
     except Exception as error:
         raise UsageError(f"calling {_name(reference)} with the model's inputs failed: {type(error).__name__}: {error}") from error
     return _torch.tensors_of(made)
-
-
-def _cloned(values: list[Any]) -> list[Any]:
-    cloned: list[Any] = _torch.map_tensors(torch.clone, values)
-    return cloned
 
 
 def _in_double(reference: Callable[..., Any], values: list[Any], count: int) -> list[Any]:

@@ -15,10 +15,9 @@ from ortlens._os_errors import clear_os_errors
 from ortlens._process import heap_bytes
 from ortlens.backend.runtime import _ort
 from ortlens.errors import SessionError, UsageError
-from ortlens.lens.onnx_model.graph_records import ask_placement
 from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 from ortlens.lens.onnx_model.sessions import SessionChoice, choice_from, new_session, run, runner_of
-from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feed_from, generated, inputs_from_session, inputs_of
+from ortlens.lens.onnx_model.signature import FALLBACK_SIZES, feed_from, generated, inputs_from_session, inputs_of, shapes_of
 from ortlens.lens.onnx_model.source import ModelSource, source_of, with_names
 
 if TYPE_CHECKING:
@@ -51,11 +50,17 @@ def explain_model(
     @clear_os_errors
     def explained(*args: Any, **kwargs: Any) -> OnnxLens:
         structure = None if source.structure is None else with_names(source.structure)
-        if dry_run:
-            return _dry(source, structure, choice, name, args, kwargs)
-        session, create_ns, held = _timed_session(source, choice)
+        if dry_run and structure is None:
+            raise UsageError(f"{source.name} is in ONNX Runtime's own format, whose structure only a session knows; leave out dry_run=True")
+        session, create_ns, held = (None, 0, None) if dry_run else _timed_session(source, choice)
         inputs = inputs_of(structure) if structure is not None else inputs_from_session(session)
         lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure)
+        if session is None:
+            feed, sizes = (feed_from(inputs, args, kwargs), None) if args or kwargs else generated(inputs)
+            lens.note(dry_run="1", **({} if sizes is None else {"onnx_inputs_made": _sizes_text(sizes, "sizes that were assumed")}))
+            lens.called(feed, {})
+            lens.result = None
+            return lens
         log = lens.began(session, create_ns=create_ns, held_bytes=held)
         started = time.perf_counter_ns()
         if args or kwargs:
@@ -72,34 +77,10 @@ def explain_model(
     return explained
 
 
-def _dry(  # noqa: PLR0913, PLR0917 - one call site
-    source: ModelSource,
-    structure: onnx.ModelProto | None,
-    choice: SessionChoice,
-    name: str | None,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> OnnxLens:
-    if structure is None:
-        raise UsageError(f"{source.name} is in ONNX Runtime's own format, whose structure only a session knows; leave out dry_run=True")
-    inputs = inputs_of(structure)
-    lens = OnnxLens(source, inputs, choice, name=name or source.name, structure=structure)
-    lens.note(dry_run="1")
-    if args or kwargs:
-        feed = feed_from(inputs, args, kwargs)
-    else:
-        made = generated(inputs)
-        feed = made.feed
-        lens.note(onnx_inputs_made=_sizes_text(made.sizes, "sizes that were assumed"))
-    lens.called(feed, {})
-    lens.result = None
-    return lens
-
-
 def _timed_session(source: ModelSource, choice: SessionChoice) -> tuple[onnxruntime.InferenceSession, int, int | None]:
     options = choice.made_options()
     if choice.options is None:
-        ask_placement(options)
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     before, started = heap_bytes(), time.perf_counter_ns()
     session = new_session(source, choice, options)
     elapsed, after = time.perf_counter_ns() - started, heap_bytes()
@@ -115,23 +96,23 @@ def _generated_call(
     for size in FALLBACK_SIZES:
         for zeros in (False, True):
             try:
-                made = generated(inputs, size=size, zeros=zeros)
+                feed, sizes = generated(inputs, size=size, zeros=zeros)
             except UsageError:  # too large, with this size
                 if first is None:
                     raise
                 continue
-            key = f"{sorted(made.sizes.items())} {zeros}"
+            key = f"{sorted(sizes.items())} {zeros}"
             if key in seen:
                 continue
             seen.add(key)
             started = time.perf_counter_ns()
             try:
-                outputs = run(session, inputs, made.feed, source.name)
+                outputs = run(session, inputs, feed, source.name)
             except SessionError as error:
                 first = first or error
                 continue
-            lens.note(onnx_inputs_made=_sizes_text(made.sizes) + (", integers 0" if zeros else ""))
-            return started, made.feed, outputs
+            lens.note(onnx_inputs_made=_sizes_text(sizes) + (", integers 0" if zeros else ""))
+            return started, feed, outputs
     names = ", ".join(f"{each.name}={each.text()}" for each in inputs)
     said = str(first).rstrip(".")
     raise SessionError(f"{said}. No inputs were given, and none that were made from its signature suit it; give them: {names}") from first
@@ -143,8 +124,6 @@ def _sizes_text(sizes: Mapping[str, int], how: str = "random numbers") -> str:
 
 
 def _logged(log: RunLog, started: int) -> None:
-    import threading
-
     done = time.perf_counter_ns()
     log.record(started, started, done, done, threading.get_ident())
 
@@ -260,18 +239,14 @@ def _timed(method: Callable[..., Any], log: RunLog, shapes: dict[str, tuple[int,
         try:
             record(started, started, done, done, thread())
             if not shapes:
-                _note_shapes(kwargs.get("input_feed", args[1] if len(args) > 1 else {}), shapes)
+                feed = kwargs.get("input_feed", args[1] if len(args) > 1 else {})
+                shapes.update(shapes_of(feed if isinstance(feed, Mapping) else {}))
         except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
             unlogged(error)
         return result
 
     timed.__name__, timed.__doc__ = method.__name__, method.__doc__
     return timed
-
-
-def _note_shapes(feed: Any, shapes: dict[str, tuple[int, ...]]) -> None:
-    found = feed.items() if isinstance(feed, Mapping) else ()
-    shapes.update({name: tuple(value.shape) for name, value in found if isinstance(getattr(value, "shape", None), tuple)})
 
 
 def _stopped(session: weakref.ref[Any], watched: type, base: type, recording: list[bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import math
 import re
 from collections import Counter
@@ -36,16 +37,24 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?!\d)[^\n]*
 def records_of(
     source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto | None, sizes: Mapping[str, tuple[int, ...]]
 ) -> list[r.Record]:
-    """Make the records of a model: graph, nodes, partition and model.
-
-    Without a structure, `named`, there are no nodes, and their counts are 0. Sizes of a call stand for symbolic ones in FLOPs and bytes.
-    """
+    """Make the records of a model; without a structure, `named`, there are no nodes. Sizes of a call stand for symbolic ones."""
     if named is None:
         return _unknown(source, inputs)
     symbolic = values_of(named)
     actual = values_of(named, sizes).by_name if sizes else symbolic.by_name
     nodes = list(_nodes(named, symbolic.by_name, actual))
-    found: list[r.Record] = [_graph(source, inputs, named, nodes, actual), *nodes]
+    constants = [tensor.name for tensor in named.graph.initializer]
+    names = [*(each.name for each in inputs), *constants]
+    graph = _graph(
+        source,
+        len(nodes),
+        coverage=1.0 if nodes else None,
+        dynamic_shapes=any(not isinstance(size, int) for each in inputs for size in each.shape or ()),
+        inputs=tuple(names),
+        input_sizes=tuple(_bytes(actual.get(name)) or 0 for name in names),
+        weights=tuple(constants),
+    )
+    found: list[r.Record] = [graph, *nodes]
     found += [_partition(source, inputs, named, nodes, actual), _model(source, named)]
     if symbolic.problem:
         found.append(_not_inferred(source, symbolic.problem))
@@ -53,41 +62,15 @@ def records_of(
 
 
 def _unknown(source: ModelSource, inputs: Sequence[Input]) -> list[r.Record]:
-    graph = r.Graph(
-        graph_id=GRAPH,
-        phase="inference",
-        name=source.name,
-        file=None if source.path is None else str(source.path),
-        node_count=0,
-        op_count=0,
-        partition_count=1,
-        fallback_count=0,
-        inputs=tuple(each.name for each in inputs),
-    )
+    graph = _graph(source, 0, inputs=tuple(each.name for each in inputs))
     partition = r.Partition(partition_id=PARTITION, graph_id=GRAPH, node_count=0, input_count=len(inputs), output_count=0, model_id=MODEL)
     return [graph, partition, r.Model(model_id=MODEL, partition_id=PARTITION, node_count=0)]
 
 
-def _graph(
-    source: ModelSource, inputs: Sequence[Input], named: onnx.ModelProto, nodes: list[r.Node], actual: Mapping[str, Value]
-) -> r.Graph:
-    constants = [tensor.name for tensor in named.graph.initializer]
-    names = [*(each.name for each in inputs), *constants]
-    return r.Graph(
-        graph_id=GRAPH,
-        phase="inference",
-        name=source.name,
-        file=None if source.path is None else str(source.path),
-        node_count=len(nodes),
-        op_count=len(nodes),
-        partition_count=1,
-        fallback_count=0,
-        coverage=1.0 if nodes else None,
-        dynamic_shapes=any(not isinstance(size, int) for each in inputs for size in each.shape or ()),
-        inputs=tuple(names),
-        input_sizes=tuple(_bytes(actual.get(name)) or 0 for name in names),
-        weights=tuple(constants),
-    )
+def _graph(source: ModelSource, count: int, **known: Any) -> r.Graph:
+    file = None if source.path is None else str(source.path)
+    known |= {"node_count": count, "op_count": count, "partition_count": 1, "fallback_count": 0}
+    return r.Graph(graph_id=GRAPH, phase="inference", name=source.name, file=file, **known)
 
 
 def _partition(
@@ -129,6 +112,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
         known = symbolic.get(node.output[0]) if node.output else None
         reads = tuple(dict.fromkeys(makers.get(name, name) for name in _read_by(node)))
         file, line, text = _user_line(node)
+        classes = _listed(_metadata(node, "pkg.torch.onnx.class_hierarchy"))
         made = _sum(_bytes(actual.get(name)) for name in node.output if name)
         touched = _sum([made, *(_bytes(actual.get(name)) for name in node.input if name)])
         yield r.Node(
@@ -136,7 +120,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
             node=node.name,
             target=operator(node),
             module=_module(node),
-            module_type=_module_type(node),
+            module_type=classes[-2].rpartition(".")[2] if len(classes) > 1 else None,
             file=file,
             line=line,
             source=text,
@@ -192,11 +176,6 @@ def _module(node: onnx.NodeProto) -> str | None:
     return ".".join(path) or None
 
 
-def _module_type(node: onnx.NodeProto) -> str | None:
-    classes = _listed(_metadata(node, "pkg.torch.onnx.class_hierarchy"))
-    return classes[-2].rpartition(".")[2] if len(classes) > 1 else None
-
-
 def _listed(text: str) -> list[str]:
     try:
         found = ast.literal_eval(text) if text else []
@@ -224,11 +203,6 @@ def _not_inferred(source: ModelSource, problem: str) -> r.Finding:
         hazard="FLOPs and sizes are missing, and with them what depends on them. Running the model is not affected.",
         mitigation="Check the model with onnx.checker.check_model(path, full_check=True).",
     )
-
-
-def ask_placement(options: onnxruntime.SessionOptions) -> None:
-    """Have a session record where it places each node. The options are changed for good, so they must not be the user's own."""
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
 
 def record_placement(recorder: Recorder, session: onnxruntime.InferenceSession, structure: onnx.ModelProto | None) -> None:
@@ -317,10 +291,7 @@ class Values:
 
 
 def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | None = None) -> Values:
-    """Infer types and shapes, with the sizes of a call in place of symbolic ones.
-
-    Operators that ONNX does not define, such as those of ONNX Runtime's own domain, have none.
-    """
+    """Infer types and shapes, with the sizes of a call for symbolic ones; operators that ONNX does not define have none."""
     given = structure if sizes is None else _with_sizes(structure, sizes)
     problem = ""
     try:
@@ -340,8 +311,7 @@ def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | N
 
 def _with_sizes(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """Copy a model with the sizes of a call in its inputs, and without the shapes that it declares: they may be symbolic."""
-    made = onnx.ModelProto()
-    made.CopyFrom(structure)
+    made = copy.deepcopy(structure)
     del made.graph.value_info[:]
     for value in (*made.graph.input, *made.graph.output):
         if value.type.WhichOneof("value") != "tensor_type":
@@ -365,12 +335,8 @@ def _from_type(kind: onnx.TypeProto) -> Value | None:
     if which != "tensor_type":
         return None
     tensor = kind.tensor_type
-    shape = (
-        tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)
-        if tensor.HasField("shape")
-        else None
-    )
-    return _value(tensor.elem_type, shape)
+    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim)
+    return _value(tensor.elem_type, sizes if tensor.HasField("shape") else None)
 
 
 def _value(element_type: int, shape: Shape | None) -> Value:
@@ -380,10 +346,7 @@ def _value(element_type: int, shape: Shape | None) -> Value:
 
 
 def flops_of(node: onnx.NodeProto, values: Mapping[str, Value]) -> int:
-    """Count the floating-point operations of a node as PyTorch does; 0 for what is not counted, and where a size is unknown.
-
-    Matrix products and convolutions count two per product.
-    """
+    """Count the operations of a node as PyTorch does, two per product; 0 for what is not counted, and where a size is unknown."""
     count = _COUNTED.get(node.op_type)
     try:
         found = 0 if count is None else count(node, [values.get(name) for name in node.input], values.get(node.output[0]))
@@ -398,20 +361,14 @@ def _sizes(value: Any) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    found = next((each for each in node.attribute if each.name == name), None)
-    return default if found is None else onnx.helper.get_attribute_value(found)
+def _attribute(node: onnx.NodeProto, name: str) -> int:
+    return next((each.i for each in node.attribute if each.name == name), 0)
 
 
-def _product(left: int) -> Callable[[onnx.NodeProto, list[Any], Any], int]:
-    """Return a counter for products whose left side is an input: elements of the result times the length of the sums."""
-
-    def count(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
-        rows = _sizes(inputs[left])
-        depth = rows[0 if _attribute(node, "transA", 0) and node.op_type in ("Gemm", "FusedGemm", "FusedMatMul") else -1]
-        return 2 * math.prod(_sizes(output)) * depth
-
-    return count
+def _product(node: onnx.NodeProto, inputs: list[Any], output: Any) -> int:
+    """Count elements of the result times the length of the sums."""
+    depth = _sizes(inputs[0])[0 if _attribute(node, "transA") and node.op_type in ("Gemm", "FusedGemm", "FusedMatMul") else -1]
+    return 2 * math.prod(_sizes(output)) * depth
 
 
 def _convolution(weight: int) -> Callable[[onnx.NodeProto, list[Any], Any], int]:
@@ -426,21 +383,13 @@ def _transposed(_node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
 
 
 def _blocked(node: onnx.NodeProto, inputs: list[Any], _output: Any) -> int:
-    weights: int = _attribute(node, "K", 0) * _attribute(node, "N", 0)
-    return 2 * math.prod(_sizes(inputs[0])[:-1]) * weights
+    return 2 * math.prod(_sizes(inputs[0])[:-1]) * _attribute(node, "K") * _attribute(node, "N")
 
 
 _COUNTED: Mapping[str, Callable[[onnx.NodeProto, list[Any], Any], int]] = {
-    "MatMul": _product(0),
-    "Gemm": _product(0),
-    "FusedGemm": _product(0),
-    "FusedMatMul": _product(0),
-    "MatMulInteger": _product(0),
-    "QLinearMatMul": _product(0),
+    **dict.fromkeys(("MatMul", "Gemm", "FusedGemm", "FusedMatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "MatMulNBits": _blocked,
-    "Conv": _convolution(1),
-    "FusedConv": _convolution(1),
-    "ConvInteger": _convolution(1),
+    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger"), _convolution(1)),
     "QLinearConv": _convolution(3),
     "ConvTranspose": _transposed,
 }

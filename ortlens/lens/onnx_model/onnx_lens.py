@@ -11,7 +11,7 @@ from ortlens.errors import UsageError
 from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import threads_of
-from ortlens.lens.onnx_model.signature import described, feed_from, generated
+from ortlens.lens.onnx_model.signature import described, feed_from, generated, shapes_of
 from ortlens.trace import records as r
 from ortlens.views.capture_view import CaptureView
 
@@ -109,7 +109,7 @@ class OnnxLens(CaptureView):
         """Note the inputs and outputs of a call by name; their sizes stand for symbolic ones from now on."""
         self.inputs, self.result = feed, outputs
         self._facts["onnx_inputs"] = described(self._signature, feed)
-        self._take_sizes({name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)})
+        self._take_sizes(shapes_of(feed))
 
     def _take_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the sizes of a call, by input, for symbolic ones, unless those of an earlier call are known."""
@@ -132,7 +132,7 @@ class OnnxLens(CaptureView):
         if args or kwargs:
             return feed_from(self._signature, args, kwargs)
         known = [replace(each, shape=self._sizes.get(each.name, each.shape)) for each in self._signature]
-        return self.inputs or generated(known).feed
+        return self.inputs or generated(known)[0]
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
         """Measure where the time inside ONNX Runtime goes, kernel by kernel, as `Lens.profile` does.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from pathlib import Path
@@ -44,10 +45,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     repeats: Repeats,
     words: str,
 ) -> None:
-    """Fill the table of kernels, from a second session of the model.
-
-    Raises UsageError if neither file nor bytes of the model are known, SessionError if ONNX Runtime cannot make or run the session.
-    """
+    """Fill the table of kernels, from a second session; raise SessionError if ONNX Runtime cannot make or run it."""
     if source.loadable is None:
         raise UsageError("neither the path nor the bytes of the session's model are known, so that no second session can profile it")
     nodes = 0 if structure is None else len(structure.graph.node)
@@ -62,9 +60,16 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
                 plain, profiled = (runner_of(each, inputs, feed) for each in (session, twin))
                 turns.make(_timed(plain, turns.plain_ns), _timed(profiled, turns.profiled_ns), repeats, affordable, step)
             written = Path(twin.end_profiling())
-            _record(twin, written, without_weights(folder / "optimized.onnx"), structure, recorder, turns)
+            optimized, cost = without_weights(folder / "optimized.onnx"), profiles.measure_cost()
+            shown = optimized if optimized is not None else structure
+            read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
+            known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
+            named = {node.node: node for node in recorder.records(r.Node)}
+            record_profile(recorder, _SESSION, MODEL, twin, turns, read, optimized, known, named, cost.in_event)
         except Exception as error:
             said = " ".join(str(error).split())[:600]
+            if isinstance(error, profiles.ProfileIncomplete):
+                said = f"the profile is incomplete: {said}; call profile() again with a smaller repeat"
             raise SessionError(f"profiling {source.name} failed: {said}. It writes files into {folder.parent}, which needs room") from error
     record_kernel_placement(recorder, session, structure)
 
@@ -98,42 +103,20 @@ def _timed(call: Callable[[], Any], taken: list[int]) -> Callable[[], None]:
     return run
 
 
-def _record(  # noqa: PLR0913, PLR0917 - one call site
-    twin: onnxruntime.InferenceSession,
-    written: Path,
-    optimized: onnx.ModelProto | None,
-    structure: onnx.ModelProto | None,
-    recorder: Recorder,
-    turns: Turns,
-) -> None:
-    cost = profiles.measure_cost()
-    shown = optimized if optimized is not None else structure
-    try:
-        read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
-    except profiles.ProfileIncomplete as error:
-        raise SessionError(f"the profile is incomplete: {error}; call profile() again with a smaller repeat") from error
-    known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
-    nodes = {node.node: node for node in recorder.records(r.Node)}
-    record_profile(recorder, _SESSION, MODEL, twin, turns, read, optimized, known, nodes, cost.in_event)
-
-
 def _origins(
     structure: onnx.ModelProto | None, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]
 ) -> dict[str, kernel_origins.Origin]:
     """Trace kernels back to nodes. The nodes of the model are their own origins, where a converted one has FX nodes."""
     if structure is None:
         return {}
-    before = type(structure)()
-    before.CopyFrom(structure)
+    before = copy.deepcopy(structure)
     compute = []
     for node in iter_nodes(before.graph):
         del node.metadata_props[:]
         node.metadata_props.add(key=FX_NODE_KEY, value=node.name)
         compute.append(node.name)
-    if optimized is None:
-        return kernel_origins.origins_by_name(before, kernels, compute)
     makers = {value: node for node in iter_nodes(before.graph) for value in node.output if value}
-    for node in iter_nodes(optimized.graph):  # a nameless node is called after its operator and its place, in both
+    for node in iter_nodes(optimized.graph) if optimized is not None else ():
         maker = next((makers[value] for value in node.output if value in makers), None)
         if not node.name and maker is not None and maker.op_type == node.op_type:
             node.name = maker.name

@@ -57,10 +57,7 @@ class SessionChoice:
 
 
 def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> SessionChoice:
-    """Read the options of `explain` that concern a session.
-
-    Providers are those named, else CUDA if available; the CPU last. Options without effect on an ONNX model are refused.
-    """
+    """Read the options of `explain` for a session: providers as named, else CUDA if available; the CPU last. Others are refused."""
     given = OrtBackendOptions.from_any(options)
     for entry in dataclasses.fields(given):
         value = getattr(given, entry.name)
@@ -99,14 +96,16 @@ def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason eac
             f"the model with ir_version={match['most']}"
         )
     structure = source.structure
-    if structure is not None and (unknown := _unknown_operators(structure)) and _names_one(text, unknown):
+    unknown = [] if structure is None else _unknown_operators(structure)
+    if any(name.rpartition("::")[2] in text or name.partition("::")[0] in text for name in unknown):
         return (
             f"it uses operators of other libraries: {', '.join(unknown[:8])}. Register the library that has them: options = "
             "onnxruntime.SessionOptions(); options.register_custom_ops_library(path); then explain(..., "
             f'options={{"ort_session_options": options}}). ({said})'
         )
     if _OPSET.search(text):
-        return f"it uses operator set {_opset_text(structure)}, which is newer than this ONNX Runtime. Upgrade onnxruntime. ({said})"
+        opset = "unknown" if structure is None else opset_of(structure)
+        return f"it uses operator set {opset}, which is newer than this ONNX Runtime. Upgrade onnxruntime. ({said})"
     if "external" in text.lower() or "weights.bin" in text or "model_path must not be empty" in text:
         where = f"beside {source.path}" if source.path is not None else "and the model was given without a path, so they cannot be found"
         return f"its weights lie in other files {where}; keep those files together and pass the model's path. ({said})"
@@ -117,21 +116,11 @@ def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason eac
     return said
 
 
-def _opset_text(structure: onnx.ModelProto | None) -> str:
-    return "unknown" if structure is None else str(opset_of(structure))
-
-
 def _unknown_operators(structure: onnx.ModelProto) -> list[str]:
     own = {(function.domain, function.name) for function in structure.functions}
-    nodes = list(iter_nodes(structure.graph))
-    for function in structure.functions:
-        nodes += function.node
+    nodes = (*iter_nodes(structure.graph), *(node for function in structure.functions for node in function.node))
     strange = (node for node in nodes if node.domain == _EXTENSIONS or (node.domain and not node.domain.startswith(_OWN_DOMAINS)))
     return sorted({operator(node) for node in strange if (node.domain, node.op_type) not in own})
-
-
-def _names_one(text: str, operators: Sequence[str]) -> bool:
-    return any(name.rpartition("::")[2] in text or name.partition("::")[0] in text for name in operators)
 
 
 def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int, bool, str]:
@@ -146,10 +135,7 @@ def threads_of(options: onnxruntime.SessionOptions, *, given: bool) -> tuple[int
 
 
 def runner_of(session: onnxruntime.InferenceSession, inputs: Sequence[Input], feed: Feed) -> Callable[[], Sequence[Any]]:
-    """Return a function that runs a session on given values.
-
-    Only that function is timed, so what can be done once is done here.
-    """
+    """Return a function that runs a session on given values; it alone is timed, so what can be done once is done here."""
     outputs = session.get_outputs()
     if not any(each.element in _BITS_ONLY for each in inputs) and not any(value.type in _WITHOUT_ARRAY for value in outputs):
         return functools.partial(onnxruntime.InferenceSession.run, session, None, feed)  # a watched session's own would record it

@@ -196,20 +196,12 @@ def _numpy_from(value: Any, of: Input) -> Any:
         raise UsageError(f"the input {of.name!r} is {type(value).__name__}, and the model takes {of.text()}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generated:
-    """Inputs made from a signature."""
-
-    feed: Feed  # values by input
-    sizes: Mapping[str, int]  # size of each symbolic dimension, by name; those without a name by input and place, as `x[0]`
-
-
-def generated(inputs: Sequence[Input], *, size: int | None = None, zeros: bool = False, seed: int = 0) -> Generated:
+def generated(inputs: Sequence[Input], *, size: int | None = None, zeros: bool = False) -> tuple[Feed, dict[str, int]]:
     """Make inputs: standard normal floats, 0 or 1 for integers and truth values, which are safe as indices and masks.
 
-    A symbolic dimension gets `size`, or a size by its name and place. Raises UsageError for types and sizes that cannot be made up.
+    A symbolic dimension gets `size`, or a size by its name and place; these are returned too, by name, or by input and place as `x[0]`.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sizes: dict[str, int] = {}
     feed: Feed = {}
     for each in inputs:
@@ -225,7 +217,7 @@ def generated(inputs: Sequence[Input], *, size: int | None = None, zeros: bool =
             )
         made = [_random(each, shape, rng, zeros=zeros) for _ in range(_SEQUENCE_LENGTH)]
         feed[each.name] = made if each.kind == "seq" else made[0]
-    return Generated(feed=feed, sizes=sizes)
+    return feed, sizes
 
 
 def _sizes_of(of: Input, sizes: dict[str, int], size: int | None) -> Iterator[int]:
@@ -266,6 +258,11 @@ def _random(of: Input, shape: tuple[int, ...], rng: np.random.Generator, *, zero
         info = np.iinfo(dtype)
         return rng.integers(info.min, info.max + 1, shape).astype(dtype)
     return (np.zeros(shape) if zeros else rng.integers(0, 2, shape)).astype(dtype)
+
+
+def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of arrays and tensors by name."""
+    return {name: tuple(value.shape) for name, value in feed.items() if isinstance(getattr(value, "shape", None), tuple)}
 
 
 def described(inputs: Sequence[Input], feed: Mapping[str, Any]) -> str:

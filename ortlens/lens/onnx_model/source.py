@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 import os
@@ -47,10 +48,7 @@ class ModelSource:
 
 
 def source_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ModelSource:
-    """Read a model. External data stays where it is, and weights are dropped as soon as their sizes are known.
-
-    A model in memory is not changed.
-    """
+    """Read a model, which stays as it is; external data stays in its files, and weights are dropped once their sizes are known."""
     if isinstance(model, (str, os.PathLike)):
         return _from_file(Path(model).expanduser())
     if isinstance(model, onnx.ModelProto):
@@ -117,7 +115,8 @@ def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None 
 
 
 def _from_proto(model: onnx.ModelProto) -> ModelSource:
-    structure = _without_large(model)
+    structure = onnx.ModelProto()
+    _copy_without_large(model, structure)
     if model.ByteSize() < _SERIALIZABLE:
         data = model.SerializeToString()
         _refuse_unsafe(model, data, "the model", None)
@@ -125,31 +124,18 @@ def _from_proto(model: onnx.ModelProto) -> ModelSource:
     # Protobuf serialises 2 GiB at most: the weights go into a file of their own. The copy shares nothing with the user's model.
     folder = tempfile.TemporaryDirectory(prefix="ortlens-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
-    onnx.save_model(copied, path, save_as_external_data=True, location="weights.bin")
-    del copied
+    onnx.save_model(copy.deepcopy(model), path, save_as_external_data=True, location="weights.bin")
     source = _described(_parsed(path.read_bytes(), str(path), path), path, folder=folder)
     weakref.finalize(source.structure, folder.cleanup)  # with the source, or when the interpreter exits
     return source
 
 
-def _without_large(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model without the data of its large constants: weights are never copied."""
-    made = onnx.ModelProto()
-    for descriptor, value in model.ListFields():
+def _copy_without_large(given: Any, made: Any) -> None:
+    """Copy a model, or its graph, without the data of its large constants: weights are never copied."""
+    for descriptor, value in given.ListFields():
         if descriptor.name == "graph":
-            _copied_graph(value, made.graph)
-        elif descriptor.is_repeated:
-            getattr(made, descriptor.name).MergeFrom(value)
-        else:
-            setattr(made, descriptor.name, value)
-    return made
-
-
-def _copied_graph(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
-    for descriptor, value in graph.ListFields():
-        if descriptor.name == "initializer":
+            _copy_without_large(value, made.graph)
+        elif descriptor.name == "initializer":
             for tensor in value:
                 _copied_tensor(tensor, made.initializer.add())
         elif descriptor.is_repeated:
@@ -218,14 +204,9 @@ def size_of(tensor: onnx.TensorProto) -> int:
 def bits_of(element_type: int) -> int:
     """Return the bits of one element; 0 for text and unknown types."""
     name = onnx.TensorProto.DataType.Name(element_type) if element_type in onnx.TensorProto.DataType.values() else ""
-    return {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}.get(
-        name, _numpy_bits(element_type)
-    )
-
-
-def _numpy_bits(element_type: int) -> int:
+    known = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "STRING": 0, "UNDEFINED": 0, "": 0}
     try:
-        return 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
+        return known[name] if name in known else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
     except (KeyError, TypeError, ValueError):
         return 0
 
@@ -240,12 +221,8 @@ def _leave_out(tensor: onnx.TensorProto) -> None:
 
 
 def with_names(structure: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model so that every node has a name of its own.
-
-    A nameless node becomes `Add_3` as in a profile: operator and place among the nodes that are no `Constant`.
-    """
-    made = onnx.ModelProto()
-    made.CopyFrom(structure)
+    """Copy a model with a name for each node: `Add_3` as in a profile, by operator and place among those that are no `Constant`."""
+    made = copy.deepcopy(structure)
     taken = {node.name for node in iter_nodes(made.graph) if node.name}
     given: set[str] = set()
     _name_all(made.graph, taken, given)

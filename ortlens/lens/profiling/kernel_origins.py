@@ -11,13 +11,14 @@ value that it copies, marked as inferred.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ortlens.backend.conversion import node_provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import onnx
 
@@ -47,16 +48,22 @@ class Origin:
     candidates: tuple[str, ...] = ()  # FX nodes that it may come from, if nothing more exact is known
 
 
-def origins(before: onnx.ModelProto, after: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
+def origins(
+    before: onnx.ModelProto, after: onnx.ModelProto | None, kernels: Mapping[str, str], compute: Sequence[str]
+) -> dict[str, Origin]:
     """Trace kernels back through the model as optimised by ONNX Runtime, `after`; return origins by kernel name.
 
     The model `before` has the labels of `node_provenance.assign_provenance`. `kernels` maps names to operators in the order of their first
     runs. `compute` names the FX nodes of the partition in order; provenance that names none of them, such as an input, is no origin.
+    Where a provider cannot write its optimised model, `after` is None, and names alone tell.
     """
+    named = {node.name: node for node in node_provenance.iter_nodes(before.graph)}
     places = {name: place for place, name in enumerate(compute)}
+    if after is None:
+        return {name: _origin_by_name(name, op_type, named, places) for name, op_type in kernels.items()}
     after, found_by_order = _with_names(after, kernels)
     by_name: dict[str, list[Origin]] = {}
-    for origin in _Graphs(before.graph, after.graph, places, _named(before.graph)).walk():
+    for origin in _Graphs(before.graph, after.graph, places, named).walk():
         by_name.setdefault(origin.kernel, []).append(origin)
     nameless = by_name.pop("", [])
     found = {
@@ -77,8 +84,7 @@ def _with_names(after: onnx.ModelProto, kernels: Mapping[str, str]) -> tuple[onn
     ran = [(name, name if name in names else op_type) for name, op_type in kernels.items()]
     if "" not in {node.name for node in after.graph.node} or listed != [key for _, key in ran]:
         return after, []
-    made = type(after)()
-    made.CopyFrom(after)
+    made = copy.deepcopy(after)
     for node, (name, _) in zip(made.graph.node, ran, strict=True):
         node.name = name
     return made, [name for name in kernels if name not in names]
@@ -93,15 +99,6 @@ def _agreed(name: str, op_type: str, found: list[Origin]) -> Origin:
     if len(known) == len(nodes) == 1:
         return Origin(kernel=name, op_type=op_type, node=known[0], nodes=known, confidence="inferred")
     return Origin(kernel=name, op_type=op_type, candidates=known if len(known) == len(nodes) else ())
-
-
-def origins_by_name(before: onnx.ModelProto, kernels: Mapping[str, str], compute: Sequence[str]) -> dict[str, Origin]:
-    """Trace kernels back by name only, for providers whose optimised model cannot be written."""
-    named = _named(before.graph)
-    return {
-        name: _origin_by_name(name, op_type, named, {name: place for place, name in enumerate(compute)})
-        for name, op_type in kernels.items()
-    }
 
 
 def _origin_by_name(name: str, op_type: str, named: Mapping[str, onnx.NodeProto], compute: Mapping[str, int]) -> Origin:
@@ -120,10 +117,6 @@ def _origin_by_name(name: str, op_type: str, named: Mapping[str, onnx.NodeProto]
         nodes=label.nodes,
         confidence=confidence,
     )
-
-
-def _named(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    return {node.name: node for node in node_provenance.iter_nodes(graph)}
 
 
 def _known_name(name: str, known: Collection[str]) -> str | None:
@@ -186,7 +179,7 @@ class _Graphs:
     def _anchor(self, node: onnx.NodeProto) -> None:
         """Find the nodes that a node certainly computes, and what its inputs stand for."""
         values = [self.stands_for.get(value, value) for value in node.output if value]
-        makers = _distinct(self.makers[value] for value in values if value in self.makers)
+        makers = list({maker.name: maker for value in values if (maker := self.makers.get(value)) is not None}.values())
         same = self.everywhere.get(node.name)
         if self._is_inserted(node, makers, same):
             source = node.input[0] if node.input else ""
@@ -292,7 +285,3 @@ def _read_by(node: onnx.NodeProto) -> Iterator[str]:
     for _, body in node_provenance.subgraphs_of(node):
         for inner in body.node:
             yield from _read_by(inner)
-
-
-def _distinct(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    return list({node.name: node for node in nodes}.values())

@@ -55,11 +55,6 @@ def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | N
     return max(profiled / plain, 1.0) if plain else None
 
 
-def settled(runs_ns: list[int], groups: list[int | None]) -> float:
-    """Estimate the time of all counted runs, in ns, from the faster half of the runs of each call."""
-    return sum(profiles.quiet_mean(times) * len(times) for times in _by_group(runs_ns, groups))
-
-
 def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
     """Group the counted runs by call."""
     found: dict[int, list[int]] = {}
@@ -110,11 +105,10 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
     nodes: Mapping[str, r.Node],
     cost_ns: float,
 ) -> None:
-    """Record the kernels of a session in place of earlier ones, and the model that ran, unless its `model_id` is None.
-
-    The time of the runs without the profiler is divided among the kernels; `cost_ns` is what the profiler adds to a call of a kernel.
-    """
-    total_ns, assigned = round(settled(turns.plain_ns, turns.groups)), _ort.assigned_providers(twin)
+    """Record the kernels of a session, and the model that ran if it has an id; `cost_ns` is what the profiler adds to a kernel's call."""
+    # Of all counted runs, from the faster half of the runs of each call.
+    total_ns = round(sum(profiles.quiet_mean(times) * len(times) for times in _by_group(turns.plain_ns, turns.groups)))
+    assigned = _ort.assigned_providers(twin)
     times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
     rows = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
     rows += [
@@ -136,10 +130,7 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
 
 
 def _with_packed_weights(kernels: Sequence[profiles.KernelTime], model: onnx.ModelProto | None) -> list[profiles.KernelTime]:
-    """Count the weights that kernels packed when they were created: the profile does not list them among what is read.
-
-    They count in the size that they have in the model. Nameless nodes, and what a provider compiled, stay as they are.
-    """
+    """Count the weights that kernels packed when they were created, in the model's size: the profile does not list them as read."""
     nodes = {} if model is None else {node.name: node for node in model.graph.node if node.name}
     sizes = {} if model is None else {tensor.name: _bytes_of(tensor) for tensor in model.graph.initializer}
     found = []
@@ -210,10 +201,7 @@ def _charged(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> kern
 
 
 def _place(origin: kernel_origins.Origin, nodes: Mapping[str, r.Node]) -> r.Node | None:
-    """Find the node whose source line a kernel gets: the one charged with its time, else another one with a known line.
-
-    If only candidates are known, the line and module that all of them share.
-    """
+    """Find the node whose line a kernel gets: the one charged with its time, else one with a known line, or what candidates share."""
     names = (origin.node or "", *reversed(origin.nodes))
     known = [nodes[name] for name in names if name in nodes]
     maybe = [nodes[name] for name in origin.candidates if name in nodes]

@@ -29,8 +29,6 @@ from ortlens.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import onnx
-
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.compilations import CompiledTargets
@@ -138,10 +136,7 @@ def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, 
 def profile(  # noqa: PLR0913, PLR0917 - one call site
     targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats, words: str
 ) -> None:
-    """Fill the table of kernels by calling the first target.
-
-    Partitions that are left when the time of `repeats` is over become a finding. Raises UsageError if there is nothing to profile.
-    """
+    """Fill the table of kernels by calling the first target; partitions that are left when the time is over become a finding."""
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         with progress(words, partitions * (repeats.most + 1), "run", at_once=words != PROFILING) as step:
@@ -179,32 +174,20 @@ def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any
 
 def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
     """Record the profile of one session; a failure becomes a finding."""
-    session_id = sitting.twin.session_id
-    written = Path(sitting.twin.session.end_profiling())
-    if graph is None or session_id is None or sitting.runner in profiler.failures:
+    twin, turns, cost = sitting.twin, sitting.turns, profiler.cost
+    written = Path(twin.session.end_profiling())
+    if graph is None or twin.session_id is None or sitting.runner in profiler.failures:
         return
     try:
-        _record(sitting, written, graph, session_id, profiler.cost, recorder)
+        optimized, reporter = without_weights(sitting.folder / "optimized.onnx"), graph.context.reporter
+        read = profiles.read_profile(written, turns.groups, bodies_of(optimized or twin.model), cost.after_event)
+        compute = [node.name for node in sitting.runner.partition.nodes]
+        known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
+        nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
+        model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
+        record_profile(recorder, twin.session_id, model_id, twin.session, turns, read, optimized, known, nodes, cost.in_event)
     except Exception as error:  # noqa: BLE001 - as in `around`
         profiler.failures[sitting.runner] = error
-
-
-def _record(  # noqa: PLR0913, PLR0917 - one call site
-    sitting: _Sitting, written: Path, graph: CompiledGraph, session_id: str, cost: profiles.Cost, recorder: Recorder
-) -> None:
-    twin, optimized, reporter = sitting.twin, without_weights(sitting.folder / "optimized.onnx"), graph.context.reporter
-    read = profiles.read_profile(written, sitting.turns.groups, bodies_of(optimized or twin.model), cost.after_event)
-    known = _origins(sitting, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
-    nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
-    model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
-    record_profile(recorder, session_id, model_id, twin.session, sitting.turns, read, optimized, known, nodes, cost.in_event)
-
-
-def _origins(sitting: _Sitting, optimized: onnx.ModelProto | None, kernels: Mapping[str, str]) -> dict[str, kernel_origins.Origin]:
-    compute = [node.name for node in sitting.runner.partition.nodes]
-    if optimized is None:
-        return kernel_origins.origins_by_name(sitting.twin.model, kernels, compute)
-    return kernel_origins.origins(sitting.twin.model, optimized, kernels, compute)
 
 
 def _partition_id(graph: CompiledGraph | None, runner: PartitionRunner) -> str | None:

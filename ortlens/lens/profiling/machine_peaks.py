@@ -18,7 +18,7 @@ from ortlens._process import usable_cores
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.roofline import is_worth_comparing
 from ortlens.trace import records as r
-from ortlens.trace.guard import lens_failed
+from ortlens.trace.guard import lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,10 +40,7 @@ def measured() -> tuple[r.MachinePeak, ...]:
 
 
 def measure(dtypes: set[str], threads: int) -> None:
-    """Measure the peaks of the CPU that are not known yet, half a second each.
-
-    Only `float32` and `float64` are measured: ONNX Runtime computes the others in these. `threads` work on one operator.
-    """
+    """Measure the CPU's peaks that are not known yet, half a second each, in the two types that ONNX Runtime computes others in."""
     with _LOCK:
         for dtype in (*sorted(dtypes & {"float32", "float64"}), None):
             if (dtype, threads) not in _MEASURED:
@@ -52,19 +49,14 @@ def measure(dtypes: set[str], threads: int) -> None:
 
 
 def measure_peaks(recorder: Recorder) -> None:
-    """Measure the peaks that the kernels of a profile are compared with; nothing if all kernels are short.
-
-    Every later capture has them among its figures. A failure becomes a finding.
-    """
+    """Measure the peaks that the kernels of a profile are compared with, if one is long. A failure becomes a finding."""
     kernels = kernels_by_session(recorder.records(r.Kernel))
     sessions = [session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()))]
     parts = {session.partition_id for session in sessions}
     dtypes = {node.dtype for node in recorder.records(r.Node) if node.partition_id in parts and node.flops and node.dtype}
-    try:
+    with lens_guard(recorder, "measuring what the machine reaches"):
         for threads in {session.threads or usable_cores() for session in sessions}:
             measure(dtypes, threads)
-    except Exception as error:  # noqa: BLE001 - a guard of the lens: the profile is useful without it
-        lens_failed(recorder, "measuring what the machine reaches", error)
 
 
 def _flops(dtype: str, threads: int) -> float:

@@ -32,19 +32,8 @@ comparisons, so a difference has to be a tenth as well, and has to explain a par
 LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND", "GatherBlockQuantized"})
 """Operators that read of their first input what they write."""
 
-_ITEM_BYTES = {
-    "double": 8,
-    "int64": 8,
-    "uint64": 8,
-    "float": 4,
-    "int32": 4,
-    "uint32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int16": 2,
-    "uint16": 2,
-}
-_ITEM_BYTES |= {"int8": 1, "uint8": 1, "bool": 1}
+_ITEM_BYTES = dict.fromkeys(("double", "int64", "uint64"), 8) | dict.fromkeys(("float", "int32", "uint32"), 4)
+_ITEM_BYTES |= dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2) | dict.fromkeys(("int8", "uint8", "bool"), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +105,14 @@ class _Reader:
         self._bytes: dict[str, int | None] = defaultdict(int)
         self._parameters: dict[str, int] = defaultdict(int)
         self._facts: dict[str, tuple[str, str]] = {}
-        self._memory = _Memory()
+        self._before: int | None = None  # bytes that the allocator held before the first kernel: packed weights, which do not count
+        self._most: int | None = None
+        self._held: int | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         run = bisect.bisect_right(self._starts, int(event["ts"])) - 1
         args = event.get("args") or {}
-        self._memory.take(args)
+        self._take_memory(args)
         if run < 0:
             return
         name = str(event["name"]).removesuffix(_SUFFIX)
@@ -142,9 +133,19 @@ class _Reader:
                     own[parent][run] = own[parent].get(run, 0) - micros - nested * self._times[name][run]
         return Profile(
             kernels=tuple(self._kernel(name, own[name]) for name in self._facts if self._calls[name]),
-            arena_bytes=self._memory.activations(),
-            arena_held_bytes=self._memory.held,
+            arena_bytes=None if self._most is None or self._before is None else max(self._most - self._before, 0),
+            arena_held_bytes=self._held,
         )
+
+    def _take_memory(self, args: Mapping[str, Any]) -> None:
+        in_use, delta, held = (args.get(key) for key in ("mem_bytes_in_use", "mem_in_use_delta", "mem_arena_held"))
+        if in_use is None or delta is None:
+            return
+        now, peak = int(in_use), int(args.get("mem_in_use_peak", in_use))
+        if self._before is None:
+            self._before = now - int(delta)
+        self._most = max(self._most or 0, now, peak)
+        self._held = max(self._held or 0, int(held or 0))
 
     def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
         op_type, provider = self._facts[name]
@@ -166,10 +167,7 @@ class _Reader:
         )
 
     def _band(self, micros: Mapping[int, float]) -> tuple[float, float] | None:
-        """Bound the sum by those of a few stretches of the repeats: what lies between is no difference between two profiles.
-
-        A microsecond per run, which is what the profiler counts in, belongs to the band.
-        """
+        """Bound the sum by a few stretches of the repeats, a microsecond per run wider: what lies between is no difference."""
         fewest = min(map(len, self._runs_of.values()), default=0)
         count = min(_STRETCHES, fewest // _IN_A_STRETCH)
         if count < _STRETCHES // 2:
@@ -206,28 +204,6 @@ def _first_input(args: Mapping[str, Any]) -> int:
     return min(size, int(args["activation_size"]) + int(args["parameter_size"]))
 
 
-class _Memory:
-    """Memory of the allocator. What it held before the first kernel are packed weights, which do not count."""
-
-    def __init__(self) -> None:
-        self._before: int | None = None
-        self._most: int | None = None
-        self.held: int | None = None
-
-    def take(self, args: Mapping[str, Any]) -> None:
-        in_use, delta, held = (args.get(key) for key in ("mem_bytes_in_use", "mem_in_use_delta", "mem_arena_held"))
-        if in_use is None or delta is None:
-            return
-        now, peak = int(in_use), int(args.get("mem_in_use_peak", in_use))
-        if self._before is None:
-            self._before = now - int(delta)
-        self._most = max(self._most or 0, now, peak)
-        self.held = max(self.held or 0, int(held or 0))
-
-    def activations(self) -> int | None:
-        return None if self._most is None or self._before is None else max(self._most - self._before, 0)
-
-
 _SHORT, _LONG = 16, 80  # kernels
 _ROUNDS = 40
 _WARM = 5
@@ -250,12 +226,14 @@ def measure_cost() -> Cost:
 
     Raises SessionError if there is no room for the profile.
     """
+    import numpy as np
+
     short, long = _session(_SHORT, None), _session(_LONG, None)
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
         profiled = _session(_LONG, folder)
         times: dict[int, list[int]] = {_SHORT: [], _LONG: []}
         watched: list[int] = []
-        feed = _feed()
+        feed = {"v0": np.ones(8, dtype=np.float32)}
         for _ in range(_ROUNDS):  # in turns, so that other load affects all of them alike
             for length, session in ((_SHORT, short), (_LONG, long)):
                 started = time.perf_counter_ns()
@@ -296,9 +274,3 @@ def _session(length: int, folder: str | None) -> Any:
     if folder is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "cost")
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _feed() -> dict[str, Any]:
-    import numpy as np
-
-    return {"v0": np.ones(8, dtype=np.float32)}

@@ -5,6 +5,7 @@ Inputs are described by shapes, dtypes and statistics instead of values.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import dataclass, field
@@ -110,9 +111,6 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
     return f"{count} of {phase} graph in PyTorch and in ONNX Runtime"
 
 
-# ---------------------------------------------------------------------------------------------------------- the inputs
-
-
 def _with_open_constants(part: Partition, is_open: Callable[[str], bool] = lambda _name: True) -> torch.fx.GraphModule:
     """Rewrite the program of a partition with constants as arguments: all of them, or those of such names."""
     module, graph, mapping = part.module, torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -164,9 +162,6 @@ def _inputs(
 _MAX_LITERAL = 4096  # elements of a constant that are written as literals
 
 
-# ----------------------------------------------------------------------------------------------------------- the model
-
-
 class _Model:
     """The ONNX model of a subject, without weights, and the configuration of its session."""
 
@@ -213,19 +208,12 @@ class _Model:
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model without metadata that refers to the user's code."""
-    import onnx
-
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    made.ClearField("metadata_props")
-    made.ClearField("doc_string")
-    for graph in (made.graph, *made.functions):
-        graph.ClearField("metadata_props")
-        graph.ClearField("doc_string")
-        values = [*graph.input, *graph.output, *graph.initializer] if isinstance(graph, onnx.GraphProto) else []
-        for item in (*graph.node, *graph.value_info, *values):
-            item.ClearField("metadata_props")
-            item.ClearField("doc_string")
+    made = copy.deepcopy(model)
+    items = [made, made.graph, *made.functions, *made.graph.input, *made.graph.output, *made.graph.initializer]
+    items += [item for graph in (made.graph, *made.functions) for item in (*graph.node, *graph.value_info)]
+    for item in items:
+        item.ClearField("metadata_props")
+        item.ClearField("doc_string")
     return made
 
 
@@ -242,19 +230,13 @@ def _with_outside_values(model: Any, names: set[str]) -> tuple[onnx.ModelProto, 
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=shape)
         tensor.data_location = onnx.TensorProto.EXTERNAL
-        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        for dim in shape:
-            size *= dim
+        size = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
         for key, text in (("location", "weights"), ("offset", "0"), ("length", str(size))):
-            entry = tensor.external_data.add()
-            entry.key, entry.value = key, text
+            tensor.external_data.add(key=key, value=text)
         model.graph.initializer.append(tensor)
     del model.graph.input[:]
     model.graph.input.extend(kept)
     return model, frozen
-
-
-# --------------------------------------------------------------------------------------------------------- the program
 
 
 def _program(module: torch.fx.GraphModule, *, source: bool) -> str:
@@ -290,10 +272,7 @@ _CHUNK = 1 << 20
 
 
 def described(name: str, meta: Any, value: Any, *, kind: str) -> dict[str, Any]:
-    """Describe one input as plain data, for JSON; `kind` is `input`, `weight`, `constant`, or `number`.
-
-    `meta` is a fake tensor or a number, as found in `meta["val"]`; `value` is None if it was not seen.
-    """
+    """Describe one input as plain data; `meta` is a fake tensor or number, as in `meta["val"]`, and `value` None if it was not seen."""
     seen = value if value is not None and not (isinstance(value, torch.Tensor) and _torch.is_fake(value)) else None
     like = meta if seen is None else seen
     if not isinstance(like, torch.Tensor):
@@ -322,8 +301,6 @@ def as_literal(name: str, value: torch.Tensor) -> dict[str, Any]:
 
 
 def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
-    if dtype is torch.bool:
-        return {"min": 0, "max": 1, "mean": 0.5}
     if not dtype.is_floating_point:
         return {"min": 0, "max": 1, "mean": 0.5}
     spread = 0.05 if kind == "weight" else 1.0
@@ -331,10 +308,7 @@ def _standard(dtype: torch.dtype, kind: str) -> dict[str, Any]:
 
 
 def statistics_of(tensor: torch.Tensor) -> dict[str, Any]:
-    """Compute the statistics that random values are drawn from, over the finite elements; zeros where there are none.
-
-    Three digits, so that no figure is an element: `min`, `max`, `mean`; for floats also `std` and the shares of NaN and either infinity.
-    """
+    """Compute statistics to draw random values from, over finite elements, in three digits, so that no figure is an element."""
     if not tensor.dtype.is_floating_point:
         if not tensor.numel():
             return {"min": 0, "max": 0, "mean": 0.0}

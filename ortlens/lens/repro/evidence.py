@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pathlib
 import platform
 import re
@@ -16,6 +17,7 @@ import runpy
 import sys
 import threading
 import warnings
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -54,18 +56,17 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     args: tuple[Any, ...] | None,
     kwargs: Mapping[str, Any],
     *,
-    real_inputs: bool,
-    weights: bool,
     source: bool,
+    **kept: bool,
 ) -> pathlib.Path:
     """Write a reproduction and return its absolute path; see `Lens.repro`. Without `args`, no call is made."""
     target = pathlib.Path(folder).absolute()
     _check_free(target)
-    if real_inputs and args is None:
+    if kept["real_inputs"] and args is None:
         raise UsageError("real_inputs=True keeps the inputs of a call: say which one with args=(...)")
     subjects = subjects_of(targets.graphs(), subject_id)
     seen = {} if args is None else _values_seen(targets, subjects, args, kwargs)
-    cases = [case_of(s, seen.get(s.name), real_inputs=real_inputs, weights=weights, source=source) for s in subjects]
+    cases = [case_of(subject, seen.get(subject.name), source=source, **kept) for subject in subjects]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(target, mark="ISSUE.md") as made:
@@ -83,15 +84,8 @@ def _check_free(target: pathlib.Path) -> None:
         raise UsageError(f"the folder {target} is not empty; name one that does not exist yet, nothing is overwritten")
 
 
-# -------------------------------------------------------------------------------------------------- what an id names
-
-
 def subjects_of(graphs: Sequence[CompiledGraph], subject_id: object) -> list[Subject]:
-    """Find the partitions, or the one node, that an id or a row of a frame names.
-
-    `subject_id` is an id of a partition, session or graph, the name of a node, `(graph_id, node)`, or a row that has them. Raises
-    UsageError with a list of what there is if nothing has that name, or several nodes have.
-    """
+    """Find what an id, a node's name, `(graph_id, node)` or a row with these names; a UsageError lists what there is."""
     reported = {reporter.graph_id: graph for graph in graphs if (reporter := graph.context.reporter) is not None}
     if not reported:
         raise UsageError("there is nothing to reproduce: no graph was compiled through this lens by the ortlens backend")
@@ -147,15 +141,11 @@ def _node_meant(subject_id: object, whole: Mapping[str, Subject], reported: Mapp
 
 
 def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
-    found = partition_of_node(graph, node)
-    if found is None:
+    if (found := partition_of_node(graph, node)) is None:
         return None
     part, verdict = found
     stays = None if verdict.code is None else (verdict.code, verdict.reason or "")
     return Subject(name=node, graph=graph, part=part, reason=stays)
-
-
-# ----------------------------------------------------------------------------------------------------- values of a call
 
 
 def _values_seen(
@@ -167,9 +157,9 @@ def _values_seen(
     with contextlib.ExitStack() as stack:
         for subject in subjects:
             if subject.runner is not None:
-                stack.enter_context(around_runs(subject.runner, _noting(subject.name, seen, thread)))
+                stack.enter_context(around_runs(subject.runner, partial(_noting, subject, seen, thread)))
         if subjects[0].runner is None:
-            stack.enter_context(around_calls(graph, _noting_node(subjects[0], seen, thread)))
+            stack.enter_context(around_calls(graph, partial(_noting, subjects[0], seen, thread)))
         stack.enter_context(_gradients_for(targets, graph))
         result = targets.call(args, kwargs)
         if graph.lowered.phase == "backward" and not seen:
@@ -183,24 +173,14 @@ def _values_seen(
     return seen
 
 
-def _noting(name: str, seen: dict[str, list[Any]], thread: int) -> Callable[..., Any]:
-    def around(inner: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        if threading.get_ident() == thread and name not in seen:
-            seen[name] = [_kept(value) for value in args]
-        return inner(*args)
-
-    return around
-
-
-def _noting_node(subject: Subject, seen: dict[str, list[Any]], thread: int) -> Callable[..., Any]:
-    def around(inner: Callable[..., Any], args: list[Any]) -> Any:
-        if threading.get_ident() == thread and subject.name not in seen:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                values = input_values(subject.graph, subject.part, list(args))
-                seen[subject.name] = [_kept(value) for value in values]
-        return inner(args)
-
-    return around
+def _noting(subject: Subject, seen: dict[str, list[Any]], thread: int, inner: Callable[..., Any], args: Any) -> Any:
+    """Note the inputs of a subject before a run of its partition, or before a call of the graph that holds its node."""
+    is_partition = subject.runner is not None
+    if threading.get_ident() == thread and subject.name not in seen:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            values = args if is_partition else input_values(subject.graph, subject.part, list(args))
+            seen[subject.name] = [_kept(value) for value in values]
+    return inner(*args) if is_partition else inner(args)
 
 
 def _kept(value: Any) -> Any:
@@ -236,16 +216,11 @@ def _backward(result: Any) -> None:
         torch.autograd.grad(roots, list(leaves.values()), [torch.ones_like(root) for root in roots], allow_unused=True)
 
 
-# --------------------------------------------------------------------------------------------------------- the folder
-
-
 def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:
     for case in cases:
         suffix = "" if len(cases) == 1 else f"_{case.subject.name}"
-        case.facts.update(
-            program=f"program{suffix}.py", model=case.model and f"model{suffix}.onnx", values=case.values and f"values{suffix}.pt"
-        )
-        case.facts["values"] = case.facts["values"] or None
+        model, values = None if case.model is None else f"model{suffix}.onnx", f"values{suffix}.pt" if case.values else None
+        case.facts.update(program=f"program{suffix}.py", model=model, values=values)
         (folder / case.facts["program"]).write_text(case.program, encoding="utf-8")
         if case.model is not None:
             (folder / case.facts["model"]).write_bytes(case.model.SerializeToString())
@@ -267,7 +242,7 @@ def _save_values(values: object, path: pathlib.Path) -> None:
 
 def _checked(folder: pathlib.Path, cases: Sequence[Case]) -> list[Outcome]:
     """Run the comparison of the folder; for each case its rows, or why there are none."""
-    if sum(_input_bytes(case) for case in cases) > _CHECK_LIMIT:
+    if sum(8 * math.prod(item.get("shape", ())) for case in cases for item in case.facts["inputs"]) > _CHECK_LIMIT:
         return ["not run while this was written: its inputs and weights are larger than 1 GiB"] * len(cases)
     scope = runpy.run_path(str(folder / "repro.py"))
     return [_outcome(scope["compare"], case) for case in scope["CASES"]]
@@ -282,21 +257,8 @@ def _outcome(compare: Callable[[Any], list[dict[str, Any]]], case: Any) -> Outco
         return f"raised {type(error).__name__}: {without_paths(str(error))}"
 
 
-def _input_bytes(case: Case) -> int:
-    total = 0
-    for item in case.facts["inputs"]:
-        size = 8
-        for dim in item.get("shape", ()):
-            size *= dim
-        total += size
-    return total
-
-
 def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Partition, Verdict] | None:
-    """Cut out one node, with the items that are read of its result, and tell whether ONNX Runtime runs it.
-
-    None when there is no such node, or it computes nothing.
-    """
+    """Cut out one node and what is read of it, and tell whether ONNX Runtime runs it; None if it is not there, or computes nothing."""
     plan = graph.plan
     node = next((node for node in plan.verdicts if node.name == name), None)
     if node is None or node in plan.hoisted_sizes:
@@ -308,10 +270,7 @@ def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Parti
 
 
 def input_values(graph: CompiledGraph, part: extraction.Partition, args: list[Any]) -> list[Any]:
-    """Compute the inputs of a partition in PyTorch.
-
-    Nothing is written to `args`, the inputs of the graph: operators that would are skipped.
-    """
+    """Compute the inputs of a partition in PyTorch; operators that would write to `args`, the inputs of the graph, are skipped."""
     wanted = set(part.inputs)
     env: dict[torch.fx.Node, Any] = dict(zip(graph.placeholders(), args, strict=True))
     for node in graph.promoted.graph.nodes:

@@ -6,13 +6,14 @@ Each suspect is tested by disabling it: without the cause, the value is right. N
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
 from ortlens.analysis.catalogue import remedy
-from ortlens.lens.verify.compare_values import Verdict, judge
+from ortlens.backend.lowering import provenance
+from ortlens.lens.verify.compare_values import Verdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
 from ortlens.lens.watching import uncounted
@@ -90,21 +91,19 @@ class Bisection:
 
     def _is_right(self, suspect: Verdict, step: Step, make_runner: Callable[[], PartitionRunner] | None = None, **settings: Any) -> bool:
         """Tell whether the value is right with another runner or other settings; False if ONNX Runtime cannot run them."""
+        args = self._check.args
         try:
             runner = self._check.runner if make_runner is None else make_runner()
-            made = self._computed(suspect, step, runner, **settings)
+            if suspect.scope == "value":
+                made = InnerValues(runner, args).take(step.node)
+            else:
+                outputs = uncounted(runner, session_with(runner, args, **settings))(*args)
+                made = outputs[[node.name for node in runner.partition.outputs].index(step.node.name)]
         except Exception:  # noqa: BLE001 - a model or setting that does not run explains nothing
             return False
-        again = Verdict(node=suspect.node, scope=suspect.scope, place=suspect.place, line_of=suspect.line_of)
+        again = replace(suspect, ok=None, note="", details=())
         judge(again, made, step.eager, step.double, self._check.tolerances)
         return again.ok is True
-
-    def _computed(self, suspect: Verdict, step: Step, runner: PartitionRunner, **settings: Any) -> Any:
-        args = self._check.args
-        if suspect.scope == "value":
-            return InnerValues(runner, args).take(step.node)
-        outputs = uncounted(runner, session_with(runner, args, **settings))(*args)
-        return outputs[[node.name for node in runner.partition.outputs].index(step.node.name)]
 
     def _wrong_alone(self, suspect: Verdict) -> Cause | None:
         """Find the operator that is wrong when converted alone: that of the value, or one before it whose value the model does not hold."""
@@ -137,36 +136,35 @@ class Bisection:
 
     def _blamed(self, verdict: Verdict, alone: Verdict, step: Step) -> Cause:
         """Name the cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
-        target = "" if verdict.line_of is None else str(verdict.line_of.target)
+        node = step.node
         if verdict.ok is None:
             verdict.ok, verdict.comparison, verdict.tolerance, verdict.open_because = False, alone.comparison, alone.tolerance, ""
             verdict.restate("the model does not hold this value; figures of the operator converted by itself")
+        kind, text = "converter", f"{node.target} differs from PyTorch also when converted by itself: its ONNX function is wrong"
+        found = alone.comparison
+        clashes = found is not None and found.clashes > 0  # an overflow, or NaN on one side: that is no rounding
         if self._ops.is_right_on_copies(step, self._check.tolerances):
-            text = f"{target} is right on plain copies of its inputs: ONNX Runtime reads the memory of an input otherwise than PyTorch"
-            return Cause(kind="memory", node=verdict.node, text=text)
-        clashes = alone.comparison is not None and alone.comparison.clashes > 0  # an overflow, or NaN on one side: that is no rounding
-        if not clashes and alone.comparison is not None and alone.comparison.within:
-            return Cause(kind="converter", node=verdict.node, text=f"in the ONNX function of {target}, {alone.text}")
-        if not clashes and self._ops.rounds_only(step):
-            text = f"{target} loses accuracy in ONNX Runtime: in float64 its ONNX function is right, in {_dtype(verdict)} rounding adds up"
-            return Cause(kind="accuracy", node=verdict.node, text=text)
-        text = f"{target} differs from PyTorch also when converted by itself: its ONNX function is wrong"
-        return Cause(kind="converter", node=verdict.node, text=text)
+            text = f"{node.target} is right on plain copies of its inputs: ONNX Runtime reads the memory of an input otherwise than PyTorch"
+            kind = "memory"
+        elif found is not None and found.agrees:
+            text = f"in the ONNX function of {node.target}, {alone.text}"
+        elif not clashes and self._ops.rounds_only(step):
+            first = next(iter(provenance.tensors_in(node.meta.get("val"))), None)
+            dtype = "its own dtype" if first is None else dtype_name(first)
+            text = f"{node.target} loses accuracy in ONNX Runtime: in float64 its ONNX function is right, in {dtype} rounding adds up"
+            kind = "accuracy"
+        return Cause(kind=kind, node=verdict.node, text=text)
 
     def _rewrite(self, node: str, is_right: Callable[..., bool]) -> Cause:
         """Find the rewrite of ONNX Runtime without which the value is right."""
         levels = onnxruntime.GraphOptimizationLevel
         level = next((name for name in _LEVELS if not is_right(level=getattr(levels, f"ORT_ENABLE_{name.upper()}"))), "all")
-        names = _narrowed(OPTIMIZERS, lambda without: is_right(without=without))
-        if names is None:
-            text = (
-                f"right without ONNX Runtime's rewrites, wrong from level {level} on; no rewrite that can be disabled by name is the cause"
-            )
-            return Cause(kind="ort", node=node, text=text)
-        which = f"rewrite {names[0]} causes" if len(names) == 1 else f"rewrites {' and '.join(names)} cause"
-        text = f"ONNX Runtime's {which} it, from optimisation level {level} on: right without"
-        if not is_right(without=[name for name in OPTIMIZERS if name not in names]):
-            text += ", wrong without all others"
+        text = f"right without ONNX Runtime's rewrites, wrong from level {level} on; no rewrite that can be disabled by name is the cause"
+        if names := _narrowed(OPTIMIZERS, lambda without: is_right(without=without)):
+            which = f"rewrite {names[0]} causes" if len(names) == 1 else f"rewrites {' and '.join(names)} cause"
+            text = f"ONNX Runtime's {which} it, from optimisation level {level} on: right without"
+            if not is_right(without=[name for name in OPTIMIZERS if name not in names]):
+                text += ", wrong without all others"
         return Cause(kind="ort", node=node, optimizers=names, text=text)
 
     def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
@@ -180,16 +178,10 @@ class Bisection:
         return Cause(kind="unknown", node=node, text="no single operator or rewrite causes it")
 
 
-def _dtype(verdict: Verdict) -> str:
-    value = None if verdict.line_of is None else verdict.line_of.meta.get("val")
-    first = next(iter(value), None) if isinstance(value, (tuple, list)) else value
-    return str(getattr(first, "dtype", "its own dtype")).removeprefix("torch.")
-
-
-def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -> tuple[str, ...] | None:
-    """Find the fewest names to disable by halving, several if neither half suffices; None if even disabling all leaves the value wrong."""
+def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+    """Find the fewest names to disable by halving, several if neither half suffices; none if even disabling all leaves the value wrong."""
     if not is_right(names):
-        return None
+        return ()
     left = list(names)
     while len(left) > 1:
         half = len(left) // 2
@@ -235,10 +227,10 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
     row = suspect.row(partition_id)
     figures = f"max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}"
     return r.Finding(
-        rule=_rule(cause),
+        rule="loses_accuracy" if cause.kind == "accuracy" else "fusion_changes_numbers" if cause.kind in _REWRITES else "numbers_differ",
         subject=cause.node,
         severity="error",
-        title=f"{_what(cause, node)}{_distance(suspect) if cause.kind != 'check' else ''}{_times(suspect, cause)}",
+        title=f"{_what(cause, node)}{_distance(suspect, cause)}",
         file=row.file,
         line=row.line,
         evidence=f"{cause.text}. {figures}; closer to fp64: {row.closer_to_fp64 or 'unknown'}",
@@ -247,12 +239,6 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
         else "The results of the model differ from PyTorch's by more than rounding explains.",
         **_mitigation(cause),
     )
-
-
-def _rule(cause: Cause) -> str:
-    if cause.kind == "accuracy":
-        return "loses_accuracy"
-    return "fusion_changes_numbers" if cause.kind in _REWRITES else "numbers_differ"
 
 
 def _what(cause: Cause, node: torch.fx.Node) -> str:
@@ -266,19 +252,16 @@ def _what(cause: Cause, node: torch.fx.Node) -> str:
     return f"a rewrite of the model{by} changes {cause.node}" if cause.kind in _REWRITES else f"{cause.node} ({node.target}) differs"
 
 
-def _times(suspect: Verdict, cause: Cause) -> str:
-    found = suspect.comparison
-    if cause.kind != "accuracy" or found is None or not found.ort_error or not found.eager_error:
-        return ""
-    return f", {found.ort_error / found.eager_error:,.0f} times PyTorch's error"
-
-
-def _distance(verdict: Verdict) -> str:
+def _distance(verdict: Verdict, cause: Cause) -> str:
     found = verdict.comparison
+    if cause.kind == "check":
+        return ""
     if found is None:
         return ": another shape"
     if found.clashes and found.within:
         return ": NaN or infinite on one side only"
+    if cause.kind == "accuracy" and found.ort_error and found.eager_error:
+        return f" {_up_to(found)}, {found.ort_error / found.eager_error:,.0f} times PyTorch's error"
     return f" {_up_to(found)}"
 
 
@@ -338,10 +321,7 @@ def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
 
 
 def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | None, prefix: str = "") -> r.Finding:
-    """Describe a call whose results, effects or gradients differ; `inside` is the first wrong value in a partition, if there is one.
-
-    `cause` is `CallCheck.cause`; `prefix` is the name of the function and a colon, if several were compiled.
-    """
+    """Describe a call that differs, for a `CallCheck.cause`; `inside` is the first wrong value, `prefix` names one of several functions."""
     row = wrong[0].row(None)
     others = len(wrong) - 1
     parts = "; ".join(f"{verdict.node}: {difference_words(verdict)}" for verdict in wrong[:_NAMED])
@@ -366,7 +346,7 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
 def difference_words(verdict: Verdict) -> str:
     """Say how far a wrong value is off, or what else is wrong about it."""
     found = verdict.comparison
-    if found is not None and not (found.within and not found.clashes):
+    if found is not None and not found.agrees:
         more = f"; {verdict.text}" if verdict.text else ""
         return f"{_up_to(found)}{more}" if not found.within else (verdict.text or "NaN or infinite on one side only")
     return verdict.text or "it differs"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _UNSTEADY = "PyTorch's own results differ between two calls"
-_GIVEN = {"result": "returned", "gradient": "computed"}
+_GIVEN = {"result": "returned", "gradient": "computed", "random": "drawn"}
 _OTHER_NUMBERS = "the generator is in another state after the call: other random numbers were drawn"
 
 
@@ -44,18 +44,18 @@ class CallCheck:
     place_in_code: tuple[str | None, int | None]  # file and first line of the function, for parts whose own line is unknown
     verdicts: list[Verdict] = field(default_factory=list)  # one per part of the call, in order
     cause: str = ""  # where the difference comes from: `inside`, `boundary`, `lowering`; empty if nothing differs
-    _expected: Outcome = field(default_factory=Outcome)
+    expected: Outcome = field(default_factory=Outcome)  # what PyTorch gives
     _accumulates: bool = False
 
     def run(self, compiled: Outcome, again: Outcome) -> None:
         """Compare the outcome of a call of the compiled function, and that of its second call, with PyTorch's."""
-        self._expected = self._called(self.eager)
-        if self._expected.gradient_error is not None:
+        self.expected = self._called(self.eager)
+        if self.expected.gradient_error is not None:
             self._accumulates = True
-            self._expected = self._called(self.eager)
-        unsteady = {verdict.node for verdict in self._against(self._called(self.eager), self._expected, {}) if verdict.ok is False}
+            self.expected = self._called(self.eager)
+        unsteady = {verdict.node for verdict in self._against(self._called(self.eager), {}) if verdict.ok is False}
         for outcome, note in ((compiled, ""), (again, "in the second call from the same state")):
-            self.verdicts = self._compared(outcome, {})
+            self.verdicts = list(self._against(outcome, {}))
             if self.wrong():
                 self._ask_arbiter(outcome)
             for verdict in self.wrong() if note else ():
@@ -66,20 +66,12 @@ class CallCheck:
             if verdict.node in unsteady:
                 verdict.leave_open(_UNSTEADY)
 
-    @property
-    def expected_error(self) -> Exception | None:
-        """What PyTorch raises."""
-        return self._expected.error
-
     def wrong(self) -> list[Verdict]:
         """List the parts that differ."""
         return [verdict for verdict in self.verdicts if verdict.ok is False]
 
     def trace(self, call: Callable[[], object], boundary: AbstractContextManager[object], lowered: AbstractContextManager[object]) -> None:
-        """Find out where a difference comes from; sets `cause`.
-
-        During `boundary`, ONNX Runtime's outputs hold PyTorch's numbers; during `lowered`, PyTorch runs the lowered graphs.
-        """
+        """Set `cause`, from calls with PyTorch's numbers in ONNX Runtime's outputs (`boundary`), and with PyTorch alone (`lowered`)."""
         if self._same(call, boundary):
             self.cause = "inside"
         else:
@@ -89,7 +81,7 @@ class CallCheck:
         """Tell whether another way to run the compiled function gives the parts that differ as PyTorch gives them."""
         names = {verdict.node for verdict in self.wrong()}
         with substitute:  # the backward, which comes after the call, is substituted as well
-            found = self._compared(self._called(call), {})
+            found = list(self._against(self._called(call), {}))
         return not any(verdict.ok is False for verdict in found if verdict.node in names)
 
     def _called(self, call: Callable[[], object]) -> Outcome:
@@ -101,7 +93,7 @@ class CallCheck:
 
     def _ask_arbiter(self, compiled: Outcome) -> None:
         """Judge again with a run in double precision, and take the lines from it."""
-        if self._expected.error is not None:
+        if self.expected.error is not None:
             return
         doubles, again = Float64Run(), Outcome()
         with doubles:
@@ -109,7 +101,7 @@ class CallCheck:
         if again.error is not None:  # an operator that cannot be watched: the verdicts stay as they are
             return
         values = {name: doubles.double_of(part.live) for name, part in again.parts.items() if part.live is not None}
-        self.verdicts = self._compared(compiled, values)
+        self.verdicts = list(self._against(compiled, values))
         for verdict in self.wrong():
             verdict.place_in_code = self._line(doubles, verdict.node, again.parts.get(verdict.node)) or self.place_in_code
 
@@ -121,64 +113,50 @@ class CallCheck:
             return None if source is None else doubles.line_of(source, read=True)
         return doubles.line_of(part.live)
 
-    def _compared(self, compiled: Outcome, doubles: Mapping[str, Any]) -> list[Verdict]:
-        return list(self._against(compiled, self._expected, doubles))
-
-    def _against(self, compiled: Outcome, expected: Outcome, doubles: Mapping[str, Any]) -> Iterator[Verdict]:
+    def _against(self, compiled: Outcome, doubles: Mapping[str, Any]) -> Iterator[Verdict]:
+        """Compare an outcome with what is expected."""
+        expected = self.expected
         if expected.error is not None or compiled.error is not None:
             yield self._errors("result", compiled.error, expected.error)
-            yield from self._writes_before_raising(compiled, expected)
+            yield from self._writes_before_raising(compiled)
             return
-        names = list(dict.fromkeys([*expected.parts, *compiled.parts]))
-        for place, name in enumerate(names):
+        for place, name in enumerate(dict.fromkeys([*expected.parts, *compiled.parts])):
             ours, theirs = compiled.parts.get(name), expected.parts.get(name)
-            verdict = Verdict(node=name, scope="call", place=place, line_of=None, place_in_code=self.place_in_code)
+            verdict = self._verdict(name, place)
             if ours is None or theirs is None:
-                _one_sided(verdict, ours, theirs)
+                part, by = (theirs, "PyTorch") if ours is None else (ours, "the compiled function")
+                kind = "written" if part is None else _GIVEN.get(part.kind, "written")
+                verdict.ok, verdict.note = False, _OTHER_NUMBERS if kind == "drawn" else f"{kind} by {by} only"
             else:
                 _judge_part(verdict, ours, theirs, doubles.get(name), self.tolerances)
             yield verdict
         if compiled.gradient_error is not None or expected.gradient_error is not None:
             yield self._errors("gradients", compiled.gradient_error, expected.gradient_error)
 
+    def _verdict(self, name: str, place: int, note: str = "") -> Verdict:
+        return Verdict(node=name, scope="call", place=place, note=note, place_in_code=self.place_in_code)
+
     def _errors(self, name: str, ours: Exception | None, theirs: Exception | None) -> Verdict:
-        verdict = Verdict(node=name, scope="call", place=0, line_of=None, place_in_code=self.place_in_code)
-        verdict.ok = None if theirs is not None and _is_caught_alike(ours, theirs) else False
-        verdict.note = f"the compiled function {_said(ours)}, PyTorch {_said(theirs)}"
+        verdict = self._verdict(name, 0, f"the compiled function {_said(ours)}, PyTorch {_said(theirs)}")
+        # What catches PyTorch's error must catch ours; what Dynamo raises while it compiles, it raises under any backend.
+        alike = isinstance(ours, type(theirs)) or _torch.is_of_dynamo(ours) or _torch.is_of_dynamo(theirs)
+        verdict.ok = None if theirs is not None and alike else False
         return verdict
 
-    def _writes_before_raising(self, compiled: Outcome, expected: Outcome) -> Iterator[Verdict]:
-        """Yield what only the compiled function wrote although PyTorch raises.
-
-        It may have written less: any compiled code writes at its end.
-        """
+    def _writes_before_raising(self, compiled: Outcome) -> Iterator[Verdict]:
+        """Yield what only the compiled function wrote although PyTorch raises; it may write less, as any compiled code at its end."""
+        expected = self.expected
         for place, (name, ours) in enumerate(compiled.parts.items() if expected.error is not None else ()):
             theirs = expected.parts.get(name)
             if ours.kind != "written" or (theirs is not None and ours.value.shape == theirs.value.shape and ours.value.equal(theirs.value)):
                 continue
-            verdict = Verdict(node=name, scope="call", place=place + 1, ok=False, line_of=None, place_in_code=self.place_in_code)
-            verdict.note = f"written by the compiled function although PyTorch {_said(expected.error)}"
+            verdict = self._verdict(name, place + 1, f"written by the compiled function although PyTorch {_said(expected.error)}")
+            verdict.ok = False
             yield verdict
-
-
-def _is_caught_alike(ours: Exception | None, theirs: Exception) -> bool:
-    """Tell whether what catches PyTorch's error catches ours; what Dynamo raises while it compiles, it raises under any backend."""
-    return isinstance(ours, type(theirs)) or _torch.is_of_dynamo(ours) or _torch.is_of_dynamo(theirs)
 
 
 def _said(error: Exception | None) -> str:
     return "returns" if error is None else f"raises {type(error).__name__}: {error}"[:200]
-
-
-def _one_sided(verdict: Verdict, ours: Part | None, theirs: Part | None) -> None:
-    """Note what only one of the calls gave; a tensor that was written to on one side only is compared as it is."""
-    part = theirs if ours is None else ours
-    kind = _GIVEN.get("result" if part is None else part.kind, "written")
-    verdict.ok = False
-    if part is not None and part.kind == "random":
-        verdict.note = _OTHER_NUMBERS
-        return
-    verdict.note = f"{kind} by PyTorch only" if ours is None else f"{kind} by the compiled function only"
 
 
 def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, tolerances: Tolerances) -> None:
@@ -199,8 +177,7 @@ def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, toleran
 
 
 def _judge_plain(verdict: Verdict, ours: Any, theirs: Any, tolerances: Tolerances) -> None:
-    numbers = all(isinstance(value, float) for value in (ours, theirs))
-    if numbers:
+    if isinstance(ours, float) and isinstance(theirs, float):
         tolerance = tolerances.of(torch.float32)  # a number of a tensor, most likely of this dtype
         same = ours == theirs or (ours != ours and theirs != theirs)  # noqa: PLR0124 - NaN
         verdict.ok = same or abs(ours - theirs) <= tolerance.atol + tolerance.rtol * abs(theirs)
@@ -240,42 +217,23 @@ def _strides(part: Part) -> list[int]:
 
 def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], object] | None:
     """Return a call of the function itself, in which nothing is compiled; None if the target cannot be called."""
-    if isinstance(target, torch.export.ExportedProgram):
-        return _call_of_program(target, args, kwargs)
-    if not callable(target):
+    is_program = isinstance(target, torch.export.ExportedProgram)
+    run = target.module() if is_program else target
+    if not callable(run):
         return None
 
     def call() -> object:
-        with _torch.uncompiled():
-            return target(*args, **kwargs)
+        with torch.no_grad() if is_program else _torch.uncompiled():
+            return run(*args, **kwargs)
 
     return call
 
 
-def _call_of_program(program: torch.export.ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], object]:
-    module = program.module()
-
-    def call() -> object:
-        with torch.no_grad():
-            return module(*args, **kwargs)
-
-    return call
-
-
-_WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.float64: torch.float64,
-    torch.complex64: torch.complex128,
-    torch.complex128: torch.complex128,
-}
+_WIDE = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32, torch.float64), torch.float64)
+_WIDE |= dict.fromkeys((torch.complex64, torch.complex128), torch.complex128)
 _aten = torch.ops.aten
-_WRITES_UNSAID: dict[Any, tuple[str, ...]] = {
-    _aten.native_batch_norm.default: ("running_mean", "running_var"),
-    _aten.cudnn_batch_norm.default: ("running_mean", "running_var"),
-    _aten.miopen_batch_norm.default: ("running_mean", "running_var"),
-}
+_BATCH_NORMS = (_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default, _aten.miopen_batch_norm.default)
+_WRITES_UNSAID: dict[Any, tuple[str, ...]] = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
 """Arguments that an operator writes to although its schema does not say so (torch 2.13, `native_functions.yaml`)."""
 
 _OFTEN = 64  # values of freed memory are dropped after as many new ones
@@ -304,8 +262,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         """Begin without values."""
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self._doubles: dict[int, _Doubles] = {}
-        self._made: dict[int, tuple[int, Line]] = {}
-        self._views: dict[tuple[Any, ...], tuple[int, Line]] = {}
+        self._lines: dict[tuple[Any, ...], tuple[int, Line]] = {}  # by memory, or by memory and the region of a view
         self._read: dict[int, Line] = {}
         self._failed: set[int] = set()
         self._operators = 0
@@ -324,8 +281,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         key = _key(tensor)
         if read:
             return self._read.get(key)
-        known = [self._made.get(key), self._views.get((key, *_region(tensor)))]
-        return max((found for found in known if found is not None), default=(0, None))[1]
+        return max((self._lines[place] for place in ((key,), (key, *_region(tensor))) if place in self._lines), default=(0, None))[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and once more in double precision."""
@@ -334,7 +290,9 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         line = _user_line()
         written = _written(func, args, kwargs)
         given = _tensors((args, kwargs))
-        self._note_reads(given, line)
+        if line is not None:
+            for tensor in given:
+                self._read.setdefault(_key(tensor), line)
         drawn = torch.Tag.nondeterministic_seeded in func.tags
         if drawn:
             self.drawn = self.drawn or line
@@ -343,15 +301,11 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         inputs = {_key(tensor) for tensor in given}
         outputs, doubles = _tensors(made), [] if wide is None else _tensors(wide)
         for place, tensor in enumerate(outputs):
-            if _key(tensor) not in inputs:
-                if wide is None and not drawn:
-                    self._failed.add(_key(tensor))
-                else:
-                    self._failed.discard(_key(tensor))
+            is_new = _key(tensor) not in inputs
+            if is_new:
+                (self._failed.add if wide is None and not drawn else self._failed.discard)(_key(tensor))
                 self._store(tensor, doubles[place] if len(doubles) == len(outputs) else None)
-                self._note_line(tensor, line, whole=True)
-            else:
-                self._note_line(tensor, line, whole=False)
+            self._note_line(tensor, line, whole=is_new)
         for tensor in written:
             if wide is None:
                 self._doubles.pop(_key(tensor), None)
@@ -362,16 +316,7 @@ class Float64Run(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         """Note the line of an operator for a view, or for all of a tensor's memory."""
         if line is not None:
             self._operators += 1
-            if whole:
-                self._made[_key(tensor)] = self._operators, line
-            else:
-                place = (_key(tensor), *_region(tensor))
-                self._views[place] = self._operators, line
-
-    def _note_reads(self, given: list[torch.Tensor], line: Line | None) -> None:
-        if line is not None:
-            for tensor in given:
-                self._read.setdefault(_key(tensor), line)
+            self._lines[(_key(tensor),) if whole else (_key(tensor), *_region(tensor))] = self._operators, line
 
     def _in_double(self, func: Any, args: Any, kwargs: Any, written: list[torch.Tensor]) -> Any:
         """Compute the operator's result for the double values; None if it has none. What it writes to, it writes to in double too."""

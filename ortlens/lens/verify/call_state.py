@@ -11,7 +11,7 @@ import functools
 import random
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,7 +19,7 @@ from ortlens.backend.memory_order import block_of, tensors_overlap
 from ortlens.lens.verify.reachable import Reachable, argument_roots, restorer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.lens.verify.reachable import Named
 
@@ -47,29 +47,27 @@ class _Tensor:
             now.grad = self.grad
 
 
-class _Generator(NamedTuple):
-    """A random generator and its state then."""
-
-    read: Callable[[], Any]
-    put_back: Callable[[Any], object]
-    state: Any
-
-
 class CallState:
     """The state of a target and its arguments before a call."""
 
     def __init__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Copy the state."""
-        self._roots: list[Named] = [*argument_roots(target, args, kwargs), *_target_roots(target)]
+        program = isinstance(target, torch.export.ExportedProgram)
+        owned = [("", target.state_dict), ("", target.constants)] if program else [("", target)]
+        self._roots: list[Named] = [*argument_roots(target, args, kwargs), *owned]
         found = Reachable(self._roots)
         self.tensors = found.tensors
         self.left_out = 0  # bytes of weights that were not copied
         self._containers = [restorer for held in found.containers if (restorer := restorer_of(held)) is not None]
         self._globals = [(names, name, names[name]) for names, name in found.globals]
-        self._tensors = [_noted(tensor) for tensor in self.tensors.values()]
+        self._tensors = [
+            _Tensor(tensor, tensor.detach(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
+            for tensor in self.tensors.values()
+        ]
         self._copies: dict[int, tuple[Any, Any]] = {}  # storages, whose methods have no annotations
         self._copy_storages()
-        self._generators = [_Generator(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
+        # Functions that read and put back the state of each random generator, and the state then.
+        self._generators = [(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
         self.random_state = torch.get_rng_state()  # state of torch's generator on the CPU
 
     def _copy_storages(self) -> None:
@@ -86,10 +84,7 @@ class CallState:
             self._copies[key] = storage, storage.clone()
 
     def restore(self, *, random: bool = True) -> None:
-        """Put everything back as it was, except version counters, so that nothing that ran before looks changed.
-
-        Without `random`, random generators go on, and the next call draws other numbers.
-        """
+        """Put everything back, except version counters; without `random`, generators go on, and the next call draws other numbers."""
         for restorer in self._containers:
             restorer()
         for names, name, value in self._globals:
@@ -103,12 +98,12 @@ class CallState:
             if not _equal_bytes(storage, copy):
                 storage.copy_(copy)
         if random:
-            for generator in self._generators:
-                generator.put_back(generator.state)
+            for _, put_back, state in self._generators:
+                put_back(state)
 
     def drew(self) -> bool:
         """Tell whether random numbers were drawn since, from any generator that is put back."""
-        return not all(_is_same_state(generator.read(), generator.state) for generator in self._generators)
+        return not all(_is_same_state(read(), state) for read, _, state in self._generators)
 
     def written(self) -> dict[str, torch.Tensor]:
         """Collect the tensors that are not as they were, or were not there, by name, including gradients that appeared."""
@@ -121,20 +116,6 @@ class CallState:
             if not same or tensor.untyped_storage().data_ptr() in changed:
                 found[name] = tensor
         return found
-
-    def differentiable(self) -> dict[str, torch.Tensor]:
-        """Return the tensors whose gradient can be asked for, by name."""
-        return {name: tensor for name, tensor in self.tensors.items() if tensor.requires_grad}
-
-
-def _target_roots(target: Any) -> list[Named]:
-    if isinstance(target, torch.export.ExportedProgram):
-        return [("", target.state_dict), ("", target.constants)]
-    return [("", target)]
-
-
-def _noted(tensor: torch.Tensor) -> _Tensor:
-    return _Tensor(tensor, tensor.detach(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -205,10 +186,7 @@ class Outcome:
 
 
 def outcome_of(call: Callable[[], object], state: CallState, *, accumulates: bool = False) -> Outcome:
-    """Call, differentiate a weighted sum of the results with weights that are always the same, and look at what changed.
-
-    With `accumulates`, gradients are taken as `backward()` leaves them, which is all that reentrant checkpoints allow.
-    """
+    """Call, differentiate a weighted sum of the results, with `accumulates` as `backward()` does, and look at what changed."""
     try:
         result = call()
     except Exception as error:  # noqa: BLE001 - compared with what PyTorch raises
@@ -256,20 +234,16 @@ def _results(tensors: Mapping[str, torch.Tensor], state: CallState) -> dict[str,
         if name.startswith("grad of "):
             continue
         near = by_memory.setdefault(tensor.untyped_storage().data_ptr(), [])
-        made[name] = _part("result", tensor, _sharing(tensor, near))
+        made[name] = _part("result", tensor, frozenset(other for other, value in near if tensors_overlap(tensor, value)))
         near.append((name, tensor))
     return made
-
-
-def _sharing(tensor: torch.Tensor, others: Iterable[tuple[str, torch.Tensor]]) -> frozenset[str]:
-    return frozenset(name for name, other in others if tensors_overlap(tensor, other))
 
 
 def _gradients(results: Mapping[str, torch.Tensor], state: CallState, *, accumulates: bool) -> dict[str, torch.Tensor]:
     if not torch.is_grad_enabled():
         return {}
     outputs = [tensor for tensor in results.values() if tensor.requires_grad and tensor.grad_fn is not None]
-    inputs = state.differentiable()
+    inputs = {name: tensor for name, tensor in state.tensors.items() if tensor.requires_grad}
     if not outputs or not inputs:
         return {}
     weights = [_weights_like(tensor, place) for place, tensor in enumerate(outputs)]

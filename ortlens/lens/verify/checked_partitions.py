@@ -6,8 +6,9 @@ import contextlib
 import functools
 import operator
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -21,17 +22,17 @@ from ortlens.lens.watching import around_runs, uncounted
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.lens.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
-    from ortlens.lens.verify.excuses import Origin
     from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
 
+Treatment: TypeAlias = Callable[["PartitionRunner", tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
 MAX_CALLS = 8  # calls of one partition that are checked within one call of the target; a loop may make thousands
 
 
@@ -61,9 +62,8 @@ class CheckedPartitions:
     ran: set[PartitionRunner] = field(default_factory=set)  # the partitions that ran since `begin`
     open_reason: str = ""  # why a value that differs in them has no verdict; empty if there is none such
     in_other_threads: bool = False  # whether partitions ran in other threads, where they are not checked
-    cut_short: bool = False  # whether the time ended before all was compared
+    saw_everything: bool = True  # whether nothing was left out: for lack of time, in another thread, or for a failed comparison
     _thread: int = field(default_factory=threading.get_ident)
-    _failed: bool = False
     _contexts: dict[PartitionRunner, CompileContext] = field(default_factory=dict)
     _ops: dict[int, SingleOps] = field(default_factory=dict)
     _whole: dict[PartitionRunner, PartitionRunner | None] = field(default_factory=dict)
@@ -73,15 +73,7 @@ class CheckedPartitions:
         """Begin with another target."""
         self.ran.clear()
         self._raised.clear()
-        self.open_reason, self.in_other_threads, self.cut_short, self._failed = "", False, False, False
-
-    def skipped_calls(self) -> bool:
-        """Tell whether one of the partitions that ran was called more often than it was checked."""
-        return any(self.most is not None and self.checked[runner].calls > self.most for runner in self.ran)
-
-    def saw_everything(self) -> bool:
-        """Tell whether nothing was left out for running in another thread, for a failed comparison, or for lack of time."""
-        return not (self.in_other_threads or self._failed or self.cut_short)
+        self.open_reason, self.in_other_threads, self.saw_everything = "", False, True
 
     def wrong(self) -> Iterator[tuple[PartitionRunner, Verdict]]:
         """Yield what is wrong in the partitions that ran since `begin`, in the order of the graph."""
@@ -102,25 +94,22 @@ class CheckedPartitions:
         return {runner: tuple(id(info) for info in runner.sessions) for graph in self.graphs() for runner in graph.runners}
 
     @contextlib.contextmanager
-    def watched(self, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]) -> Iterator[None]:
+    def watched(self, treat: Treatment) -> Iterator[None]:
         """Pass every run of a partition through a function of the partition, its inputs and its outputs that returns the outputs."""
         with contextlib.ExitStack() as stack:
             for graph in self.graphs():
                 for runner in graph.runners if graph.is_prepared else ():
                     self._contexts[runner] = graph.context
-                    stack.enter_context(around_runs(runner, self._around(runner, treat)))
+                    stack.enter_context(around_runs(runner, functools.partial(self._around, runner, treat)))
             yield
 
     def _around(
-        self, runner: PartitionRunner, treat: Callable[[PartitionRunner, tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
-    ) -> Callable[[Callable[..., tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]:
-        def around(inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
-            if threading.get_ident() != self._thread:
-                self.in_other_threads = True
-                return inner(*args)
-            return treat(runner, args, self._outputs(runner, inner, args))
-
-        return around
+        self, runner: PartitionRunner, treat: Treatment, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        if threading.get_ident() != self._thread:
+            self.in_other_threads, self.saw_everything = True, False
+            return inner(*args)
+        return treat(runner, args, self._outputs(runner, inner, args))
 
     def checking(self, runner: PartitionRunner, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Check a run of a partition; to be passed to `watched`."""
@@ -128,7 +117,8 @@ class CheckedPartitions:
         known = self.checked.setdefault(runner, Checked(0, {}))
         known.calls += 1
         if self.budget.is_over():
-            self._leave_out(runner, known)
+            self.saw_everything, known.is_cut_short = False, True
+            self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self.budget.over}", left_out=True))
         elif self.most is None or known.calls <= self.most:
             try:
                 with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -137,19 +127,16 @@ class CheckedPartitions:
                 self._raised[runner] = raised
                 self._merge(known, _all_unchecked(runner, f"not compared: PyTorch stops before: {raised}"))
             except Exception as error:  # noqa: BLE001 - a guard of the lens: the user's call goes on
-                self._failed = True
+                self.saw_everything = False
                 lens_failed(self.recorder, "comparing numbers", error)
                 self._merge(known, _all_unchecked(runner, f"ortlens failed while comparing: {type(error).__name__}: {error}"[:300]))
         return outputs
 
     def report_raised(self, expected: Exception | None) -> None:
-        """Report nodes at which PyTorch raises while ONNX Runtime returns values.
-
-        If the function itself does not raise, `expected` is None, and the check failed.
-        """
+        """Report nodes at which PyTorch alone raises; if the function itself does not, `expected` is None, and the check failed."""
         for runner, raised in self._raised.items():
             if expected is None:
-                self._failed = True
+                self.saw_everything = False
                 lens_failed(self.recorder, "comparing numbers", raised)
                 continue
             text = f"PyTorch raises {type(raised.error).__name__} for these inputs, and ONNX Runtime returns a value"
@@ -157,10 +144,6 @@ class CheckedPartitions:
             suspect.ok = False
             self._merge(self.checked[runner], [suspect])
             self._explain(runner, suspect, Cause(kind="check", node=suspect.node, text=text))
-
-    def _leave_out(self, runner: PartitionRunner, known: Checked) -> None:
-        self.cut_short = known.is_cut_short = True
-        self._merge(known, [] if known.verdicts else _all_unchecked(runner, f"not compared: {self.budget.over}", left_out=True))
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
@@ -174,7 +157,8 @@ class CheckedPartitions:
         if runner.session_for(args) is None:
             self._merge(known, _all_unchecked(runner, "PyTorch runs this partition, because ONNX Runtime failed on it; see findings"))
             return
-        ops = self._ops_of(runner)
+        context = self._contexts[runner]
+        ops = self._ops.setdefault(id(context.registry), SingleOps(context.registry, context.options))
         if self.per_op:
             self._check_ops(runner, args, known, ops)
             return
@@ -185,11 +169,11 @@ class CheckedPartitions:
         for suspect, step in check.suspects:
             cause = Cause(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self.budget.over}")
             if not self.budget.is_over():
-                cause = Bisection(check, self._contexts[runner], ops).cause(suspect, step)
+                cause = Bisection(check, context, ops).cause(suspect, step)
             self._explain(runner, suspect, cause)
-        if check.spoilt_outputs():
-            for origin in check.origins[:1]:
-                self._report_origin(runner, origin)
+        if check.spoilt_outputs() and check.origins:
+            origin, partition_id = check.origins[0], self.partition_id(runner)
+            self.findings.setdefault(("nonfinite_origin", partition_id, origin.node.name), finding_of_origin(origin, partition_id))
         self.open_reason = self.open_reason or check.open_reason
         self._merge(known, check.verdicts)
 
@@ -211,7 +195,7 @@ class CheckedPartitions:
         """Note whether a call was compared to its end."""
         known.compared += whole
         known.is_cut_short = known.is_cut_short or not whole
-        self.cut_short = self.cut_short or not whole
+        self.saw_everything = self.saw_everything and whole
 
     def _whole_of(self, runner: PartitionRunner, args: tuple[Any, ...]) -> PartitionRunner | None:
         """Return a runner of the model as converted, made once per partition, with the weights and sizes of this call."""
@@ -225,10 +209,6 @@ class CheckedPartitions:
                 made.ensure_session(args)  # modules that share the code have other weights
         return made
 
-    def _ops_of(self, runner: PartitionRunner) -> SingleOps:
-        context = self._contexts[runner]
-        return self._ops.setdefault(id(context.registry), SingleOps(context.registry, context.options))
-
     def _merge(self, known: Checked, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:
             key = (verdict.scope, verdict.node, verdict.onnx_value)
@@ -241,10 +221,6 @@ class CheckedPartitions:
         partition_id = self.partition_id(runner)
         finding = finding_of_value(suspect, cause, node, partition_id)
         self.findings.setdefault((finding.rule, partition_id, cause.node), finding)
-
-    def _report_origin(self, runner: PartitionRunner, origin: Origin) -> None:
-        partition_id = self.partition_id(runner)
-        self.findings.setdefault(("nonfinite_origin", partition_id, origin.node.name), finding_of_origin(origin, partition_id))
 
     def partition_id(self, runner: PartitionRunner) -> str:
         """Return the recorded id of a partition that `watched` has seen; empty if its graph is not recorded."""

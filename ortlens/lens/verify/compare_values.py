@@ -22,7 +22,7 @@ from ortlens.lens.verify.lockstep import Missing
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 _CHUNK = 1 << 20  # elements; temporary copies in double precision are no larger than this, however large the values
@@ -69,30 +69,21 @@ class Tolerances:
     def of(self, dtype: torch.dtype) -> Tolerance:
         """Return the tolerance for values of one dtype."""
         atol, rtol = DEFAULTS.get(_PARTS.get(dtype, dtype), (0.0, 0.0))
-        own_atol, own_rtol = _said_of(self._atol, dtype), _said_of(self._rtol, dtype)
+        own_atol, own_rtol = (given.get(dtype, given.get(None)) for given in (self._atol, self._rtol))
         given = own_atol is not None or own_rtol is not None
         return Tolerance(atol=atol if own_atol is None else own_atol, rtol=rtol if own_rtol is None else own_rtol, given=given)
 
 
-def _checked(name: str, value: object) -> float | dict[torch.dtype, float] | None:
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        odd = [key for key in value if not isinstance(key, torch.dtype)]
-        if odd:
-            raise UsageError(f"{name} maps torch dtypes to numbers, such as {{torch.float16: 1e-2}}; {odd[0]!r} is not a dtype")
-        return {dtype: _number(f"{name}[{dtype}]", item) for dtype, item in value.items()}
-    return _number(name, value)
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise UsageError(f"{name} must be a number from 0, not {value!r}")
-    return float(value)
-
-
-def _said_of(value: float | dict[torch.dtype, float] | None, dtype: torch.dtype) -> float | None:
-    return value.get(dtype) if isinstance(value, dict) else value
+def _checked(name: str, value: object) -> dict[torch.dtype | None, float]:
+    """Map dtypes to numbers; None stands for all others."""
+    found: dict[torch.dtype | None, float] = {}
+    for dtype, number in (value if isinstance(value, Mapping) else {} if value is None else {None: value}).items():
+        if isinstance(value, Mapping) and not isinstance(dtype, torch.dtype):
+            raise UsageError(f"{name} maps torch dtypes to numbers, such as {{torch.float16: 1e-2}}; {dtype!r} is not a dtype")
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+            raise UsageError(f"{name if dtype is None else f'{name}[{dtype}]'} must be a number from 0, not {number!r}")
+        found[dtype] = float(number)
+    return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,12 +106,13 @@ class Comparison:
     ort_peak: float = 0.0  # largest distance of ONNX Runtime's value to that run
     eager_peak: float = 0.0  # the same of PyTorch's
 
-    def rounds_alike(self) -> bool:
-        """Whether ONNX Runtime is about as close to the run in double precision as PyTorch is, in all elements."""
-        return not self.clashes and self.finite_alike()
+    @property
+    def agrees(self) -> bool:
+        """Whether all elements are the same within the tolerance."""
+        return self.within and not self.clashes
 
     def finite_alike(self) -> bool:
-        """Whether it is about as close in the elements that are finite on both sides."""
+        """Whether ONNX Runtime is about as close to the run in double precision as PyTorch is, where both sides are finite."""
         return self._errors_within(_ROUNDS_ALIKE, _PEAKS_ALIKE) or self.by_chance()
 
     def by_chance(self) -> bool:
@@ -146,10 +138,7 @@ class Comparison:
 
 
 def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None, tolerance: Tolerance) -> Comparison:
-    """Compare two values of the same shape and dtype, and with `double` if there is a run in double precision.
-
-    A million elements are copied at a time.
-    """
+    """Compare two values of one shape and dtype, a million elements at a time, and with `double` if there is a run in double precision."""
     flat_ort, flat_eager = _flat(ort), _flat(eager)
     found = Comparison(elements=flat_eager.numel())
     flat_double = None if double is None or double.shape != eager.shape else _flat(double)
@@ -191,19 +180,13 @@ def _flat(value: torch.Tensor) -> torch.Tensor:
 
 
 def _root_mean_square(flat: torch.Tensor) -> float:
-    if not flat.numel():
-        return 0.0
     total, count = 0.0, 0
-    for part in _parts(flat):
+    for place in range(0, flat.numel(), _CHUNK):
+        part = flat[place : place + _CHUNK].double()
         finite = part[torch.isfinite(part)]
         total += float(finite.square().sum())
         count += finite.numel()
     return math.sqrt(total / count) if count and math.isfinite(total) else 0.0
-
-
-def _parts(flat: torch.Tensor) -> Iterator[torch.Tensor]:
-    for place in range(0, flat.numel(), _CHUNK):
-        yield flat[place : place + _CHUNK].double()
 
 
 def _differ(found: Comparison, a: torch.Tensor, b: torch.Tensor, scale: float, tolerance: Tolerance) -> None:
@@ -276,7 +259,7 @@ class Verdict:
     details: tuple[str, ...] = ()  # what was found besides
     open_because: str = ""  # why there is no verdict although it was compared
     left_out: bool = False  # whether the time was over before it, or some calls of its partition, were compared
-    line_of: torch.fx.Node | None  # the node whose user line is shown; None for a part of the whole call
+    line_of: torch.fx.Node | None = None  # the node whose user line is shown; None for a part of the whole call
     place_in_code: tuple[str | None, int | None] = (None, None)  # file and line of the user, where no node tells them
 
     @property
@@ -331,8 +314,8 @@ def _finite(value: float | None) -> float | None:
 def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
     """Compare two values and decide whether ONNX Runtime's is right; fills in `verdict`. `double` is None where no such run is wanted."""
     ort, eager = _as_tensor(ort), _as_tensor(eager)
-    if isinstance(ort, Missing) or isinstance(eager, Missing):
-        verdict.note = next(value.reason for value in (ort, eager) if isinstance(value, Missing))
+    if missing := next((value for value in (ort, eager) if isinstance(value, Missing)), None):
+        verdict.note = missing.reason
         return
     if ort.dtype is not eager.dtype:
         verdict.note = f"not comparable: {dtype_name(ort)} in ONNX Runtime, {dtype_name(eager)} in PyTorch"
@@ -355,10 +338,10 @@ def _decide(verdict: Verdict, found: Comparison, tolerance: Tolerance) -> None:
         return
     if found.both_nan:
         verdict.add(f"{found.both_nan:,} of {found.elements:,} elements are NaN on both sides and were not compared")
-    verdict.ok = found.within and not found.clashes
+    verdict.ok = found.agrees
     if found.clashes:
         verdict.add(f"{found.clashes:,} of {found.elements:,} elements are NaN or infinite on one side only")
-    elif not verdict.ok and not tolerance.given and found.rounds_alike():
+    elif not verdict.ok and not tolerance.given and found.finite_alike():
         verdict.ok = True
         errors = f"({found.ort_error:.2g} and {found.eager_error:.2g})"
         alike = "about as close to the float64 run as PyTorch" if not found.by_chance() else "errors of so few numbers differ by chance"

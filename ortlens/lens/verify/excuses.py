@@ -66,10 +66,7 @@ def is_uninitialised(node: torch.fx.Node) -> bool:
 
 
 def differ_by_ties(node: torch.fx.Node, item: int | None, first: Any, second: Any, read: Callable[[torch.fx.Node], Any]) -> bool:
-    """Tell whether two results of sorting differ only in the order of equal values, or of all if no order was requested.
-
-    False also if the operator defines the order, or if a position is out of range.
-    """
+    """Tell whether results of sorting differ only in an order that PyTorch leaves undefined, with all positions in range."""
     if node.target not in _ORDERS or item is None:
         return False
     given = Call(node)
@@ -120,10 +117,7 @@ def _cancels(node: torch.fx.Node, ort: Any, eager: Any, read: Callable[[torch.fx
 
 
 def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[torch.fx.Node], Any]) -> float | None:
-    """Find a Python number that ONNX Runtime rounds to 16 bits beside 16-bit tensors, where PyTorch keeps float32; else None.
-
-    Such a result is within the tolerance of these dtypes, and yet no rounding: it is compared with that for the rounded numbers.
-    """
+    """Find a Python number that ONNX Runtime rounds to 16 bits, where PyTorch keeps float32: within the tolerance, yet no rounding."""
     if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
         return None
     rounded = {number: float(torch.tensor(number, dtype=right.dtype)) for number in node.args if isinstance(number, float)}
@@ -159,19 +153,14 @@ def origin_of(step: Step, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]
     Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN that
     results from infinities counts, unless these have an origin themselves.
     """
-    kinds = {side: _made_here(step.node, value, read, earlier) for side, value, read in _sides(step)}
-    found = {side: kind for side, kind in kinds.items() if kind is not None}
+    sides = (("ort", step.ort, step.read_ort), ("eager", step.eager, step.read))
+    found = {side: kind for side, value, read in sides if (kind := _made_here(step.node, value, read, earlier)) is not None}
     if not found or maker in earlier:
         return None
-    sides = "both" if len(found) == 2 else next(iter(found))  # noqa: PLR2004 - both sides
+    side = "both" if len(found) == len(sides) else next(iter(found))
     kind = found.get("eager") or found["ort"]
-    double = step.double
-    finite = not isinstance(double, Missing) and is_finite(double)
-    return Origin(maker, sides, kind, finite, _words(step, sides, kind, finite=finite))
-
-
-def _sides(step: Step) -> tuple[tuple[str, Any, Callable[[torch.fx.Node], Any]], ...]:
-    return ("ort", step.ort, step.read_ort), ("eager", step.eager, step.read)
+    finite = not isinstance(step.double, Missing) and is_finite(step.double)
+    return Origin(maker, side, kind, finite, _words(step, side, kind, finite=finite))
 
 
 def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], Any], earlier: Sequence[torch.fx.Node]) -> str | None:

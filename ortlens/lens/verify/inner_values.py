@@ -8,6 +8,7 @@ shows in the outputs of the session that really runs, which are compared separat
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,12 +38,6 @@ _OFF: Level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 GROUP_BYTES = 1 << 30  # bytes of the values of one run; a partition with more is run several times
 
 
-def _names_of(node: torch.fx.Node) -> tuple[str, ...]:
-    """Return possible names of a node's value in the model, the likeliest first; see `conversion.converter`."""
-    maker, place = maker_of(node)
-    return (node.name,) if place is None else (f"{maker.name}.{place}", node.name)
-
-
 class InnerValues:
     """ONNX Runtime's values of one call of a partition. A group runs when its first value is requested; each value is returned once."""
 
@@ -50,7 +45,7 @@ class InnerValues:
         """Find the values that the model holds; those that it lost are taken from a runner that `whole` makes if needed."""
         self._args = args
         self._names: dict[torch.fx.Node, str] = {}
-        self._holders: dict[torch.fx.Node, PartitionRunner] = {}
+        self.holders: dict[torch.fx.Node, PartitionRunner] = {}  # the runners whose models hold the values
         self._values: dict[torch.fx.Node, Any] = {}
         self._failures: dict[torch.fx.Node, str] = {}
         calls = [node for node in runner.partition.module.graph.nodes if node.op == "call_function"]
@@ -65,9 +60,12 @@ class InnerValues:
         values = {name for node in runner.model.graph.node for name in node.output if name}
         values |= {tensor.name for tensor in runner.model.graph.initializer}
         singles = [node for node in nodes if is_single(node.meta.get("val"))]
-        found = {node: name for node in singles if (name := next(filter(values.__contains__, _names_of(node)), None))}
+        makers = {node: maker_of(node) for node in singles}
+        # An item of an operator's results has its own name or, more likely, that of the operator and a number; see `conversion.converter`.
+        names = {node: (*(() if place is None else (f"{maker.name}.{place}",)), node.name) for node, (maker, place) in makers.items()}
+        found = {node: name for node in singles if (name := next(filter(values.__contains__, names[node]), None))}
         self._names |= found
-        self._holders |= dict.fromkeys(found, runner)
+        self.holders |= dict.fromkeys(found, runner)
         return list(_groups(found))
 
     def take(self, node: torch.fx.Node) -> Any:
@@ -79,10 +77,6 @@ class InnerValues:
     def name(self, node: torch.fx.Node) -> str | None:
         """Name of the value in the model that computed it; None if there is none, or the run failed."""
         return None if node in self._failures else self._names.get(node)
-
-    def is_of(self, runner: PartitionRunner, node: torch.fx.Node) -> bool:
-        """Tell whether the value of a node is from the model of this runner."""
-        return self._holders.get(node) is runner
 
     def why_not(self, node: torch.fx.Node) -> str:
         """Say why there is no value of a node."""
@@ -104,7 +98,7 @@ class InnerValues:
         return None
 
     def _results(self, wanted: Sequence[torch.fx.Node], level: Level | None) -> dict[torch.fx.Node, Any]:
-        runner = self._holders[wanted[0]]
+        runner = self.holders[wanted[0]]
         model = _with_outputs(runner.model, [self._names[node] for node in wanted])
         session = session_with(runner, self._args, level=level, model=model)
         narrow = narrow_dtypes(runner.factory.options.upcast)
@@ -127,10 +121,7 @@ class InnerValues:
 
 
 def as_converted(runner: PartitionRunner, context: CompileContext, args: Sequence[Any], *, optimized: bool = False) -> PartitionRunner:
-    """Convert a partition again, without the later rewrites, so that the model still holds the values that they removed.
-
-    `optimized` applies our own rewrites, but not the user's transforms. Exceptions of the conversion pass through.
-    """
+    """Convert a partition again without the later rewrites, which remove values; `optimized` applies ours, but no transform of the user."""
     name, upcast = f"partition_{runner.partition.index}", context.options.upcast
     converted = converter.onnx_from_partition(runner.partition.module, context.registry, name, upcast=upcast)
     model = optimize_model(converted.model) if optimized else converted.model
@@ -147,10 +138,7 @@ def session_with(
     without: Sequence[str] = (),
     model: onnx.ModelProto | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Create a session beside the one that runs, with its level and model unless others are given.
-
-    Raises LookupError while PyTorch runs the partition.
-    """
+    """Create a session beside the one that runs, with its level and model unless others are given; LookupError if PyTorch runs it."""
 
     @contextlib.contextmanager
     def at_level(options: onnxruntime.SessionOptions) -> Iterator[None]:
@@ -188,8 +176,7 @@ def _groups(found: dict[torch.fx.Node, str]) -> Iterator[list[torch.fx.Node]]:
 
 def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """Copy a model with exactly these outputs, in this order; ONNX Runtime infers their types."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     typed = {value.name: value for value in model.graph.output}
     del made.graph.output[:]
     for name in dict.fromkeys(names):

@@ -70,59 +70,47 @@ def steps(
     The inputs of a step can be read until the next one is requested. `supply` returns ONNX Runtime's value of a node, None if unknown.
     Raises NodeRaised where PyTorch raises.
     """
-    run = _Run(module)
-    given = iter(args)
+    eager: dict[torch.fx.Node, Any] = {}
+    wide: dict[torch.fx.Node, Any] = {}
+    ort: dict[torch.fx.Node, Any] = {}
+
+    def read_double(source: torch.fx.Node) -> Any:  # the result of an operator, or a converted weight or input of the partition
+        return wide[source] if source in wide else widened(eager[source])
+
+    given, dying = iter(args), _last_reads(module.graph)
     for place, node in enumerate(module.graph.nodes):
         if node.op == "placeholder":
-            run.eager[node] = run.ort[node] = next(given)
+            eager[node] = ort[node] = next(given)
         elif node.op == "get_attr":
-            run.eager[node] = run.ort[node] = _attribute(module, str(node.target))
+            eager[node] = ort[node] = operator.attrgetter(str(node.target))(module)
         elif node.op == "call_function":
             try:
-                run.eager[node] = call(node, run.eager.__getitem__)
+                eager[node] = call(node, eager.__getitem__)
             except Exception as error:
                 raise NodeRaised(node, error) from error
-            run.double[node] = run.in_double(node) if double else _NOT_ASKED
-            run.ort[node] = _NOT_ASKED if supply is None else run.from_ort(node, supply(node))
-            yield Step(node, place, run.eager[node], run.double[node], run.ort[node], run.eager.__getitem__, run.ort.__getitem__)
-        run.drop_after(node)
-
-
-class _Run:
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        self.eager: dict[torch.fx.Node, Any] = {}
-        self.double: dict[torch.fx.Node, Any] = {}
-        self.ort: dict[torch.fx.Node, Any] = {}
-        self._dying: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-        places = {node: place for place, node in enumerate(module.graph.nodes)}
-        for node in module.graph.nodes:
-            # The inputs of an operator with several outputs are kept until its last output is read, to judge each output by them.
-            readers = [item for user in node.users for item in (user, *(item for item in user.users if item.target is operator.getitem))]
-            last = max(readers, key=places.__getitem__, default=node)
-            self._dying.setdefault(last, []).append(node)
-
-    def in_double(self, node: torch.fx.Node) -> Any:
-        missing = next((self.double[source] for source in node.all_input_nodes if isinstance(self.double.get(source), Missing)), None)
-        return missing if missing is not None else call_in_double(node, self.read_double)
-
-    def read_double(self, node: torch.fx.Node) -> Any:
-        """Read an input in double: the result of an operator, or a converted weight or input of the partition."""
-        return self.double[node] if node in self.double else widened(self.eager[node])
-
-    def from_ort(self, node: torch.fx.Node, known: Any) -> Any:
-        return known if known is not None else call_on_foreign(node, self.ort.__getitem__)
-
-    def drop_after(self, node: torch.fx.Node) -> None:
-        for dead in self._dying.get(node, ()):
-            for values in (self.eager, self.double, self.ort):
+            missing = next((wide[source] for source in node.all_input_nodes if isinstance(wide.get(source), Missing)), None)
+            wide[node] = (missing or call_in_double(node, read_double)) if double else _NOT_ASKED
+            known = _NOT_ASKED if supply is None else supply(node)
+            ort[node] = call_on_foreign(node, ort.__getitem__) if known is None else known
+            yield Step(node, place, eager[node], wide[node], ort[node], eager.__getitem__, ort.__getitem__)
+        for dead in dying[node]:
+            for values in (eager, wide, ort):
                 values.pop(dead, None)
 
 
-def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
-    """Run one node on ONNX Runtime's values, on which PyTorch may fail, for example with an index out of range.
+def _last_reads(graph: torch.fx.Graph) -> Mapping[torch.fx.Node, list[torch.fx.Node]]:
+    """Map nodes to those that nothing reads after them."""
+    dying: dict[torch.fx.Node, list[torch.fx.Node]] = {node: [] for node in graph.nodes}
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        # The inputs of an operator with several outputs are kept until its last output is read, to judge each output by them.
+        readers = [item for user in node.users for item in (user, *(item for item in user.users if item.target is operator.getitem))]
+        dying[max(readers, key=places.__getitem__, default=node)].append(node)
+    return dying
 
-    Returns a `Missing` then, and always on a GPU, which a wrong index would make unusable for the process.
-    """
+
+def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -> Any:
+    """Run one node on ONNX Runtime's values; a `Missing` if PyTorch fails, and on a GPU, which a wrong index makes unusable."""
     values = [read(source) for source in node.all_input_nodes]
     missing = next((value for value in values if isinstance(value, Missing)), None)
     if missing is not None:
@@ -133,12 +121,6 @@ def call_on_foreign(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any]) -
         return call(node, read)
     except Exception as error:  # noqa: BLE001 - any exception of the operator on foreign values
         return Missing(f"PyTorch rejects ONNX Runtime's values here ({type(error).__name__})")
-
-
-def _attribute(owner: Any, path: str) -> Any:
-    for part in path.split("."):
-        owner = getattr(owner, part)
-    return owner
 
 
 def call(node: torch.fx.Node, read: Callable[[torch.fx.Node], Any], args: tuple[Any, ...] | None = None) -> Any:

@@ -30,7 +30,7 @@ from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.checked_partitions import Checked
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder
-    from ortlens.trace.runlog import RunLog
 
 _MAX_ATTEMPTS = 3  # most calls of the target: again if a call compiled something, which then ran unchecked
 _VERIFYING = "verifying"
@@ -66,16 +65,13 @@ class Verification:
         self._partitions = self._checks(per_op=self.per_op)
 
     def _checks(self, *, per_op: bool, most: int | None = MAX_CALLS) -> CheckedPartitions:
-        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, self._count, self.budget, per_op=per_op, most=most)
+        def step(values: int) -> None:
+            self._step(values)
 
-    def _count(self, values: int) -> None:
-        self._step(values)
+        return CheckedPartitions(self.recorder, self.targets.graphs, self.tolerances, step, self.budget, per_op=per_op, most=most)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Call the targets that take these arguments and check; rows and findings replace those of an earlier run.
-
-        If there is one target for them, what it raises is raised, unless the function itself does not raise it.
-        """
+        """Call the targets that take these arguments, check, and replace earlier rows; what a single target raises is raised."""
         targets, others = self.targets.taking(args, kwargs)
         several = len(targets) + len(others) > 1
         logs = set(self.recorder.logs()[0])
@@ -94,7 +90,9 @@ class Verification:
                 else:
                     self._verify(target, args, kwargs, raises=len(targets) == 1, prefix=prefix)
         self._calls += [_no_call(f"{target.name}: result", _OTHER_ARGUMENTS, _first_line(target.function)) for target in others]
-        self._forget_calls(logs)
+        for log in self.recorder.logs()[0]:  # of sessions that were made meanwhile: their calls are ours, not the user's
+            if log not in logs:
+                log.forget()
         for graph in self.recorder.records(r.Graph):
             if graph.graph_id not in known:
                 self.recorder.amend(r.Graph, graph.graph_id, only_verified=True)
@@ -113,7 +111,9 @@ class Verification:
         if raises and compiled.error is not None and not any(verdict.ok is False for verdict in verdicts):
             raise compiled.error
         if state.left_out:
-            verdicts.append(_no_call("weights", _left_out(state.left_out), _first_line(target.function)))
+            size = size_from_bytes(state.left_out)
+            note = f"{size} of weights were not copied: what the call wrote to them was neither compared nor put back"
+            verdicts.append(_no_call("weights", note, _first_line(target.function)))
         for verdict in verdicts:
             verdict.node = f"{prefix}{verdict.node}"
         self._calls += verdicts
@@ -131,13 +131,6 @@ class Verification:
                 break
         return compiled
 
-    def _compiled_again(self, call: Callable[[], object], state: CallState) -> Outcome:
-        """Call the compiled function again, neither checked inside nor recorded."""
-        with self._partitions.watched(lambda _runner, _args, outputs: outputs):
-            again = outcome_of(call, state)
-        state.restore()
-        return again
-
     def _compare_call(  # noqa: PLR0913, PLR0917 - what is called, in both ways, from where, and what came of it
         self,
         target: Target,
@@ -154,8 +147,11 @@ class Verification:
             return [_no_call("result", "the function itself is not known, so the call as a whole was not compared", place)]
         try:
             check = CallCheck(eager=eager, state=state, tolerances=self.tolerances, place_in_code=place)
-            check.run(compiled, self._compiled_again(call, state))
-            self._partitions.report_raised(check.expected_error)
+            with self._partitions.watched(lambda _runner, _args, outputs: outputs):  # neither checked inside nor recorded
+                again = outcome_of(call, state)
+            state.restore()
+            check.run(compiled, again)
+            self._partitions.report_raised(check.expected.error)
             if check.wrong() and self.budget.is_over():
                 check.cause = "unsought"
             elif check.wrong():
@@ -171,18 +167,20 @@ class Verification:
 
     def _look_inside(self, check: CallCheck, call: Callable[[], object], state: CallState) -> None:
         """Compare skipped calls, and together the values that were right alone, if the fault is inside and was not found."""
-        if check.cause != "inside" or any(self._partitions.wrong()) or not (self.per_op or self._partitions.skipped_calls()):
+        partitions = self._partitions
+        has_skipped = any(partitions.checked[runner].calls > MAX_CALLS for runner in partitions.ran)
+        if check.cause != "inside" or any(partitions.wrong()) or not (self.per_op or has_skipped):
             return
         closer = self._checks(per_op=False, most=None)
         with closer.watched(closer.checking):
             outcome_of(call, state)
         state.restore()
-        self._partitions.adopt(closer)
+        partitions.adopt(closer)
 
     def _conclude(self, check: CallCheck, prefix: str) -> None:
         """Give the call no verdict where the numbers inside have none, because each is right for its inputs."""
         first = next(self._partitions.wrong(), None)
-        if check.cause == "inside" and first is None and self._partitions.saw_everything():
+        if check.cause == "inside" and first is None and self._partitions.saw_everything:
             reason = self._partitions.open_reason or "the function amplifies rounding differences"
             for verdict in check.wrong():
                 verdict.restate("")
@@ -215,19 +213,9 @@ class Verification:
             return others if known.compared else ""
         return f"calls {MAX_CALLS + 1} to {known.calls} of this partition were not compared" if known.calls > MAX_CALLS else ""
 
-    def _forget_calls(self, known: Container[RunLog]) -> None:
-        """Forget the calls of sessions that were made meanwhile: they are ours, not the user's."""
-        for log in self.recorder.logs()[0]:
-            if log not in known:
-                log.forget()
-
 
 def _no_call(node: str, note: str, place: tuple[str | None, int | None]) -> Verdict:
-    return Verdict(node=node, scope="call", place=0, note=note, line_of=None, place_in_code=place)
-
-
-def _left_out(size: int) -> str:
-    return f"{size_from_bytes(size)} of weights were not copied: what the call wrote to them was neither compared nor put back"
+    return Verdict(node=node, scope="call", place=0, note=note, place_in_code=place)
 
 
 def _first_line(target: Any) -> tuple[str | None, int | None]:
@@ -254,11 +242,8 @@ def with_pytorchs_numbers(runner: PartitionRunner, args: Sequence[Any], outputs:
 
 
 def _overwritten(output: Any, value: Any) -> Any:
-    if not isinstance(output, torch.Tensor) or not isinstance(value, torch.Tensor):
-        return value
-    if output.shape != value.shape or output.dtype is not value.dtype:
-        return value
-    return output.copy_(value)
+    both = isinstance(output, torch.Tensor) and isinstance(value, torch.Tensor)
+    return output.copy_(value) if both and output.shape == value.shape and output.dtype is value.dtype else value
 
 
 @contextlib.contextmanager
@@ -267,9 +252,5 @@ def lowered_by_pytorch(graphs: Iterable[CompiledGraph]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for graph in graphs:
             if graph.is_prepared:
-                stack.enter_context(wrapped(graph, functools.partial(_instead, eager_graph(graph.lowered.module))))
+                stack.enter_context(wrapped(graph, functools.partial(lambda run, _present: run, eager_graph(graph.lowered.module))))
         yield
-
-
-def _instead(run: Any, _present: Any) -> Any:
-    return run

@@ -73,8 +73,8 @@ class PartitionCheck:
             del left[step.node]
             if is_uninitialised(step.node) or not self._unwritten.isdisjoint(step.node.all_input_nodes):
                 self._unwritten.add(step.node)
-            else:
-                self._look_for_origin(step)
+            elif (origin := origin_of(step, maker_of(step.node)[0], [found.node for found in self.origins])) is not None:
+                self.origins.append(origin)
             if is_single(step.node.meta.get("val")):
                 verdict = self._value(step, inner)
                 if step.node in returned:
@@ -103,7 +103,7 @@ class PartitionCheck:
         else:
             judge(verdict, step.ort, step.eager, step.double, self.tolerances)
             self._reconsider(verdict, step)
-            if not inner.is_of(self.runner, step.node):
+            if inner.holders.get(step.node) is not self.runner:
                 verdict.add("present before optimisation, then fused away")
         origin = next((found for found in self.origins if found.node is maker), None)
         if origin is not None and not (is_finite(step.eager) and is_finite(step.ort)):
@@ -114,10 +114,7 @@ class PartitionCheck:
         return verdict
 
     def _follows_origin(self, verdict: Verdict, ort: Any, step: Step) -> bool:
-        """Tell whether a value differs only in elements that are NaN or infinite, and these follow from PyTorch's own.
-
-        The other elements have been compared. Then there is nothing to compare with.
-        """
+        """Tell whether a value differs only where it is NaN or infinite, and this follows from PyTorch's own: nothing to compare with."""
         found, tolerance = verdict.comparison, verdict.tolerance
         origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
         if origin is None or found is None or tolerance is None or tolerance.given or not (found.clashes and found.eager_bad):
@@ -126,11 +123,6 @@ class PartitionCheck:
             return False
         verdict.leave_open(f"PyTorch's value contains NaN or infinities from {origin.node.name}")
         return True
-
-    def _look_for_origin(self, step: Step) -> None:
-        origin = origin_of(step, maker_of(step.node)[0], [found.node for found in self.origins])
-        if origin is not None:
-            self.origins.append(origin)
 
     def _reconsider(self, verdict: Verdict, step: Step) -> None:
         """Reconsider a value that differs, or that was accepted as rounding although uninitialised memory is involved."""
@@ -199,12 +191,10 @@ class PartitionCheck:
 
     def spoilt_outputs(self) -> bool:
         """Tell whether NaN, or an infinity that the run in double precision does not have, reaches an output of the partition."""
-        for _, step in self._returned.values():
-            if has_nan(step.eager) or has_nan(step.ort):
-                return True
-            if (has_infinite(step.eager) or has_infinite(step.ort)) and not has_infinite(step.double):
-                return True
-        return False
+        return any(
+            any(map(has_nan, (step.eager, step.ort))) or (any(map(has_infinite, (step.eager, step.ort))) and not has_infinite(step.double))
+            for _, step in self._returned.values()
+        )
 
 
 def _verdict(node: torch.fx.Node, scope: r.NumericScope, place: int, name: str | None, note: str = "") -> Verdict:
@@ -214,9 +204,8 @@ def _verdict(node: torch.fx.Node, scope: r.NumericScope, place: int, name: str |
 
 def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:
     """Tell whether two values differ by a single rounding at most."""
-    if isinstance(ort, Missing) or isinstance(other, Missing) or not isinstance(ort, torch.Tensor):
+    if not isinstance(ort, torch.Tensor):
         return type(ort) is type(other) and not isinstance(ort, Missing) and bool(ort == other)
     if not isinstance(other, torch.Tensor) or ort.shape != other.shape or ort.dtype is not other.dtype:
         return False
-    found = compare(ort, other, None, tolerances.of(ort.dtype))
-    return found.within and not found.clashes
+    return compare(ort, other, None, tolerances.of(ort.dtype)).agrees

@@ -84,7 +84,8 @@ class Reachable:
             yield from ((f"{name}.state", value.state), (f"{name}.param_groups", value.param_groups))
         elif isinstance(value, dict):
             self.containers.append(value)
-            yield from ((f"{name}[{_key_text(key, place)}]", item) for place, (key, item) in enumerate(list(value.items())))
+            for place, (key, item) in enumerate(list(value.items())):
+                yield f"{name}[{key!r}]" if isinstance(key, (str, int)) else f"{name}[#{place}]", item
         elif isinstance(value, (list, tuple, collections.deque)):
             self.containers += [] if isinstance(value, tuple) else [value]
             fields = getattr(value, "_fields", None)
@@ -98,8 +99,8 @@ class Reachable:
 
     def _module(self, name: str, module: torch.nn.Module) -> Iterator[Named]:
         own = vars(module)
-        self.containers += [own, module._parameters, module._buffers, module._modules]  # noqa: SLF001 - what `register_buffer` changes
-        tables = (module._parameters, module._buffers, module._modules)  # noqa: SLF001 - likewise
+        tables = (module._parameters, module._buffers, module._modules)  # noqa: SLF001 - what `register_buffer` changes
+        self.containers += [own, *tables]
         for table in tables:
             yield from ((_joined(name, key), item) for key, item in list(table.items()))
         yield from ((_joined(name, key), item) for key, item in list(own.items()) if key not in _OWN_OF_MODULES)
@@ -131,10 +132,9 @@ class Reachable:
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             self.containers.append(own)
-            kept = (
-                list(own.items()) if dataclasses.is_dataclass(value) else [item for item in own.items() if not isinstance(item[1], _PLAIN)]
-            )
-            yield from ((_joined(name, key), item) for key, item in kept if isinstance(key, str))
+            everything = dataclasses.is_dataclass(value)
+            kept = [(key, item) for key, item in own.items() if isinstance(key, str) and (everything or not isinstance(item, _PLAIN))]
+            yield from ((_joined(name, key), item) for key, item in kept)
         for slot in (slot for kind in type(value).__mro__ for slot in _slots(kind)):
             if isinstance(inspect.getattr_static(value, slot, None), types.MemberDescriptorType) and hasattr(value, slot):
                 yield _joined(name, slot), getattr(value, slot)
@@ -165,16 +165,10 @@ def _joined(name: str, part: str) -> str:
     return part if not name or name == "_orig_mod" else name if part == "_orig_mod" else f"{name}.{part}"
 
 
-def _key_text(key: Any, place: int) -> str:
-    """Write a key; one that is no name or number by its place."""
-    return repr(key) if isinstance(key, (str, int)) else f"#{place}"
-
-
 def _is_opaque(value: Any) -> bool:
     """Tell whether an object's inside is no state of a model, as for those of libraries, classes and modules."""
-    if isinstance(value, (type, types.ModuleType)):
-        return True
-    return not isinstance(value, _OPEN) and (type(value).__module__ or "").partition(".")[0] in _OPAQUE
+    is_open = isinstance(value, _OPEN) or (type(value).__module__ or "").partition(".")[0] not in _OPAQUE
+    return isinstance(value, (type, types.ModuleType)) or not is_open
 
 
 def _is_of_numpy(value: Any, *names: str) -> bool:
@@ -207,7 +201,7 @@ def restorer_of(container: Any) -> Callable[[], None] | None:
     if _is_of_numpy(container, "ndarray") and container.flags.writeable and container.nbytes <= _MAX_ARRAY_BYTES:
         return functools.partial(container.__setitem__, ..., container.copy())
     if isinstance(container, types.CellType) and _content(container) is not container:
-        return functools.partial(_put_back_cell, container, _content(container))
+        return functools.partial(setattr, container, "cell_contents", _content(container))
     return None
 
 
@@ -222,8 +216,3 @@ def _put_back(container: Any, before: Any, inside: list[int] | set[int]) -> None
     if _inside(container) != inside:
         container.clear()
         (container.update if isinstance(container, (dict, set)) else container.extend)(before)
-
-
-def _put_back_cell(container: Any, before: Any) -> None:
-    if _content(container) is not before:
-        container.cell_contents = before

@@ -22,12 +22,10 @@ from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dty
 from ortlens.lens.watching import UNRECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
-
-_STRICT = Tolerances()
 
 
 class SingleOps:
@@ -40,10 +38,7 @@ class SingleOps:
         self._made: dict[Hashable, PartitionRunner | Missing] = {}
 
     def verdicts(self, step: Step, tolerances: Tolerances) -> Iterator[Verdict]:
-        """Check the operator of one node: one verdict per output that is read.
-
-        A selection of an output has none: it belongs to its operator.
-        """
+        """Check the operator of one node, not a selection of its outputs: one verdict per output that is read."""
         node = step.node
         if node.target is operator.getitem and node.all_input_nodes[0].op == "call_function":
             return
@@ -66,10 +61,7 @@ class SingleOps:
             yield verdict
 
     def is_right_on_copies(self, step: Step, tolerances: Tolerances) -> bool:
-        """Tell whether a node that is wrong by itself is right on plain dense copies of its inputs.
-
-        Then the memory of an input makes the difference: a negative bit, strides, an offset.
-        """
+        """Tell whether a node that is wrong by itself is right on plain dense copies of its inputs, so that their memory is the cause."""
         read = step.read
         if all(_is_plain(read(node)) for node in step.node.all_input_nodes):
             return False
@@ -82,10 +74,7 @@ class SingleOps:
         return all(verdict.ok for verdict in self.verdicts(step._replace(read=copied), tolerances))
 
     def rounds_only(self, step: Step) -> bool:
-        """Tell whether the ONNX function of a node is right in double precision, so that what it gets wrong is only rounding.
-
-        False also if it cannot be told, because the function or its kernels do not run in double precision.
-        """
+        """Tell whether the ONNX function of a node is right in double precision, and only rounds; False also if it does not run so."""
         node = step.node
         values = {source: widened(step.read(source)) for source in node.all_input_nodes}
         floats = [value.dtype for value in map(step.read, values) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point]
@@ -96,14 +85,13 @@ class SingleOps:
             return False
         items = _items(node)
         try:
-            runner = self._runner_of(_part_in_double(node, items, values, expected), node.name)
+            runner = self._runner_of(_part_of(node, items, values, expected), node.name)
             made = runner.run(*values.values())
         except Exception:  # noqa: BLE001 - then nothing is known
             return False
-        tolerance = _STRICT.of(torch.float64)
         pairs = [(ours, _item(expected, item)) for ours, item in zip(made, items, strict=True)]
-        found = [compare(ours, theirs, None, tolerance) for ours, theirs in pairs if ours.shape == theirs.shape]
-        return len(found) == len(pairs) and all(comparison.within and not comparison.clashes for comparison in found)
+        strict = Tolerances().of(torch.float64)
+        return all(ours.shape == theirs.shape and compare(ours, theirs, None, strict).agrees for ours, theirs in pairs)
 
     def _results(self, step: Step, items: Sequence[int | None]) -> Sequence[Any]:
         key = _key(step.node, items)
@@ -151,36 +139,21 @@ def _item(value: Any, item: int | None) -> Any:
     return value if item is None or isinstance(value, Missing) else value[item]
 
 
-def _part_of(node: torch.fx.Node, items: Sequence[int | None]) -> Partition:
-    """Make a partition of one operator."""
-    graph = torch.fx.Graph()
+def _part_of(
+    node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any] | None = None, expected: Any = None
+) -> Partition:
+    """Make a partition of one operator: as in the graph, or of `values` of its inputs in double precision, which give `expected`."""
+    graph, owner = torch.fx.Graph(), node.graph.owning_module if values is None else None
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:
-        copies[source] = graph.node_copy(source) if source.op == "get_attr" else graph.placeholder(source.name)
-        copies[source].meta = dict(source.meta)
+        is_constant = values is None and source.op == "get_attr"
+        copies[source] = graph.node_copy(source) if is_constant else graph.placeholder(source.name)
+        copies[source].meta = dict(source.meta) if values is None else {**source.meta, "val": values[source]}
     made = graph.node_copy(node, copies.__getitem__)
-    return _finished(made, items, [copies[source] for source in _sources(node)], node.graph.owning_module)
-
-
-def _part_in_double(node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any], expected: Any) -> Partition:
-    """Make a partition of one operator for these values, constants among them, and the results that they give."""
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for source, value in values.items():
-        copies[source] = graph.placeholder(source.name)
-        copies[source].meta = {**source.meta, "val": value}
-    args, kwargs = (wide_dtypes(torch.fx.map_arg(given, copies.__getitem__)) for given in (list(node.args), dict(node.kwargs)))
-    target: Any = node.target
-    made = graph.call_function(target, tuple(args), kwargs)
-    made.meta = {**node.meta, "val": expected}
-    return _finished(made, items, copies.values(), None)
-
-
-def _finished(
-    made: torch.fx.Node, items: Sequence[int | None], inputs: Iterable[torch.fx.Node], owner: torch.nn.Module | None
-) -> Partition:
-    """Return the outputs of an operator that are read, and make the partition."""
-    graph, outputs = made.graph, []
+    if values is not None:
+        made.args, made.kwargs = tuple(wide_dtypes(list(made.args))), wide_dtypes(dict(made.kwargs))
+        made.meta = {**node.meta, "val": expected}
+    inputs, outputs = [copied for copied in copies.values() if copied.op == "placeholder"], []
     for item in items:
         chosen = made if item is None else graph.call_function(operator.getitem, (made, item))
         if item is not None:

@@ -95,9 +95,9 @@ def test_the_source_line_is_read_when_there_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("\n".join(SOURCE), encoding="utf-8")
     said = break_from_text(BREAKS["item"][0].replace("/home/ada/model.py", str(file)))
-    assert said.source() == "return x * x.sum().item()"
-    assert parsed("item").source() is None
-    assert break_from_text("Graph break in user code at a\x00b.py:3\nGraph Break Reason: broken").source() is None
+    assert said.statement() == "return x * x.sum().item()"
+    assert parsed("item").statement() is None
+    assert break_from_text("Graph break in user code at a\x00b.py:3\nGraph Break Reason: broken").statement() is None
 
 
 def test_a_text_of_another_shape_keeps_its_first_line() -> None:
@@ -122,7 +122,7 @@ def test_damaged_texts_never_raise(data: st.DataObject) -> None:
         assert said.reason
         assert "\n" not in said.reason
         assert said.line is None or said.line >= 0
-        said.source()
+        said.statement()
 
 
 _LONG = """

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ortlens.lens.dynamo.guard_values import type_text, value_text
+from ortlens.lens.dynamo.guard_values import value_text
 
 
 class Watched:
@@ -95,5 +95,5 @@ def test_what_would_run_code_or_is_not_there_is_left_alone(expression: str) -> N
 
 def test_long_values_are_cut_and_classes_named() -> None:
     assert len(value_text("mode", SCOPE) or "") == 60
-    assert type_text("self", SCOPE) == "<class 'Model'>"
-    assert type_text("absent", SCOPE) is None
+    assert value_text("self", SCOPE, kind=True) == "<class 'Model'>"
+    assert value_text("absent", SCOPE, kind=True) is None

@@ -222,5 +222,5 @@ def test_what_is_labelled_with_an_input_is_counted_for_who_reads_it() -> None:
 def test_without_an_optimised_model_names_lead_back() -> None:
     before = model(CHAIN, "n", {"x": [4], "n": [4]})
     kernels = {"sin/Sin/s": "Sin", "cos/Cos/c/SomeFusion/": "Fused", "Provider_123_graph_0": "Compiled"}
-    found = kernel_origins.origins_by_name(before, kernels, ["sin", "cos", "neg"])
+    found = kernel_origins.origins(before, None, kernels, ["sin", "cos", "neg"])
     assert [(origin.node, origin.confidence) for origin in found.values()] == [("sin", "exact"), ("cos", "inferred"), (None, "none")]
