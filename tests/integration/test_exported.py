@@ -95,18 +95,17 @@ class Pair(NamedTuple):
     rest: dict[str, torch.Tensor]
 
 
-STRUCTURES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-    "a named tuple": (lambda x: Pair(x + 1, {"twice": x * 2}), (X,)),
-    "nothing": (lambda _: None, (X,)),
-    "constants and inputs alone": (lambda x: (x, None, 3, [x, "a"]), (X,)),
-    "no inputs": (lambda: torch.ones(2), ()),
-}
+STRUCTURES: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
+    (lambda x: Pair(x + 1, {"twice": x * 2}), (X,)),
+    (lambda _: None, (X,)),
+    (lambda x: (x, None, 3, [x, "a"]), (X,)),
+    (lambda: torch.ones(2), ()),
+)
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_a_program_returns_what_its_module_returns(name: str) -> None:
-    function, args = STRUCTURES[name]
-    same_as_module(export(Of(function), args), (args, {}))
+def test_a_program_returns_what_its_module_returns() -> None:
+    for function, args in STRUCTURES:
+        same_as_module(export(Of(function), args), (args, {}))
 
 
 def test_one_session_serves_every_size_and_every_number() -> None:
@@ -128,21 +127,10 @@ def test_a_size_outside_the_constraint_raises_torchs_own_error() -> None:
             ortlens.explain(program)(torch.randn(size, 4))
 
 
-BRANCHES: list[tuple[Callable[..., Any], tuple[int, int], tuple[int, int]]] = [
-    (lambda x, y: x.sum() + y.sum() if x.shape[0] % 2 == 0 else x.sum() - y.sum(), (4, 6), (5, 6)),
-    (lambda x, y: x.sum() + y.sum() if x.shape[0] < y.shape[0] else x.sum() - y.sum(), (4, 6), (6, 4)),
-]
-
-
-@pytest.mark.parametrize(("branch", "traced", "called"), BRANCHES, ids=["even", "smaller"])
-def test_a_size_that_would_take_another_branch_is_refused(
-    branch: Callable[..., Any], traced: tuple[int, int], called: tuple[int, int]
-) -> None:
-    program = export(OfTwo(branch), tuple(torch.randn(n) for n in traced), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))
-    args = [torch.randn(n) for n in called]
-    for refusing in (program.module(), ortlens.explain(program, calls=1)):
-        with pytest.raises((RuntimeError, AssertionError)):
-            refusing(*args)
+def test_a_size_that_would_take_another_branch_is_refused() -> None:
+    program = export(Of(lambda x: x.sum() + 1 if x.shape[0] % 2 == 0 else x.sum()), (torch.randn(4),), dynamic_shapes=(({0: Dim.AUTO},),))
+    with pytest.raises((RuntimeError, AssertionError)):
+        ortlens.explain(program, calls=1)(torch.randn(5))
 
 
 def test_starred_arguments_are_guarded_too() -> None:
