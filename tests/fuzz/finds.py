@@ -416,6 +416,15 @@ FINDS = {
         k="torch.tensor([[0.0], [1e-4]]).expand(2, 4).contiguous()",
         body=("c = a - a.mean(-1, keepdim=True)",),
     ),
+    # A number that changes is asked for as a constant, by an exception that is a request to trace once more, and no failure.
+    "numbers that Dynamo tries to keep symbolic": program(
+        "F.interpolate(a[None, None], scale_factor=b)",
+        "a.clamp(max=b)",
+        a="values(5, n)",
+        b="2.0",
+        steps=("call(7)", "given(7, b='2.5')", "given(7, b='0.5')"),
+        dynamic=True,
+    ),
 }
 
 GRAPH_FINDS = {
