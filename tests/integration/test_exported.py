@@ -38,13 +38,6 @@ class Of(nn.Module):
         return self._function(*args)
 
 
-class OfTwo(Of):
-    """A function of two arguments as a module whose arguments have names."""
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return self._function(x, y)
-
-
 class Block(nn.Module):
     """Optional and keyword arguments, and a nest of outputs."""
 

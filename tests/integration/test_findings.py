@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -104,21 +103,6 @@ def test_weights_that_change_are_told_and_then_that_they_are_not_frozen() -> Non
     assert lens.sessions.frozen_bytes.tolist() == [4 * 256 * 257] * 3 + [0]
     (unfrozen,) = told(lens, "unfrozen_weights")
     assert "changed 3 times" in unfrozen.evidence
-
-
-def test_threads_beyond_the_cores_and_spinning_between_operators() -> None:
-    given = onnxruntime.SessionOptions()
-    given.intra_op_num_threads = 4096
-    chosen = called(Layers(between, count=2), torch.randn(4, 256))
-    assert told(chosen, "too_many_threads") == told(chosen, "spinning_threads") == []
-    given.intra_op_num_threads = (chosen.captured().figures.cpu_usable or 0) + 1
-    lens = called(Layers(between, count=2), torch.randn(4, 256), options={"ort_session_options": given})
-    (crowded,), (spinning,) = told(lens, "too_many_threads"), told(lens, "spinning_threads")
-    assert f"{given.intra_op_num_threads} threads" in crowded.title
-    assert "2 sessions" in spinning.title
-    given.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    asleep = called(Layers(between, count=2), torch.randn(4, 256), options={"ort_session_options": given})
-    assert told(asleep, "spinning_threads") == []
 
 
 def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
