@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -172,7 +173,7 @@ def test_a_call_does_what_pytorch_does_or_is_refused(road: Callable[..., Any], n
             torch.testing.assert_close(_pytree.tree_leaves(ours), _pytree.tree_leaves(theirs))  # nothing was written
             continue
         for _ in range(2):
-            torch.testing.assert_close(compiled(*ours), function(*theirs), msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(compiled(*ours), function(*theirs), msg=partial("{}: {}".format, name))
             torch.testing.assert_close(_pytree.tree_leaves(ours), _pytree.tree_leaves(theirs))
 
 
@@ -265,10 +266,11 @@ def test_results_share_memory_as_pytorchs_do() -> None:
     args = tuple(numbers(3, 4) for _ in RESULTS)
     program = torch.export.export(copy.deepcopy(source), args, strict=False)
     compiled, call, plain = OrtBackend().compile_program(program), ortlens.freeze(source, *args), copy.deepcopy(source)
+    ways: list[Callable[..., Any]] = [plain, compiled, call]
     for _ in range(2):
-        given = [[torch.zeros(20)[4:16].view(3, 4) for _ in RESULTS] for _ in range(3)]
+        given = [[torch.zeros(20)[4:16].view(3, 4) for _ in RESULTS] for _ in ways]
         with torch.no_grad():
-            made = [run(*xs) for run, xs in zip((plain, compiled, call), given, strict=True)]
+            made = [run(*xs) for run, xs in zip(ways, given, strict=True)]
         for place, name in enumerate(RESULTS):
             expected, ours, apart = ([xs[place], *_pytree.tree_leaves(results[place])] for xs, results in zip(given, made, strict=True))
             torch.testing.assert_close([ours, apart], [expected] * 2)

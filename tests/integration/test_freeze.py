@@ -328,7 +328,8 @@ def test_what_is_an_option_and_an_argument_is_refused() -> None:
 def test_pytorch_between_partitions(tmp_path: Path) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x.softmax(-1)
-        return (y * torch.linalg.svdvals(y).sum()).sum(0)
+        scaled: torch.Tensor = y * torch.linalg.svdvals(y).sum()
+        return scaled.sum(0)
 
     x = torch.randn(4, 8)
     frozen = ortlens.freeze(function, x)
