@@ -50,21 +50,6 @@ def quick() -> None:
     pass
 
 
-def test_a_break_that_parts_graphs_many_times_costs_all_of_them() -> None:
-    def helper(x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.graph_break()
-        return x + 1
-
-    def often(x: torch.Tensor, times: int) -> torch.Tensor:
-        for _ in range(times):
-            x = helper(x.sin()).cos()
-        return x
-
-    once, thrice = (ortlens.explain(often, backend="eager", calls=24)(X, times).captured().breaks for times in (1, 3))
-    assert len(once) == len(thrice) == 1
-    assert cost(thrice[0]) > 1.7 * cost(once[0])
-
-
 def test_breaks_of_nested_functions_have_prices_of_their_own_without_the_programs_work() -> None:
     def inner(x: torch.Tensor) -> torch.Tensor:
         x = x.sin()

@@ -99,20 +99,6 @@ def test_the_stack_of_a_break_that_explain_met_is_the_users() -> None:
     assert [frame for frame in broken.user_stack if "ortlens/lens" in frame or "/torch/" in frame] == []
 
 
-def test_three_static_shapes_are_two_recompiles_and_no_break() -> None:
-    lens = watch(lambda x: x.sin(), (torch.ones(3),), (torch.ones(4),), (torch.ones(5),), dynamic=False)
-    output = lens.output()
-    assert (output.graph_count, output.graph_break_count, output.recompile_count) == (3, 0, 2)
-    assert lens.breaks.empty
-    first, again, third_time = lens.captured().graphs
-    assert [record.of_compile_id for record in lens.captured().recompiles] == [first.compile_id, again.compile_id]
-    assert [graph.recompile_of for graph in (first, again, third_time)] == [None, first.compile_id, again.compile_id]
-    for record in lens.captured().recompiles:
-        assert "size mismatch" in (record.guard or "")
-        assert "expected" in record.reason
-        assert (record.file, record.function) == (str(HERE), "<lambda>")
-
-
 def helper(x: torch.Tensor) -> torch.Tensor:
     torch._dynamo.graph_break()  # called twice
     return x + 1

@@ -54,10 +54,6 @@ def halves_in_onnx(x: Any) -> Any:
     return op.Split(x, num_outputs=2)
 
 
-def wrong_on_purpose(x: Any, factor: float, shift: int = 1) -> Any:
-    return op.Mul(affine_in_onnx(x, factor, shift), op.Constant(value_float=-1.0))
-
-
 def use(x: torch.Tensor) -> Any:
     return affine(x.sin(), 2.5).cos()
 
@@ -97,23 +93,6 @@ def test_by_registration_from_the_next_compilation_on() -> None:
         torch.testing.assert_close(compiled(X[:4]), use(X[:4]))
     assert lens.graphs.coverage.tolist()[1:] == [1.0]
     assert lens.sessions.calls.sum() == 2 * 2 + 1
-
-
-def test_the_backend_by_name_sees_a_registration_too() -> None:
-    backend = OrtBackend.get_cached_instance_for_options()
-    ortlens.register_op(AFFINE, affine_in_onnx)
-    with torch.no_grad():
-        torch.testing.assert_close(torch.compile(use, backend="ortlens")(X), use(X))
-    assert OrtBackend.get_cached_instance_for_options() is backend
-    assert backend.execution_count == 1
-    assert len(backend.sessions_by_graph) == 1
-
-
-def test_the_own_table_goes_before_the_process() -> None:
-    ortlens.register_op(AFFINE, wrong_on_purpose)
-    torch.testing.assert_close(run(lambda x: affine(x, 2.0), X).result, -affine(X, 2.0))
-    torch.testing.assert_close(run(lambda x: affine(x, 2.0), X, table={AFFINE: affine_in_onnx}).result, affine(X, 2.0))
-    assert run(lambda x: halves(affine(x, 2.0))[0], X, table={HALVES: halves_in_onnx}).graphs.coverage.tolist() == [1.0]
 
 
 def test_a_registration_goes_before_the_built_in_function_and_the_built_in_decomposition() -> None:

@@ -42,13 +42,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "zeros_of_that_size": lambda x: torch.zeros(x.shape[0], 2) + x.unsqueeze(1),
     "scaled_by_root": lambda x: x * math.sqrt(x.shape[0]),
     "pooled": lambda x: pooled(x.view(-1, 2)),
-    "only_the_size": lambda x: torch.ones(x.shape[0] + 1),
 }
-TOGETHER = tuple(function for name, function in FUNCTIONS.items() if name not in {"two_pieces", "only_the_size"})
 GRAPHS = {
-    "all": lambda x: [function(x) for function in TOGETHER],
+    "all": lambda x: [function(x) for name, function in FUNCTIONS.items() if name != "two_pieces"],
     "two_pieces": FUNCTIONS["two_pieces"],
-    "only": FUNCTIONS["only_the_size"],
 }
 
 
@@ -61,8 +58,7 @@ def _sessions_per_partition(capture: Capture) -> list[int]:
     return [sum(s.partition_id == p.partition_id for s in capture.sessions) for p in capture.partitions]
 
 
-@pytest.mark.parametrize("preallocate", [False, True])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(("name", "preallocate"), [("all", False), ("two_pieces", True)])
 def test_one_session_serves_all_sizes(*, name: str, preallocate: bool) -> None:
     capture = same_as_eager(GRAPHS[name], *_vectors(*SIZES), dynamic=True, options={"preallocate_output": preallocate})
     (graph,) = capture.graphs

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+X = torch.randn(3)
 
 
 class Of(nn.Module):
@@ -35,13 +36,6 @@ class Of(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         return self._function(*args)
-
-
-class OfTwo(Of):
-    """A function of two arguments as a module whose arguments have names."""
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return self._function(x, y)
 
 
 class Block(nn.Module):
@@ -77,28 +71,6 @@ def same_as_module(program: ExportedProgram, *calls: Call) -> Lens:
     return lens
 
 
-def whole(lens: Lens) -> bool:
-    return bool(lens.graphs.coverage.tolist() == [1.0] and lens.fallbacks.empty and len(lens.partitions) <= 1)
-
-
-class Pair(NamedTuple):
-    first: torch.Tensor
-    rest: dict[str, torch.Tensor]
-
-
-class Shrinking(nn.Module):
-    """Changes a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            self.weight.mul_(0.5)
-        return x * self.weight
-
-
 class Tied(nn.Module):
     """Uses one weight twice."""
 
@@ -111,110 +83,34 @@ class Tied(nn.Module):
         return self.second(self.first(x).tanh())
 
 
-def written(x: torch.Tensor, y: torch.Tensor) -> Any:
-    x.add_(y)
-    y[1:].mul_(2)
-    return x, y.sum(), x * 2
+class Pair(NamedTuple):
+    first: torch.Tensor
+    rest: dict[str, torch.Tensor]
 
 
-def masked(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+STRUCTURES: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
+    (lambda x: Pair(x + 1, {"twice": x * 2}), (X,)),
+    (lambda _: None, (X,)),
+    (lambda x: (x, None, 3, [x, "a"]), (X,)),
+    (lambda: torch.ones(2), ()),
+)
 
 
-class Branching(nn.Module):
-    """Parts that `torch.export` keeps as graphs of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        with torch.no_grad():
-            y = self.linear(x).sin()
-        return torch.cond(x.sum() > 0, lambda x: self.linear(x).sin(), lambda x: x.cos(), (x,)) + y
+def test_a_program_returns_what_its_module_returns() -> None:
+    for function, args in STRUCTURES:
+        same_as_module(export(Of(function), args), (args, {}))
 
 
-def split_heads(x: torch.Tensor) -> Any:
-    return x.unflatten(-1, (2, -1)).transpose(1, 2)
-
-
-def fused(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """A view of the result without a copy, which only the layout of PyTorch's fused operator allows."""
-    heads = split_heads(x)
-    return nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask).transpose(1, 2).view(x.shape)
-
-
-def unfused(x: torch.Tensor) -> torch.Tensor:
-    """Its values have fewer features than its keys, which PyTorch's fused operator does not take."""
-    heads = split_heads(x)
-    return nn.functional.scaled_dot_product_attention(heads, heads, heads[..., :3]).view(-1, 3)
-
-
-SCALARS = (torch.tensor(2.5), torch.ones((), dtype=torch.bool), torch.empty(0, 3), torch.tensor(7))
-LOWER = torch.ones(3, 3, dtype=torch.bool).tril()
-X, HIDING = torch.randn(3), torch.rand(1, 1, 4, 5) > 0.5
-HIDING[..., 0, :], HIDING[..., 1:, 0] = False, True
-PROGRAMS: dict[str, tuple[Callable[[], ExportedProgram], list[tuple[Any, ...]]]] = {
-    "decomposed before": (lambda: export(Tied(), (X,)).run_decompositions(), [(X,)]),
-    "a parameter that changes": (lambda: export(Shrinking(), (X,)), [(X,), (X,), (X,)]),
-    "written arguments": (lambda: export(Of(written), (X.clone(), X + 1)), [(X.clone(), X + 1)] * 2),
-    "a mask that hides a row": (
-        lambda: export(Of(masked), (torch.randn(1, 2, 4, 8), torch.randn(1, 2, 5, 8), HIDING)),
-        [(torch.randn(1, 2, 4, 8), torch.randn(1, 2, 5, 8), HIDING)],
-    ),
-    "scalar and empty tensors": (
-        lambda: export(Of(lambda a, b, c, d: (torch.where(b, a, -a), c * a, c.sum(0) + d, d // 2)), SCALARS),
-        [SCALARS],
-    ),
-    "no inputs": (lambda: export(Of(lambda: torch.ones(2) + torch.tensor(2.0)), ()), [()]),
-    "a number that varies": (
-        lambda: export(Of(lambda x, n: (x * n, n + 1)), (X, 4), dynamic_shapes=((None, Dim.DYNAMIC),)),
-        [(X, 4), (X, 9)],
-    ),
-    "a named tuple": (lambda: export(Of(lambda x: Pair(x + 1, {"twice": x * 2})), (X,)), [(X,)]),
-    "a random mask": (lambda: export(nn.Dropout(0.5).train(), (torch.ones(100),)), [(torch.ones(100),)]),
-    "constants and inputs alone": (lambda: export(Of(lambda x: (x, None, 3)), (X,)), [(X,)]),
-    "nothing": (lambda: export(Of(lambda _: None), (X,)), [(X,)]),
-    "an input twice": (lambda: export(Of(lambda x: [x, x]), (X,)), [(X,)]),
-    "constants alone": (lambda: export(Of(lambda _: (1, "a")), (X,)), [(X,)]),
-    "any size": (
-        lambda: export(Block(), (torch.randn(4, 4),), dynamic_shapes={"x": {0: Dim("batch", max=64)}}),
-        [(torch.randn(size, 4),) for size in (2, 64, 5, 1, 4)],
-    ),
-    "attention of any batch": (
-        lambda: export(Of(fused), (torch.randn(2, 3, 8), None), dynamic_shapes=(({0: Dim("n")}, None),)),
-        [(torch.randn(n, 3, 8), None) for n in (2, 5)],
-    ),
-    "attention with a mask": (lambda: export(Of(fused), (torch.randn(2, 3, 8), LOWER)), [(torch.randn(2, 3, 8), LOWER)]),
-    "attention that was not fused": (lambda: export(Of(unfused), (torch.randn(2, 5, 8),)), [(torch.randn(2, 5, 8),)]),
-    "graphs within the graph": (lambda: export(Branching(), (torch.randn(2, 3),)), [(torch.ones(2, 3),), (-torch.ones(2, 3),)]),
-}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_does_what_its_module_does(name: str) -> None:
-    make, calls = PROGRAMS[name]
-    with torch.no_grad():
-        program = make()
-    lens = same_as_module(program, *((args, {}) for args in calls))
-    if name in {"a random mask", "nothing", "constants alone", "constants and inputs alone", "an input twice", "graphs within the graph"}:
-        return
-    assert whole(lens)
-    assert lens.sessions.calls.tolist() == [len(calls)], "one session serves every size"
-    assert lens.graphs.dynamic_shapes.tolist() == [name in {"any size", "attention of any batch", "a number that varies"}]
-
-
-def test_sizes_that_depend_on_each_other() -> None:
-    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
-        return torch.cat([x, y]).reshape(x.shape[0] * 2, -1) + x.shape[1], x.shape[0] + 1
-
-    rows, columns = Dim("rows"), Dim("columns")
-    shapes = ({0: rows, 1: columns}, {0: rows, 1: columns})
-    program = export(OfTwo(function), (torch.randn(3, 4), torch.randn(3, 4)), dynamic_shapes=shapes)
-    lens = same_as_module(program, *(((torch.randn(n, m), torch.randn(n, m)), {}) for n, m in ((3, 4), (7, 2), (2, 9))))
-    assert whole(lens)
+def test_one_session_serves_every_size_and_every_number() -> None:
+    program = export(Of(lambda x, n: (x * n, n + 1)), (torch.randn(4, 4), 4), dynamic_shapes=(({0: Dim("batch", max=64)}, Dim.DYNAMIC),))
+    sizes = (4, 2, 64, 5, 1)
+    lens = same_as_module(program, *(((torch.randn(size, 4), size + 1), {}) for size in sizes))
+    assert lens.graphs.coverage.tolist() == [1.0]
+    assert lens.fallbacks.empty
+    assert lens.sessions.calls.tolist() == [len(sizes)]
+    assert lens.graphs.dynamic_shapes.tolist() == [True]
     with pytest.raises((RuntimeError, AssertionError), match=r"shape|size"):
-        ortlens.explain(program, calls=1)(torch.randn(3, 4), torch.randn(2, 4))
+        lens.compile_exported(program)(torch.randn(4, 5), 4)
 
 
 def test_a_size_outside_the_constraint_raises_torchs_own_error() -> None:
@@ -224,21 +120,10 @@ def test_a_size_outside_the_constraint_raises_torchs_own_error() -> None:
             ortlens.explain(program)(torch.randn(size, 4))
 
 
-BRANCHES: list[tuple[Callable[..., Any], tuple[int, int], tuple[int, int]]] = [
-    (lambda x, y: x.sum() + y.sum() if x.shape[0] % 2 == 0 else x.sum() - y.sum(), (4, 6), (5, 6)),
-    (lambda x, y: x.sum() + y.sum() if x.shape[0] < y.shape[0] else x.sum() - y.sum(), (4, 6), (6, 4)),
-]
-
-
-@pytest.mark.parametrize(("branch", "traced", "called"), BRANCHES, ids=["even", "smaller"])
-def test_a_size_that_would_take_another_branch_is_refused(
-    branch: Callable[..., Any], traced: tuple[int, int], called: tuple[int, int]
-) -> None:
-    program = export(OfTwo(branch), tuple(torch.randn(n) for n in traced), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))
-    args = [torch.randn(n) for n in called]
-    for refusing in (program.module(), ortlens.explain(program, calls=1)):
-        with pytest.raises((RuntimeError, AssertionError)):
-            refusing(*args)
+def test_a_size_that_would_take_another_branch_is_refused() -> None:
+    program = export(Of(lambda x: x.sum() + 1 if x.shape[0] % 2 == 0 else x.sum()), (torch.randn(4),), dynamic_shapes=(({0: Dim.AUTO},),))
+    with pytest.raises((RuntimeError, AssertionError)):
+        ortlens.explain(program, calls=1)(torch.randn(5))
 
 
 def test_starred_arguments_are_guarded_too() -> None:
@@ -314,8 +199,10 @@ def test_the_records_of_a_program_and_of_its_dry_run() -> None:
     assert shapes == real_shapes
 
 
-def test_weights_are_constants_that_are_watched_and_shared_ones_are_one() -> None:
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_weights_are_constants_that_are_watched_and_shared_ones_are_one(*, decomposed: bool) -> None:
     program, x = export(Tied(), (torch.randn(2, 3),)), torch.randn(2, 3)
+    program = program.run_decompositions() if decomposed else program
     lens = Lens()
     compiled = lens.compile_exported(program)
     torch.testing.assert_close(compiled(x), program.module()(x))

@@ -57,10 +57,6 @@ def raising_transform(model: onnx.ModelProto) -> None:
     raise LookupError(f"no idea what to do with {len(model.graph.node)} nodes")
 
 
-def invalid_model(model: onnx.ModelProto) -> None:
-    del model.graph.output[:]
-
-
 def reordered_outputs(model: onnx.ModelProto) -> None:
     values = list(model.graph.output)[::-1]
     del model.graph.output[:]
@@ -131,7 +127,6 @@ FAILURES: dict[str, Failure] = {
     "other arguments": Failure(SINE, "converter_raised", "argument", ConversionError, table={SIN: lambda: opset18.Constant(value_int=0)}),
     "no return type": Failure(SINE, "converter_raised", UNTYPED, ConversionError, table={SIN: untyped}),
     "no such operator": Failure(None, "session_refused", "refused.*NoSuchOperator", SessionError, refused_model),
-    "no outputs": Failure(None, "session_refused", "refused", SessionError, invalid_model),
     "outputs in another order": Failure(None, "session_refused", f"outputs are reordered: {KEEP}", SessionError, reordered_outputs),
     "another dtype": Failure(None, "session_refused", f"has element type 10 of ONNX{KEEP}", SessionError, half_outputs),
     "another rank": Failure(None, "session_refused", f"has 2 dimensions{KEEP}", SessionError, flat_outputs),
@@ -207,9 +202,8 @@ def broken_decompositions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("broken_decompositions")
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_decomposition_that_raises_costs_the_decompositions(*, grad: bool) -> None:
-    lens, x = Lens(), X.clone().requires_grad_(grad)
+def test_a_decomposition_that_raises_costs_the_decompositions() -> None:
+    lens, x = Lens(), X.clone().requires_grad_()
     with pytest.warns(RuntimeWarning, match="lowered without them: IndexError: planted"):
         torch.testing.assert_close(torch.compile(function, backend=lens)(x), function(x))
     assert [finding.rule for finding in lens.captured().findings] == ["lowering_failed"]
@@ -228,27 +222,6 @@ def test_a_decomposition_that_raises_leaves_a_program_undivided_and_raises_if_as
     torch.testing.assert_close(lens.result, function(X))
     with pytest.raises((IndexError, BackendCompilerFailed), match="planted"):  # torch 2.9 wraps it
         torch.compile(function, backend=Lens(options={"on_error": "raise"}))(X)
-
-
-def clamped(x: torch.Tensor, bound: float) -> torch.Tensor:
-    """Dynamo tries to keep the bound symbolic from the second on, and AOTAutograd asks it not to."""
-    return x.clamp(max=bound)
-
-
-def resized(x: torch.Tensor, scale: float) -> torch.Tensor:
-    """A dynamic size times a float: AOTAutograd raises, and Dynamo starts again with the float as a constant."""
-    return torch.nn.functional.interpolate(x[None, None], scale_factor=scale)
-
-
-@pytest.mark.parametrize(("called", "dynamic"), [(clamped, None), (resized, True)])
-def test_a_request_to_trace_once_more_is_no_failure(called: Callable[..., torch.Tensor], dynamic: bool | None) -> None:  # noqa: FBT001
-    lens = Lens()
-    compiled = torch.compile(called, backend=lens, dynamic=dynamic)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        for number in (2.0, 2.5, 0.5):
-            torch.testing.assert_close(compiled(X, number), called(X, number))
-    assert lens.captured().findings == ()
 
 
 def test_a_refused_node_takes_only_its_equals_along() -> None:
@@ -381,12 +354,6 @@ def test_one_size_that_always_fails_leaves_the_others_in_the_session(monkeypatch
             torch.testing.assert_close(compiled(x), function(x))
     assert lens.sessions.calls.tolist() == [3]
     assert lens.graphs.coverage.tolist() == [1.0]
-
-
-def test_failures_are_survived_without_any_lens() -> None:
-    for spoil in (refused_model, failing_run, raising_transform):
-        torch.compiler.reset()
-        calls_of(torch.compile(function, backend=OrtBackend({"pre_ort_model_transforms": [spoil]})))
 
 
 def test_a_failure_in_training_falls_back_in_both_phases() -> None:

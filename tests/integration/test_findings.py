@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -69,18 +68,6 @@ def test_an_operator_that_stays_behind_is_named_with_its_line() -> None:
     assert {rule.name for rule in RULES} >= set(lens.findings.rule)
 
 
-def test_many_small_partitions_are_counted() -> None:
-    def chopped(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(5):
-            x = torch.special.bessel_j0(x.sin() + 1)
-        return x
-
-    (finding,) = told(called(chopped, torch.randn(8)), "small_partitions")
-    assert "5 partitions, 5 of them" in finding.title
-    assert "prims.bessel_j0.default (5 times)" in finding.evidence
-    assert told(called(chopped, torch.randn(8), options={"min_partition_nodes": 6}), "small_partitions") == []
-
-
 def test_dropout_left_on_is_named() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))
     assert len(told(called(model.train(), torch.ones(2, 8)), "random_splits")) == 1
@@ -116,27 +103,6 @@ def test_weights_that_change_are_told_and_then_that_they_are_not_frozen() -> Non
     assert lens.sessions.frozen_bytes.tolist() == [4 * 256 * 257] * 3 + [0]
     (unfrozen,) = told(lens, "unfrozen_weights")
     assert "changed 3 times" in unfrozen.evidence
-
-
-def test_weights_that_are_inputs_by_choice_are_told() -> None:
-    (finding,) = told(called(nn.Linear(256, 256), torch.ones(1, 256), options={"freeze_weights": False}), "unfrozen_weights")
-    assert "257 KiB" in finding.title
-    assert "freezing is off" in finding.evidence
-
-
-def test_threads_beyond_the_cores_and_spinning_between_operators() -> None:
-    given = onnxruntime.SessionOptions()
-    given.intra_op_num_threads = 4096
-    chosen = called(Layers(between, count=2), torch.randn(4, 256))
-    assert told(chosen, "too_many_threads") == told(chosen, "spinning_threads") == []
-    given.intra_op_num_threads = (chosen.captured().figures.cpu_usable or 0) + 1
-    lens = called(Layers(between, count=2), torch.randn(4, 256), options={"ort_session_options": given})
-    (crowded,), (spinning,) = told(lens, "too_many_threads"), told(lens, "spinning_threads")
-    assert f"{given.intra_op_num_threads} threads" in crowded.title
-    assert "2 sessions" in spinning.title
-    given.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    asleep = called(Layers(between, count=2), torch.randn(4, 256), options={"ort_session_options": given})
-    assert told(asleep, "spinning_threads") == []
 
 
 def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:

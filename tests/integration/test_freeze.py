@@ -234,21 +234,6 @@ def test_constants_are_the_same_number() -> None:
             frozen(x, *other)
 
 
-def test_sizes_vary() -> None:
-    model = mlp()
-
-    def function(x: torch.Tensor) -> tuple[Any, ...]:
-        return model(x), x.flatten(), x.shape[0] * 2, torch.zeros(x.shape[0], 3) + x.sum()
-
-    frozen = ortlens.freeze(function, torch.randn(3, 16), dynamic=True)
-    for rows in (2, 7, 3, 64, 7):
-        x = torch.randn(rows, 16)
-        same(frozen(x), function(x))
-    with pytest.raises(UsageError, match=r"given f32\[7,15\]"):
-        frozen(torch.randn(7, 15))
-    assert "1 partitions, 0 nodes in PyTorch" in repr(frozen)
-
-
 def test_sizes_that_guards_exclude_raise() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (x + y).view(x.shape[0] // 2, 2, -1).sum(1) if x.shape[0] > 3 else x
@@ -312,65 +297,8 @@ def test_buffers_and_arguments_of_the_same_names(road: str, tmp_path: Path) -> N
     torch.testing.assert_close(state, plain.x)
 
 
-class Cache(nn.Module):
-    """A buffer that is large enough to be written in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache = nn.Buffer(torch.zeros(512, 1024))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.cache.index_copy_(0, x[:1, 0].ne(0).long(), x.repeat(1, 128)[:1])
-        return self.cache.sum(0), self.cache
-
-
-@pytest.mark.parametrize("kind", [Counting, Cache])
-def test_buffers_that_calls_change_are_state_of_the_frozen_callable(kind: type[nn.Module]) -> None:
-    model, plain = kind(), kind()
-    frozen = ortlens.freeze(model, torch.randn(4, 8))
-    before, kept = copy.deepcopy(dict(model.named_buffers())), []
-    for _ in range(3):
-        x = torch.randn(4, 8)
-        kept.append((frozen(x), tuple(item.clone() for item in plain(x))))
-        assert set(frozen.state) == {"Counting": {"calls", "mean"}, "Cache": {"cache"}}[kind.__name__]
-        for name, value in frozen.state.items():
-            torch.testing.assert_close(value, plain.get_buffer(name))
-    for actual, expected in kept:
-        same(actual, expected)
-    torch.testing.assert_close(dict(model.named_buffers()), before)
-    for value in (*frozen.state.values(), *plain.buffers()):
-        value.zero_()
-    if kind is Counting:
-        plain.get_buffer("kept").fill_(1.0)
-    x = torch.randn(4, 8)
-    same(frozen(x), plain(x))
-
-
-def test_calls_share_no_memory_and_tensors_may_lie_otherwise(rows: tuple[nn.Sequential, Frozen]) -> None:
-    (model, frozen), x = rows, torch.randn(3, 16)
-    first, expected = frozen(x), model(x)
-    x.zero_()
-    second = frozen(x)
-    same(first, expected)
-    first.fill_(1.0)
-    same(second, model(x))
-    same(frozen(x), model(x))
-    assert frozen.changed_weights() == ()
-    for x in (
-        torch.randn(16, 3).t(),
-        torch.randn(3, 32)[:, ::2],
-        torch.randn(1, 16).expand(3, 16),
-        torch.randn(3, 16, dtype=torch.complex64).conj().imag,
-    ):
-        same(frozen(x), model(x))
-
-
 class Named(torch.Tensor):
     """A class of tensors without operators of its own."""
-
-
-def joined(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return torch.cat([x, x + y]), x.sum() + y, y * 2
 
 
 def with_options(x: torch.Tensor, options: torch.Tensor) -> torch.Tensor:
@@ -379,9 +307,6 @@ def with_options(x: torch.Tensor, options: torch.Tensor) -> torch.Tensor:
 
 X, MLP = torch.randn(3, 16), mlp()
 TARGETS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
-    "empty and of no dimensions": (joined, (torch.randn(0, 2), torch.randn(()))),
-    "of no dimensions": (joined, (torch.randn(3, 2), torch.randn(()))),
-    "no inputs": (lambda: torch.arange(3) + 1, ()),
     "None": (lambda _: None, (X,)),
     "nothing": (lambda _: (), (X,)),
     "a method": (MLP.forward, (X,)),
@@ -390,12 +315,9 @@ TARGETS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_frozen_callable_does_what_its_source_does(name: str) -> None:
-    target, args = TARGETS[name]
-    frozen = ortlens.freeze(target, *args)
-    for _ in range(2):
-        same(frozen(*args), target(*(arg.as_subclass(torch.Tensor) for arg in args)))
+def test_a_frozen_callable_does_what_its_source_does() -> None:
+    for target, args in TARGETS.values():
+        same(ortlens.freeze(target, *args)(*args), target(*(arg.as_subclass(torch.Tensor) for arg in args)))
 
 
 def test_what_is_an_option_and_an_argument_is_refused() -> None:
@@ -403,39 +325,23 @@ def test_what_is_an_option_and_an_argument_is_refused() -> None:
         ortlens.freeze(with_options, X, options=X)  # type: ignore[arg-type]  # what is refused
 
 
-def mixed(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    y = (x @ weight).softmax(-1)
-    values = torch.linalg.svdvals(y)
-    return (y * values.sum()).sum(0), torch.linalg.det(y[:, :4] + values[:4]).exp()
-
-
 def test_pytorch_between_partitions(tmp_path: Path) -> None:
-    x, weight = torch.randn(4, 8), torch.randn(8, 8)
-    frozen = ortlens.freeze(mixed, x, weight)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.softmax(-1)
+        scaled: torch.Tensor = y * torch.linalg.svdvals(y).sum()
+        return scaled.sum(0)
+
+    x = torch.randn(4, 8)
+    frozen = ortlens.freeze(function, x)
     assert frozen.graph.left_in_torch()
     with pytest.raises(UsageError, match="_linalg_svd"):
         frozen.save(tmp_path / "mixed")
     assert not list(tmp_path.iterdir())
-    for _ in range(3):
-        x = torch.randn(4, 8)
-        same(frozen(x, weight), mixed(x, weight))
     with torch.no_grad():
-        lens = ortlens.explain(frozen, calls=2)(x, weight)
-        same(lens.result, mixed(x, weight))
+        lens = ortlens.explain(frozen, calls=2)(x)
+        same(lens.result, function(x))
         assert len(lens.sessions) >= 2
-        assert lens.verify(x, weight).ok.all()
-
-
-def test_an_embedding_is_no_argument_of_a_call() -> None:
-    model = nn.Sequential(nn.Embedding(3000, 16), nn.Linear(16, 4)).eval()
-    tokens = torch.randint(3000, (2, 5))
-    frozen = ortlens.freeze(model, tokens)
-    for _ in range(2):
-        tokens = torch.randint(3000, (2, 5))
-        same(frozen(tokens), model(tokens))
-    with pytest.raises(IndexError):
-        frozen(torch.full((2, 5), 3000))
-    same(frozen(tokens), model(tokens))
+        assert lens.verify(x).ok.all()
 
 
 def in_threads(work: Callable[[int], object]) -> None:
@@ -459,16 +365,20 @@ def test_four_threads_at_once(rows: tuple[nn.Sequential, Frozen]) -> None:
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        wrong.extend(number for _ in range(300) if not torch.allclose(frozen(inputs[number]), expected[number], atol=1e-5))
+        wrong.extend(number for _ in range(100) if not torch.allclose(frozen(inputs[number]), expected[number], atol=1e-5))
 
     in_threads(work)
     assert not wrong
+    assert "1 partitions, 0 nodes in PyTorch" in repr(frozen)
+    with pytest.raises(UsageError, match=r"given f32\[7,15\]"):
+        frozen(torch.randn(7, 15))
 
 
 def test_threads_that_share_state_count_each_call() -> None:
-    frozen = ortlens.freeze(Counting(), torch.randn(4, 8))
-    in_threads(lambda _: [frozen(torch.ones(4, 8)) for _ in range(100)])
-    assert int(frozen.state["calls"]) == 400
+    frozen = ortlens.freeze(model := Counting(), torch.randn(4, 8))
+    in_threads(lambda _: [frozen(torch.ones(4, 8)) for _ in range(25)])
+    assert set(frozen.state) == {"calls", "mean"}
+    assert (int(frozen.state["calls"]), int(model.calls)) == (100, 0)
 
 
 def test_a_graph_break_is_refused_with_its_place() -> None:

@@ -212,6 +212,7 @@ def test_what_cannot_be_saved_is_listed_and_nothing_is_written(tmp_path: Path) -
         half.save(tmp_path / "half")
     model = mlp()
     changed = ortlens.freeze(model, torch.randn(3, 16))
+    assert changed.changed_weights() == ()
     with torch.no_grad():
         model.get_parameter("0.weight").add_(1.0)
     assert changed.changed_weights() == ("0.weight",)

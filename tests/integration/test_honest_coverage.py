@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _busy() -> int:
-    return sum(i * i for i in range(20_000))
+    return sum(i * i for i in range(200))
 
 
 def _affine(x: torch.Tensor) -> torch.Tensor:
@@ -137,12 +137,12 @@ _MOVES_NOTHING = frozenset(
     for name in ("empty", "empty_strided", "as_strided", "view", "reshape", "_reshape_alias", "t", "transpose", "detach", "alias", "set_")
 )
 _LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4), torch.nn.LayerNorm(4)).eval()
-INSIDE: dict[str, Callable[..., Any]] = {
-    "layers": _LAYERS,
-    "a sort": lambda x: _affine(x.sort(dim=1)[0]),
-    "NumPy's functions": lambda x: _affine(torch.from_numpy(x.numpy() * 2)),
-    "a checkpoint": lambda x: torch.utils.checkpoint.checkpoint(_affine, x, use_reentrant=False),
-}
+INSIDE: tuple[Callable[..., Any], ...] = (
+    _LAYERS,
+    lambda x: _affine(x.sort(dim=1)[0]),
+    lambda x: _affine(torch.from_numpy(x.numpy() * 2)),
+    lambda x: torch.utils.checkpoint.checkpoint(_affine, x, use_reentrant=False),
+)
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
@@ -156,12 +156,11 @@ def test_code_outside_the_graphs_leaves_no_whole(name: str) -> None:
     assert coverage.break_count
 
 
-@pytest.mark.parametrize("name", INSIDE)
 @torch.no_grad()
-def test_what_is_said_to_run_whole_runs_no_operator_of_pytorch(name: str) -> None:
+def test_what_is_said_to_run_whole_runs_no_operator_of_pytorch() -> None:
     """Held against PyTorch's own profiler, which sees each operator that PyTorch runs."""
     lens, x = ortlens.Lens(), torch.rand(2, 4)
-    fast = torch.compile(INSIDE[name], backend=lens)
+    fast = torch.compile(lambda x: [function(x) for function in INSIDE], backend=lens)
     for _ in range(3):
         fast(x)
     with torch.autograd.profiler.profile() as profiled:

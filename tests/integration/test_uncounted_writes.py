@@ -11,18 +11,9 @@ import torch
 from ortlens import Lens
 from ortlens.backend.runtime import runner
 from ortlens.backend.runtime.weights import CALLS, WHOLE_BYTES
-from tests.integration.life_steps import COUNTED, UNCOUNTED
-from tests.integration.lives import KINDS, Step, live
-from tests.integration.test_random_lives import compile_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_whole_tensor_written_past_the_counter(kind: str) -> None:
-    steps = [step for number in range(6) for name in UNCOUNTED for step in (Step("call_on_odd_memory", 1), Step(name, number))]
-    live(kind, [*steps, Step("call_on_odd_memory", 1)], {**COUNTED, **UNCOUNTED}, compile_module)
 
 
 def _net() -> torch.nn.Sequential:
