@@ -93,16 +93,6 @@ def test_a_saved_capture_holds_the_recorded_ones_and_finds_the_others_anew(tmp_p
     assert twice.findings.rule.tolist() == ["too_many_threads", "layout_copy"]
 
 
-def test_the_summary_shows_the_three_most_expensive_with_their_gain() -> None:
-    rows = tuple(
-        Finding(rule=f"r{n}", severity="warning", title=f"fault number {n}", gain_ns=n * 1000, measured=n == 5) for n in range(1, 6)
-    )
-    text = SavedCapture(replace(clean(), findings=rows)).summary()
-    section = text[text.index("Findings") : text.index("Look first at")]
-    assert re.findall(r"fault number \d", section) == ["fault number 5", "fault number 4", "fault number 3"]
-    assert "and 2 more" in section
-
-
 def test_names_are_unique_and_every_rule_explains_itself() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)

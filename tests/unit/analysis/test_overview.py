@@ -81,13 +81,6 @@ def test_graph_rows_say_which_version_is_current() -> None:
     ]
 
 
-def test_session_and_compile_time_are_summed() -> None:
-    capture = SAMPLES["demo_like"]
-    overview = overview_of(capture)
-    assert (overview.session_ns, overview.compile_ns, len(overview.sessions)) == (3_040_000, 950_000_000, 4)
-    assert overview.recompile_ns == {"1/1": next(row.compile_ns for row in capture.graphs if row.compile_id == "1/1")}
-
-
 def test_looks_name_one_of_each_kind_first() -> None:
     capture = SAMPLES["demo_like"]
     looks = looks_of(overview_of(replace(capture, breaks=capture.breaks * 3)))
@@ -309,13 +302,6 @@ def gaining(spread: str = "1.0", *, measured: bool = True) -> Capture:
     finding = Finding(rule="tiny_graph", severity="warning", title="slow", gain_ns=2_000, measured=measured, mitigation="Stop.")
     dear = Break(break_id="b0", reason="r", cost_ns=900, overhead_ns=900)
     return Capture(findings=(finding,), breaks=(dear,), **head({"ledger_spread": spread}))
-
-
-def test_a_busy_machine_lowers_the_confidence_of_every_time() -> None:
-    for spread, is_busy in (("1.49", False), ("1.5", True)):
-        overview = overview_of(gaining(spread))
-        assert overview.is_busy is is_busy
-        assert [look.is_busy for look in looks_of(overview)] == [is_busy] * 2
 
 
 ON_PURPOSE = "aten.sum stays in PyTorch on purpose: it is fast"

@@ -11,7 +11,6 @@ import pytest
 from ortlens.analysis.check import Limits, verdicts_of
 from ortlens.analysis.compare.comparison import compared, panes
 from ortlens.analysis.compare.kernels import kernel_times
-from ortlens.trace.records import Break
 from ortlens.views.comparison_text import kernel_words
 from tests.recorded import recorded
 
@@ -122,15 +121,6 @@ def test_what_does_not_differ() -> None:
     assert recut == [("call", "Edited"), ("partition", "p2")], "partitions that were cut anew are not compared"
     deep = recorded("deep_break")
     assert rows_of(compared(deep, deep)) == (), "no operators were recorded"
-
-
-def test_a_new_break_is_a_row_of_the_second_pane() -> None:
-    before = recorded("before")
-    new = Break(break_id="new", reason="Call to print", file="m.py", function="f", source="print(x)", compile_ids=("1/0",))
-    rows = rows_of(compared(before, replace(before, breaks=(*before.breaks, new))))
-    assert [(row.difference, row.effect, name(row.after)) for row in rows if row.difference != "same"] == [("added", "worse", "g1 new")]
-    assert rows[-1].after is not None
-    assert rows[-1].after.item is new
 
 
 @pytest.mark.parametrize(("node", "is_end"), [("addmm_1", True), ("mul", False)])

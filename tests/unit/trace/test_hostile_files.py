@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import random
 import stat
 import struct
 import sys
@@ -71,32 +70,6 @@ def _with_table(data: bytes, text: bytes) -> bytes:
     manifest["members"]["tables/nodes.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
     entries = (("manifest.json", json.dumps(manifest)), ("tables/nodes.json", text))
     return _rezipped(data, without=("manifest.json", "tables/nodes.json"), entries=entries)
-
-
-def test_any_flipped_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
-    good, expected = _saved(tmp_path), small_capture()
-    rng = random.Random(7)  # noqa: S311 - a fixed sample, not a secret
-    directory = struct.unpack("<L", good[-6:-2])[0]
-    fourth = [at for at in range(directory, len(good)) if good.startswith(b"PK\1\2", at)][3]
-    # Every byte of the zip's own structure: three entries, of which the others are like the last, and the end; and a sample of the rest.
-    offsets = [*range(directory, fourth), *range(len(good) - 22, len(good)), *rng.sample(range(directory), 250)]
-    errors = 0
-    for offset in offsets:
-        damaged = bytearray(good)
-        damaged[offset] ^= 1 << rng.randrange(8)
-        outcome = _outcome(tmp_path / "bad.ortlens", bytes(damaged))
-        assert isinstance(outcome, CaptureError) or outcome == expected, offset
-        errors += isinstance(outcome, CaptureError)
-    assert errors > 0.6 * len(offsets)
-
-
-def test_truncations_and_random_bytes_are_refused(tmp_path: Path) -> None:
-    good = _saved(tmp_path)
-    rng = random.Random(3)  # noqa: S311 - a fixed sample, not a secret
-    cut = [good[:length] for length in (*range(0, len(good), 397), *range(len(good) - 60, len(good)))]
-    noise = [rng.randbytes(size) + tail for size in (0, 1, 21, 22, 100, 5000) for tail in (b"", good[-22:])]
-    for data in (*cut, *noise):
-        assert isinstance(_outcome(tmp_path / "bad.ortlens", data), CaptureError), data[:40]
 
 
 def test_missing_and_odd_paths_are_refused(tmp_path: Path) -> None:

@@ -45,12 +45,6 @@ def test_any_capture_survives_and_becomes_frames_that_print_and_export(tmp_path:
         repr(frame).encode("utf-8")
 
 
-@FORMS
-def test_loaded_capture_equals_the_saved_one(tmp_path: Path, name: str) -> None:
-    capture = small_capture()
-    assert store.load(store.save(capture, tmp_path / name)) == capture
-
-
 def test_equal_captures_give_equal_bytes(tmp_path: Path) -> None:
     one = replace(small_capture(), environment={"a": "1", "b": "2"}, attachments={"models/a.onnx": b"a", "models/b.onnx": b"b"})
     two = replace(small_capture(), environment={"b": "2", "a": "1"}, attachments={"models/b.onnx": b"b", "models/a.onnx": b"a"})
@@ -127,18 +121,6 @@ def test_a_missing_parent_is_refused(tmp_path: Path, name: str) -> None:
 
 def _full_disk(*_args: object, **_kwargs: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@FORMS
-def test_a_failed_save_leaves_what_was_there(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.save(small_capture(), tmp_path / name)
-    monkeypatch.setattr(os, "fsync", _full_disk)
-    monkeypatch.setattr(Path, "write_bytes", _full_disk)
-    with pytest.raises(CaptureError, match="No space left"):
-        store.save(r.Capture(), tmp_path / name)
-    monkeypatch.undo()
-    assert store.load(tmp_path / name) == small_capture()
-    assert os.listdir(tmp_path) == [name]  # noqa: PTH208 - names only
 
 
 def test_a_file_is_replaced_in_one_step_not_rewritten(tmp_path: Path) -> None:

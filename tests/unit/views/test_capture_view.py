@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.findings.registry import findings_of
-from ortlens.errors import CaptureError
 from ortlens.trace.schema import TABLES
-from ortlens.views.capture_view import CaptureView, SavedCapture, load
+from ortlens.views.capture_view import CaptureView, SavedCapture
 from ortlens.views.text import summary
 from tests.unit.views.sample_captures import SAMPLES
 
@@ -79,17 +78,6 @@ def test_a_failure_while_drawing_is_told_and_never_raised() -> None:
     for read in (view.summary, lambda: view.graphs):
         with pytest.raises(RuntimeError, match="broke"):
             read()
-
-
-def test_save_and_load_give_the_same_capture_back(tmp_path: Path) -> None:
-    path = SavedCapture(SAMPLES["told"]).save(tmp_path / "run.ortlens")
-    assert path == tmp_path / "run.ortlens"
-    assert load(path).captured() == SAMPLES["told"]
-
-
-def test_load_refuses_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="gone"):
-        load(tmp_path / "gone.ortlens")
 
 
 def test_a_saved_capture_opens_where_torch_and_onnxruntime_cannot(tmp_path: Path, run_python: Callable[..., str]) -> None:

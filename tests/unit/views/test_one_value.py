@@ -28,7 +28,6 @@ from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
 from tests.recorded import FILES, recorded
-from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +48,6 @@ class Seen:
         self.facts: dict[str, Any] = self.payload["overview"]
         self.tables = {table.source: table for table in report_tables(self.capture, self.overview, current_kernels(self.capture))}
         self.current = {graph.graph_id for graph in current_graphs(self.capture.graphs)}
-
-    def explored(self, table: str, column: str) -> list[Any]:
-        """A column as the explorer has it."""
-        packed = self.payload["tables"][table]
-        columns = packed["columns"]
-        return unpacked(columns[column], packed["rows"], self.payload["texts"], columns)
 
     def cells(self, source: str, column: str) -> list[str]:
         table = self.tables.get(source)
@@ -178,27 +171,6 @@ def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
     busy = " on a busy machine" if seen.overview.is_busy else ""
     for finding, text in zip(findings, words, strict=True):
         assert text.endswith(f", {'measured' if finding.measured else 'estimated'}{busy}" if finding.gain_ns else "")
-
-
-def test_the_explorer_has_the_numbers_of_the_frames(seen: Seen) -> None:
-    for name, columns in COMPARED.items():
-        frame = getattr(seen.view, name)
-        for column in columns:
-            shown = [None if pd.isna(value) else value for value in seen.explored(name, column)]
-            assert shown == [None if pd.isna(value) else value for value in frame[column]], (name, column)
-
-
-COMPARED = {
-    "sessions": ("calls", "total_ns", "p50_ns", "p90_ns", "distortion"),
-    "kernels": ("total_ns", "mean_ns", "share"),
-    "ledger": ("ns", "share"),
-    "breaks": ("cost_ns", "overhead_ns", "entering_ns", "occurrences"),
-    "fallbacks": ("total_ns", "call_ns", "calls"),
-    "partitions": ("node_count", "ort_ns", "torch_ns"),
-    "graphs": ("node_count", "partition_count", "coverage", "entries_per_call", "compile_ns"),
-    "findings": ("gain_ns", "measured", "severity", "title"),
-    "numerics": ("max_abs", "ok"),
-}
 
 
 def test_a_call_takes_the_same_in_every_view(seen: Seen) -> None:
