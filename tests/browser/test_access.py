@@ -87,8 +87,10 @@ def test_every_text_stands_out_and_everything_that_can_be_worked_has_a_name_and_
     page = show(PIECES, color_scheme=scheme)
     page.click(".ol-segment-ort >> nth=0")
     for panel in PANELS:
-        go(page, panel)
+        root = go(page, panel)
         settled(page)
+        assert "could not be drawn" not in root.inner_text()
+        assert root.locator(".ol-empty:not([hidden])").count() == 0, panel
         for mode in ("partition", "time", "error", "reason") if panel == "graph" else ("",):
             if mode:
                 page.select_option(".olg-tools select[aria-label=Colour]", mode)

@@ -18,6 +18,7 @@ from ortlens.views.payload import payload_from_capture
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, settled
 from tests.recorded import recorded
+from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,16 +55,11 @@ def without_what_may_be_missing(capture: r.Capture) -> r.Capture:
 
 def with_odd_floats(capture: r.Capture) -> r.Capture:
     """Numbers that are not finite, of either kind, in every column of floats."""
-
-    def change(record: object, name: str) -> object:
-        kind = next(column.kind for table in TABLES.values() for column in table.columns if column.name == name) if name in COLUMNS else ""
-        return next(odd) if kind == "float" else getattr(record, name)
-
-    odd = itertools.cycle((math.nan, math.nan, -math.inf))
-    return changed(capture, change)
+    odd, floats = itertools.cycle((math.nan, math.nan, -math.inf)), {column.name for column in COLUMNS if column.kind == "float"}
+    return changed(capture, lambda record, name: next(odd) if name in floats else getattr(record, name))
 
 
-COLUMNS = {column.name for table in TABLES.values() for column in table.columns}
+COLUMNS = [column for table in TABLES.values() for column in table.columns]
 
 
 def with_long_names(capture: r.Capture) -> r.Capture:
@@ -139,11 +135,20 @@ def test_thousands_of_breaks_and_findings_are_bounded_and_said(show: Callable[..
         assert int(page.inner_text(".ol-panel-tables [role=status]").split()[0].replace(",", "")) >= 3000
 
 
-def test_next_to_nothing(show: Callable[..., Page]) -> None:
-    graphs = (r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1),)
-    look_at_every_panel(
-        show(r.Capture(graphs=graphs, nodes=(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False),)))
-    )
+SAMPLED = {
+    **{name: SAMPLES[name] for name in ("empty", "foreign", "hostile", "no_compute")},
+    "next to nothing": r.Capture(
+        graphs=(r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1),),
+        nodes=(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
+    page = show(SAMPLED[name])
+    look_at_every_panel(page)
+    assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
 
 
 def test_more_nodes_than_a_page_holds_are_bounded_and_said(show: Callable[..., Page]) -> None:

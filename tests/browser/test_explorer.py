@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ortlens.analysis.generation import with_roles
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.records import Step
@@ -14,7 +12,7 @@ from ortlens.trace.sources import attachment_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.time_sentences import generation_sentences
 from tests.browser.page import BROWSER_MARKS, WIDE
-from tests.browser.walk import PANELS, go, selected, settled, with_peaks
+from tests.browser.walk import PANELS, go, selected, settled
 from tests.recorded import recorded
 from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
@@ -29,30 +27,6 @@ pytestmark = BROWSER_MARKS
 
 PIECES, TWELVE, DRY, SPLIT = map(recorded, ("pieces", "twelve", "dry", "split"))
 PHONE: ViewportSize = {"width": 390, "height": 800}
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 620)])
-def test_every_panel_draws_the_real_model(show: Callable[..., Page], scheme: str, width: int) -> None:
-    page = show(with_peaks(PIECES), color_scheme=scheme, viewport={"width": width, "height": 700})
-    for panel in PANELS:
-        root = go(page, panel)
-        assert "could not be drawn" not in root.inner_text()
-        assert root.locator(".ol-empty:not([hidden])").count() == 0, panel
-        box = root.bounding_box()
-        assert box is not None
-        assert box["width"] > width / 2
-        assert box["height"] > 200
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("name", ["empty", "foreign", "hostile", "no_compute"])
-def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
-    page = show(SAMPLES[name])
-    for panel in PANELS:
-        text = go(page, panel).inner_text()
-        assert "could not be drawn" not in text, panel
-        assert len(text) > 60
-    assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
 
 
 def test_the_first_screen_holds_every_card_and_tables_sort_filter_narrow_and_are_copied(show: Callable[..., Page]) -> None:
@@ -116,16 +90,6 @@ def test_two_views_of_one_page_keep_apart(show: Callable[..., Page]) -> None:
     settled(page)
     ids = page.eval_on_selector_all("[id]", "elements => elements.map(element => element.id)")
     assert len(ids) == len(set(ids))
-
-
-def test_the_theme_can_be_chosen(show: Callable[..., Page]) -> None:
-    page = show(PIECES, color_scheme="light")
-    back = "getComputedStyle(document.querySelector('.ortlens')).backgroundColor"
-    light = page.evaluate(back)
-    page.click(".ol-theme")
-    page.click(".ol-theme")
-    dark = page.evaluate(back)
-    assert sum(map(int, dark[4:-1].split(","))) < 200 < sum(map(int, light[4:-1].split(",")))
 
 
 def test_a_click_counts_whatever_is_drawn_while_the_button_is_down(show: Callable[..., Page]) -> None:
