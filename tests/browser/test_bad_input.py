@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ortlens.analysis.generation import with_roles
 from ortlens.trace import records as r
 from ortlens.trace.schema import TABLES
 from ortlens.views.payload import payload_from_capture
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, settled
 from tests.recorded import recorded
+from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -137,6 +139,7 @@ def test_thousands_of_breaks_and_findings_are_bounded_and_said(show: Callable[..
 
 SAMPLED = {
     **{name: SAMPLES[name] for name in ("empty", "foreign", "hostile", "no_compute")},
+    "generation": with_roles(generating()),
     "next to nothing": r.Capture(
         graphs=(r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1),),
         nodes=(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False),),
@@ -148,6 +151,7 @@ SAMPLED = {
 def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
     page = show(SAMPLED[name])
     look_at_every_panel(page)
+    assert page.locator(".ol-card-generation").count() == (name == "generation")
     assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
 
 

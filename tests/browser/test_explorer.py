@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.generation import with_roles
-from ortlens.analysis.overview import overview_of
-from ortlens.trace.records import Step
 from ortlens.trace.sources import attachment_of
-from ortlens.units import percent, time_from_ns
-from ortlens.views.time_sentences import generation_sentences
+from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, selected, settled
 from tests.recorded import recorded
-from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -159,21 +154,6 @@ def test_a_wrong_number_a_truncated_dry_run_and_a_slow_call_are_on_the_first_scr
         assert box is not None
         assert box["y"] + box["height"] < 0.4 * PHONE["height"]
         assert shown.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-def test_a_generation_says_what_a_token_takes_and_what_is_python(show: Callable[..., Page]) -> None:
-    steps = (
-        Step(role="prefill", ns=40_000_000, calls=1, tokens=1, graph_ids=("g0",), uncompiled_ns=60_000_000),
-        Step(role="decode", ns=200_000_000, calls=100, tokens=100, graph_ids=("g1",), uncompiled_ns=500_000_000),
-        Step(role="python", ns=760_000_000, uncompiled_ns=740_000_000),  # planted: three quarters of the call
-    )
-    capture = with_roles(replace(generating(), steps=steps))
-    page = show(capture, viewport=PHONE)
-    card = page.locator(".ol-card-generation")
-    said = generation_sentences(overview_of(capture))
-    assert [item.lower() for item in card.locator("li").all_inner_texts()] == [sentence.lower() for sentence in said]
-    assert f"{percent(0.76)} of a call" in card.inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_the_longest_line_has_the_strongest_colour(show: Callable[..., Page]) -> None:
