@@ -57,11 +57,9 @@ def without_what_may_be_missing(capture: r.Capture) -> r.Capture:
 
 def with_odd_floats(capture: r.Capture) -> r.Capture:
     """Numbers that are not finite, of either kind, in every column of floats."""
-    odd, floats = itertools.cycle((math.nan, math.nan, -math.inf)), {column.name for column in COLUMNS if column.kind == "float"}
-    return changed(capture, lambda record, name: next(odd) if name in floats else getattr(record, name))
-
-
-COLUMNS = [column for table in TABLES.values() for column in table.columns]
+    odd = itertools.cycle((math.nan, math.nan, -math.inf))
+    floats = {(table.record, column.name) for table in TABLES.values() for column in table.columns if column.kind == "float"}
+    return changed(capture, lambda record, name: next(odd) if (type(record), name) in floats else getattr(record, name))
 
 
 def with_long_names(capture: r.Capture) -> r.Capture:

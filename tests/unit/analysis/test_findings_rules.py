@@ -340,12 +340,7 @@ CASES = (
         profiled("Cast Cast", ns=50_000, other_ns=200_010),
         gain_ns=50_000,
     ),
-    case(
-        "copying_kernels",
-        profiled("Transpose", ns=50_000, other_ns=1),
-        profiled("Transpose", ns=49_999, other_ns=1),
-        gain_ns=50_000,
-    ),
+    case("copying_kernels", profiled("Transpose", ns=50_000, other_ns=1), profiled("Transpose", ns=49_999, other_ns=1), gain_ns=50_000),
     case(
         "elementwise_chain",
         profiled("Mul Add Abs Mul", ns=200_000, other_ns=200_000),

@@ -58,12 +58,7 @@ NUMBERS: Written = {
         (0.0005,): "<0.1 %",
         (0.00001,): "<0.1 %",  # neither all nor nothing
     },
-    counted: {
-        (0, "graph"): "0 graphs",
-        (1, "graph"): "1 graph",
-        (10_000, "graph"): "10,000 graphs",
-        (2, "pass", "passes"): "2 passes",
-    },
+    counted: {(0, "graph"): "0 graphs", (1, "graph"): "1 graph", (10_000, "graph"): "10,000 graphs", (2, "pass", "passes"): "2 passes"},
 }
 NAMES: Written = {
     place: {
