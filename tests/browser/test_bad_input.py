@@ -107,18 +107,11 @@ def test_none_wherever_there_may_be_none(show: Callable[..., Page]) -> None:
     assert not {"null", "undefined", "NaN", "[object", "nullnull"} & set(words)
 
 
-def test_numbers_that_are_not_finite(show: Callable[..., Page]) -> None:
-    said = look_at_every_panel(show(with_odd_floats(TWELVE)))
-    assert "-∞" in said
-    assert "NaN" in said
-    assert "NaN %" not in said
-    assert "Infinity" not in said
-
-
-def test_names_of_ten_thousand_characters(show: Callable[..., Page]) -> None:
-    page = show(with_long_names(TWELVE))
+def test_numbers_that_are_not_finite_and_names_of_ten_thousand_characters(show: Callable[..., Page]) -> None:
+    page = show(with_odd_floats(with_long_names(TWELVE)))
     said = look_at_every_panel(page)
-    assert "\u202e" not in said
+    assert [text for text in ("-∞", "NaN") if text not in said] == []
+    assert [text for text in ("NaN %", "Infinity", "\u202e") if text in said] == []
     assert page.locator("b").filter(has_text="xxx").count() == 0
     assert len(page.inner_text(".ortlens")) < 400_000
 

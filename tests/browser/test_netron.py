@@ -151,9 +151,8 @@ def test_a_node_out_of_sight_is_brought_into_view(report: Callable[..., Page]) -
     names = [f"relu_{n}" for n in range(40)]
     page = report(with_model(chain(names), names))
     frame = netron(page, "m0")
-    wanted = node(frame, "relu_18")
-    place = "(found) => { const at = found.getBoundingClientRect(); return at.top >= 0 && at.bottom <= innerHeight; }"
-    assert not wanted.evaluate(place)
+    in_view = "(found) => { const at = found.getBoundingClientRect(); return at.top >= 0 && at.bottom <= innerHeight; }"
+    assert not node(frame, "relu_18").evaluate(in_view)
     page.click("[data-tab=tables]")
     page.click("[data-table=nodes]")
     page.locator(".ol-grid-row", has_text="n18").click()
@@ -161,7 +160,7 @@ def test_a_node_out_of_sight_is_brought_into_view(report: Callable[..., Page]) -
     page.click("[data-tab=onnx]")
     highlighted(frame, "relu_18")
     for _ in range(200):  # it scrolls there
-        if wanted.evaluate(place):
+        if node(frame, "relu_18").evaluate(in_view):
             return
         page.wait_for_timeout(50)
     pytest.fail("relu_18 stays out of sight")
@@ -290,20 +289,12 @@ def test_a_graph_that_would_take_the_page_down_is_refused(report: Callable[..., 
 
 def test_a_frame_that_was_hidden_meanwhile_is_measured_again(opened: Callable[..., Page]) -> None:
     """As in a notebook's own tabs, which take what they do not show off the page."""
-    hide = (
-        "<script>document.querySelector('div').hidden = true; setTimeout(() => document.querySelector('div').hidden = false, 1500)</script>"
-    )
-    for wait in (0, 100):
-        view = netron_view(MODELS, "p0", optimized=False)._repr_html_()
-        page = opened(f"<!doctype html><body><div>{view}</div>{hide if not wait else ''}", heard=[])
-        if wait:
-            page.wait_for_timeout(wait)
-            page.evaluate("document.querySelector('div').hidden = true")
-            page.wait_for_timeout(1500)
-            page.evaluate("document.querySelector('div').hidden = false")
-        frame = page.frame_locator("iframe")
-        drawn(frame)
-        box = node(frame, "node_Gemm_0").bounding_box()
-        assert box is not None
-        assert box["width"] > 20
-        assert frame.locator("#canvas [transform*=NaN]").count() == 0
+    shown = "document.querySelector('div').hidden"
+    script = f"<script>{shown} = true; setTimeout(() => {shown} = false, 1500)</script>"
+    view = netron_view(MODELS, "p0", optimized=False)._repr_html_()
+    frame = opened(f"<!doctype html><body><div>{view}</div>{script}", heard=[]).frame_locator("iframe")
+    drawn(frame)
+    box = node(frame, "node_Gemm_0").bounding_box()
+    assert box is not None
+    assert box["width"] > 20
+    assert frame.locator("#canvas [transform*=NaN]").count() == 0
