@@ -79,7 +79,7 @@ def test_numbers_that_cannot_be_are_no_answers(number: float) -> None:
     way = RunVariant(way="ortlens", verdict="faster", call_ns=5, ratio=number, ratio_low=number, ratio_high=number)
     numbers: dict[str, Any] = dict.fromkeys(names, number)
     figures = Figures(**numbers, peaks=peaks, ways=(replace(way, way="eager"), way))
-    for sample in SAMPLES.values():
+    for sample in (sample for name, sample in SAMPLES.items() if name != "huge"):
         capture = replace(sample, figures=figures)
         overview = overview_of(capture)
         assert overview.spread is None or overview.spread == number == 2**63 - 1

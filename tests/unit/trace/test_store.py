@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMS = pytest.mark.parametrize("name", ["run.ortlens", "run"], ids=["zip", "folder"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(capture=captures())
 def test_any_capture_survives_and_becomes_frames_that_print_and_export(tmp_path: Path, capture: r.Capture) -> None:
     path = store.save(capture, tmp_path / "run.ortlens")

@@ -155,11 +155,8 @@ def test_of_many_calls_the_newest_are_shown_and_the_rest_is_said(monkeypatch: py
     assert any(text.startswith("the first 20 of ") and "nodes" in text for text in data["meta"]["left_out"])
 
 
-def test_a_huge_capture_stays_small() -> None:
-    capture = SAMPLES["huge"]
-    assert len(payload_bytes(capture)) < 2_000_000
-    named = hostile("x" * 1_000_000)
-    assert len(gzip.decompress(payload_bytes(named))) < 2_000_000
+def test_a_long_name_is_shortened() -> None:
+    assert len(gzip.decompress(payload_bytes(hostile("x" * 1_000_000)))) < 2_000_000
 
 
 def test_a_redacted_guard_keeps_its_condition_and_its_file() -> None:
