@@ -57,6 +57,7 @@ def test_facts_are_figures_and_back() -> None:
     [
         *(("uncompiled_ns", text) for text in ("", "-5", "9" * 16, "nonsense", "1.5", "²")),
         *(("ledger_spread", text) for text in ("", "nan", "1e999", "-inf", "nonsense")),
+        *(("ledger_compiling", text) for text in ("-1", "nan", "1e999", "many", "")),
         ("cpu_bfloat16", "perhaps"),
         ("peak_flops_float32_threads_1", "nan"),
         ("peak_bytes_threads_99999", "1e9"),

@@ -172,24 +172,8 @@ def test_saving_over_a_link_writes_where_it_points(tmp_path: Path) -> None:
 
 
 def test_hostile_attachment_names_are_not_saved(tmp_path: Path) -> None:
-    paths = (
-        "../x",
-        "/x",
-        "a\\b",
-        "",
-        "a//b",
-        ".hidden",
-        "a/..",
-        "a/b.",
-        "con.onnx",
-        "models/NUL",
-        "é",
-        "a\0b",
-        "a b",
-        "x" * 241,
-        "x" * 121,
-    )
-    for name in paths:
+    paths = ["../x", "/x", "a\\b", "", "a//b", ".hidden", "a/..", "a/b.", "con.onnx", "models/NUL", "é", "a\0b", "a b"]
+    for name in (*paths, "x" * 241, "x" * 121):
         with pytest.raises(CaptureError, match="the name is not allowed"):
             store.save(r.Capture(attachments={name: b""}), tmp_path / "run.ortlens")
     assert not list(tmp_path.iterdir())

@@ -23,8 +23,9 @@ from ortlens.views.report import page as page_module
 from ortlens.views.report.page import BUDGET_BYTES, report_page
 from tests.facts import head
 from tests.recorded import FILES, recorded
-from tests.unit.analysis.hand_made import clean, node, session
+from tests.unit.analysis.hand_made import clean, graph, kernel, node, partition, session
 from tests.unit.views.elements import Elements
+from tests.unit.views.onnx_models import model_of
 from tests.unit.views.sample_captures import FILE, HOSTILE, SAMPLES, captured, hostile
 
 if TYPE_CHECKING:
@@ -133,11 +134,7 @@ def test_a_redacted_recording_tells_no_home_of_anybody(name: str) -> None:
         assert telling not in hidden.replace(page_module._bundle(), "")
 
 
-ONE_NODE = r.Capture(
-    graphs=(r.Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=1, op_count=1, partition_count=1, coverage=1.0),),
-    nodes=(r.Node(graph_id="g0", node="add", target="aten.add.Tensor", partition_id="p0", supported=True),),
-    partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
-)
+ONE_NODE = r.Capture(graphs=(graph(node_count=1, op_count=1),), nodes=(node("add"),), partitions=(partition(node_count=1),))
 
 
 def test_wrong_results_come_first_and_are_marked() -> None:
@@ -156,8 +153,7 @@ def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
         r.Numeric(partition_id="p0", node=f"n{number}", max_abs=error, max_rel=error, ok=bool(number), atol=1e-7, rtol=1e-5)
         for number in range(3)
     )
-    kernel = r.Kernel(session_id="s0", kernel="k", op_type="Add", provider="CPU", calls=1, mean_ns=5, share=error)
-    page = report_page(r.Capture(numerics=values, kernels=(kernel,)))
+    page = report_page(r.Capture(numerics=values, kernels=(kernel("Add", calls=1, mean_ns=5, share=error),)))
     assert "Are the results correct?" in page
     assert page.count("<figure>") == 2
     assert page.count("out of tolerance</td>") == 1
@@ -182,13 +178,13 @@ def test_figures_say_how_they_were_measured_and_bars_are_as_long_as_what_they_st
 
 
 def _under_peaks(dtype: str) -> r.Capture:
-    cpu = "CPUExecutionProvider"
-    gemm = r.Kernel(session_id="s0", kernel="a", op_type="Gemm", provider=cpu, mean_ns=100_000, bytes=9_000, node="mm", nodes=("mm",))
+    peaks = (r.MachinePeak(dtype=dtype, threads=1, per_s=4e10), r.MachinePeak(threads=1, per_s=1e10))
+    gemm = kernel("Gemm", kernel="a", mean_ns=100_000, bytes=9_000, node="mm", nodes=("mm",))
     return clean(
         sessions=(session(threads=1),),
         nodes=(node("mm", flops=2_000_000, dtype=dtype),),
         kernels=(gemm, replace(gemm, kernel="b", op_type="Gelu", mean_ns=50_000)),
-        figures=r.Figures(peaks=(r.MachinePeak(dtype=dtype, threads=1, per_s=4e10), r.MachinePeak(threads=1, per_s=1e10))),
+        figures=r.Figures(peaks=peaks),
     )
 
 
@@ -249,16 +245,10 @@ def test_a_report_is_written_whole_and_replaces_only_reports(tmp_path: Path) -> 
 
 def _with_model() -> r.Capture:
     """A capture that holds its model."""
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu/Relu")], "g", ends[:1], ends[1:])
-    return r.Capture(
-        graphs=(r.Graph(graph_id="g0", phase="inference", node_count=1, op_count=1, partition_count=1, coverage=1.0),),
-        partitions=(r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1, model_id="m0"),),
-        models=(r.Model(model_id="m0", partition_id="p0", node_count=1),),
-        attachments={"models/m0.onnx": helper.make_model(graph).SerializeToString()},
-    )
+    model = model_of(helper.make_node("Relu", ["x"], ["y"], name="relu/Relu"))
+    return replace(ONE_NODE, models=(r.Model(model_id="m0", partition_id="p0", node_count=1),), attachments={"models/m0.onnx": model})
 
 
 def _held(page: str) -> list[str | None]:
