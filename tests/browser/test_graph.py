@@ -137,22 +137,6 @@ def test_search_finds_selects_and_shows(show: Callable[..., Page]) -> None:
     assert page.evaluate("document.activeElement.className") == "olg-stage"
 
 
-def test_what_is_selected_elsewhere_opens_its_groups_and_comes_to_the_middle(show: Callable[..., Page]) -> None:
-    page = show(RECORDED["llama"])
-    graph(page)
-    page.click("[data-tab=tables]")
-    page.click("[data-table=nodes]")
-    page.fill("input[aria-label='Filter node']", "mm_100")
-    page.locator(".ol-grid-row[data-at='0']").click()
-    page.click("[data-tab=graph]")
-    settled(page)
-    assert selected(page) == "mm_100"
-    assert inside(page, page.locator(".olg-selected"))
-    page.click("[data-by=partition]")
-    settled(page)
-    assert inside(page, page.locator(".olg-selected"))
-
-
 def test_the_graph_by_keyboard_alone(show: Callable[..., Page]) -> None:
     page = show(RECORDED["partitions"])
     graph(page)

@@ -20,7 +20,6 @@ from tests.recorded import COMPARED, recorded
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -92,12 +91,6 @@ def test_nothing_from_a_capture_works_on_the_terminal_or_the_page() -> None:
 def test_lines_keep_to_the_width(width: int) -> None:
     text = ortlens.load(PLAIN).compare(PLANTED).summary(width=width)
     assert max(map(len, text.splitlines())) <= max(width, 60)
-
-
-def test_the_plain_data_is_json() -> None:
-    found: Mapping[str, object] = ortlens.load(PLAIN).compare(PLANTED).to_dict()
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert list(found) == ["is_worse", "verdict", "before", "after", "times", "kernels", "changes"]
 
 
 def test_the_page_is_written_and_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -13,12 +12,11 @@ import pytest
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.overview import Overview, overview_of
 from ortlens.analysis.recommendations import looks_of
-from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.trace.schema import TABLES
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.flame import Frame, flame_of
+from ortlens.views.flame import flame_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.figures import current_kernels, operators_figure
 from ortlens.views.sentences import coverage_sentence, look_sentence, partitions_sentence
@@ -30,9 +28,7 @@ from ortlens.views.time_sentences import against_sentence, call_sentences, gain_
 from tests.recorded import FILES, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens.trace.records import Capture, Kernel, Node
+    from ortlens.trace.records import Capture
 
 
 class Seen:
@@ -233,22 +229,3 @@ def test_a_break_takes_the_same_in_the_lists_the_flame_graph_and_the_timeline(se
     told_apart = [seen.capture.breaks[frame.ref].overhead_ns for frame in slabs]
     if seen.overview.ledger is not None and seen.overview.ledger.is_measured and None not in told_apart:
         assert entering + sum(ns or 0 for ns in told_apart) == pytest.approx(seen.overview.ledger.ns.get("guards", 0), abs=10)
-
-
-def test_a_slow_line_takes_what_its_kernels_and_operators_take(seen: Seen) -> None:
-    assert seen.facts["slow_lines"] == [asdict(line) for line in slow_lines(seen.capture)]
-    frames = list(walked(flame_of(seen.capture).root))
-    for line in slow_lines(seen.capture, limit=99):
-        records = [(frame, record_of(seen.capture, frame)) for frame in frames if frame.kind in ("kernel", "torch")]
-        inside = sum(frame.ns for frame, record in records if (record.file, record.line) == (line.file, line.line))
-        assert inside == pytest.approx(line.ns, abs=len(frames))
-
-
-def walked(frame: Frame) -> Iterator[Frame]:
-    yield frame
-    for child in frame.children:
-        yield from walked(child)
-
-
-def record_of(capture: Capture, frame: Frame) -> Kernel | Node:
-    return capture.kernels[frame.ref] if frame.kind == "kernel" else capture.nodes[frame.ref]
