@@ -193,11 +193,3 @@ def test_a_slash_finds_in_tables_and_source(show: Callable[..., Page]) -> None:
     page.keyboard.type("bessel")
     page.keyboard.press("Enter")
     assert "bessel_j0" in page.inner_text(".ol-line[aria-current=true]")
-    page.fill(".ol-panel-source input[type=search]", "self.")
-    lines = {node.line for node in TWELVE.nodes if "self." in (node.source or "")}
-    found = set()
-    for _ in range(len(lines) + 1):
-        page.keyboard.press("Enter")
-        found.add(page.get_attribute(".ol-details", "data-selected"))
-    assert len(lines) > 1
-    assert found == {f"line:{TWELVE.nodes[0].file}:{line}" for line in lines}

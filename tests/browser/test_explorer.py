@@ -87,7 +87,7 @@ def test_two_views_of_one_page_keep_apart(show: Callable[..., Page]) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_a_click_counts_whatever_is_drawn_while_the_button_is_down(show: Callable[..., Page]) -> None:
+def test_a_click_counts_whatever_is_drawn_meanwhile_and_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
     page = show(PIECES)
     go(page, "tables")
     page.click("[data-table=breaks]")
@@ -99,12 +99,7 @@ def test_a_click_counts_whatever_is_drawn_while_the_button_is_down(show: Callabl
     settled(page)
     assert page.get_attribute(".ol-grid-row[data-at='1']", "aria-selected") == "true"
     assert page.get_attribute(".ol-details", "data-selected") == f"break:{PIECES.breaks[1].break_id}"
-
-
-def test_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
     focused = "[document.activeElement.className, document.activeElement.textContent, document.activeElement.value].join(' ')"
-    go(page, "tables")
     page.click("[data-table=runs]")
     page.focus(".ol-grid-head button:text-matches('^run_ns')")
     page.keyboard.press("Enter")
