@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis import advice, guards
@@ -296,6 +296,7 @@ def test_names_are_the_users() -> None:
     assert {text: user_name(text) for text in said} == said
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=200), st.text(max_size=200), st.lists(st.text(max_size=20), max_size=3))
 def test_any_text_at_all(reason: str, other: str, values: list[str]) -> None:
     for pattern in ("{}", "Failed to trace builtin operator {}", f"{{}} == {other}", "tensor '{}' size mismatch at index 3"):

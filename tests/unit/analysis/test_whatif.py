@@ -214,7 +214,7 @@ def captures(draw: st.DrawFn) -> r.Capture:
     return capture_of(*nodes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(captures(), st.lists(st.frozensets(st.sampled_from(["aten.A.default", "aten.B.default", "aten.C.default"])), max_size=5))
 def test_counts_side_by_side_are_those_of_the_cut(capture: r.Capture, lanes: list[frozenset[str]]) -> None:
     (graph,) = recorded_graphs(capture)

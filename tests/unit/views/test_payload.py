@@ -91,7 +91,7 @@ _TABLES_OF = {"str": "breaks", "int": "breaks", "float": "numerics", "bool": "nu
 
 
 @pytest.mark.parametrize("kind", _VALUES)
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_column_survives_the_way_through_json(kind: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(_VALUES[kind], max_size=12))
