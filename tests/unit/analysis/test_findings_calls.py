@@ -13,7 +13,7 @@ from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding
 from tests.facts import head
-from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, partition, runs, session
+from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -124,9 +124,8 @@ def test_guards_that_the_prices_of_breaks_contain_are_not_an_action_of_their_own
 def test_a_slow_call_that_an_operator_between_partitions_explains_is_the_operators(crossing: int, count: int) -> None:
     # Two partitions: with the operator gone, half of the crossings are; 65 µs are lost.
     capture = slow_call(50 * MICRO, bind=60 * MICRO, run=55 * MICRO, residual=0)
-    parts, held = (partition(0), partition(1)), (session(0), session(1))
-    timed = tuple(run for number in (0, 1) for run in runs(number, bind=crossing * MICRO, output=0))
-    split = replace(capture, partitions=parts, sessions=held, runs=timed, fallbacks=(fallback(),))
+    made = parted(*capture.graphs, count=2, timed={"bind": crossing * MICRO, "output": 0})
+    split = replace(capture, partitions=made.partitions, sessions=made.sessions, runs=made.runs, fallbacks=(fallback(),))
     assert len(found(split, "slower_call")) == count
     assert len(found(replace(split, fallbacks=()), "slower_call")) == 1
 

@@ -34,6 +34,7 @@ from tests.unit.analysis.hand_made import (
     graph,
     ledger,
     node,
+    parted,
     partition,
     runs,
     session,
@@ -44,14 +45,9 @@ SECOND = 1_000_000_000
 
 def cut(small: int, large: int) -> Capture:
     """A graph of small and large partitions with an operator between them, 20 µs of crossing each."""
-    parts = tuple(partition(n, node_count=5 if n < small else 6) for n in range(small + large))
-    return clean(
-        graphs=(graph(partition_count=small + large, fallback_count=1),),
-        partitions=parts,
-        sessions=tuple(session(n, spinning=False) for n in range(small + large)),
-        runs=tuple(run for n in range(small + large) for run in runs(n)),
-        fallbacks=(fallback(),),
-    )
+    made = parted(graph(partition_count=small + large, fallback_count=1), count=small + large, spinning=False)
+    parts = tuple(replace(part, node_count=5 if n < small else 6) for n, part in enumerate(made.partitions))
+    return replace(made, partitions=parts, fallbacks=(fallback(),))
 
 
 def staying(nodes: int, total_ns: int, calls: int = 100) -> Capture:
@@ -60,16 +56,16 @@ def staying(nodes: int, total_ns: int, calls: int = 100) -> Capture:
     return clean(graphs=(graph(fallback_count=nodes),), fallbacks=rows, sessions=(session(spinning=False),))
 
 
+def in_two(bind_ns: int, total_ns: int) -> Capture:
+    """Two partitions that take so long each in all calls, so much of it for binding."""
+    timed = {"bind": bind_ns, "run": 100, "output": 0}
+    return parted(graph(partition_count=2), count=2, timed=timed, total_ns=total_ns, spinning=False)
+
+
 def handed(bind_ns: int) -> Capture:
-    """Two partitions of 1 ms together, so much of it for binding, and a value that goes from one to the other."""
+    """Two partitions of 1 ms together, and a value that goes from one to the other."""
     nodes = (node("a", output_bytes=0, bytes=16 << 20), node("b", inputs=("a",), partition_id="p1", bytes=16 << 20))
-    return clean(
-        graphs=(graph(partition_count=2),),
-        partitions=(partition(0), partition(1)),
-        sessions=tuple(session(n, total_ns=50 * MILLI, spinning=False) for n in range(2)),
-        runs=(*runs(0, bind=bind_ns, run=100, output=0), *runs(1, bind=bind_ns, run=100, output=0)),
-        nodes=nodes,
-    )
+    return replace(in_two(bind_ns, 50 * MILLI), nodes=nodes)
 
 
 def drawing(count: int, phase: str, partitions: int = 2) -> Capture:
@@ -133,23 +129,15 @@ def cold(convert_ns: int, *, cached: bool = False, dynamo_ns: int = SECOND) -> C
 
 def broken(per_call: int, occurrences: int = 1, cost_ns: int | None = None) -> Capture:
     """A break in a layer, whose graph is entered so often per call of the model."""
-    made = Break(
-        break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("1/0",), occurrences=occurrences, cost_ns=cost_ns
-    )
-    return clean(
-        graphs=(graph(), graph("g1", name="layer")),
-        partitions=(partition(), partition(1, "g1")),
-        sessions=(session(), session(1, calls=100 * per_call)),
-        breaks=(made,),
-    )
+    costs = {"occurrences": occurrences, "cost_ns": cost_ns}
+    made = Break(break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("1/0",), **costs)  # type: ignore[arg-type]  # by name
+    sessions = (session(), session(1, calls=100 * per_call))
+    return replace(parted(graph(), graph("g1", name="layer")), sessions=sessions, runs=runs(), breaks=(made,))
 
 
 def trained(calls: int, backward: int) -> Capture:
-    return clean(
-        graphs=(graph(phase="forward"), graph("g1", phase="backward", compile_id="0/0")),
-        partitions=(partition(), partition(1, "g1")),
-        sessions=(session(calls=calls), session(1, calls=backward)),
-    )
+    graphs = (graph(phase="forward"), graph("g1", phase="backward", compile_id="0/0"))
+    return replace(parted(*graphs), sessions=(session(calls=calls), session(1, calls=backward)), runs=runs())
 
 
 def kernels(*rows: Kernel, provider: str = "CUDAExecutionProvider", **environment: str) -> Capture:
@@ -213,16 +201,6 @@ def beside_little(total_ns: int, calls: int = 100) -> Capture:
     return clean(graphs=(graph(fallback_count=1),), fallbacks=(fallback(calls=calls, total_ns=total_ns),), sessions=sessions, runs=())
 
 
-def little(bind_ns: int) -> Capture:
-    """Two partitions of 100 µs each, so much of it for binding."""
-    return clean(
-        graphs=(graph(partition_count=2),),
-        partitions=(partition(0), partition(1)),
-        sessions=tuple(session(n, total_ns=10 * MILLI, spinning=False) for n in range(2)),
-        runs=(*runs(0, bind=bind_ns, run=100, output=0), *runs(1, bind=bind_ns, run=100, output=0)),
-    )
-
-
 def large(output_bytes: int, touched: int) -> Capture:
     """A value that goes from one partition to another, in a graph whose nodes touch so many bytes."""
     nodes = (node("a", output_bytes=output_bytes, bytes=touched), node("b", inputs=("a",), partition_id="p1", bytes=0))
@@ -274,13 +252,7 @@ def slow_to_start(**measured: int) -> Capture:
 def entered(times: float | None, *, graph_ns: int = 0) -> Capture:
     """A break in a graph that was counted so often per call, with what the ledger says of that graph."""
     made = Break(break_id="b0", reason="data", function="layer", file=FILE, line=9, compile_ids=("1/0",))
-    capture = clean(
-        graphs=(graph(entries_per_call=1.0), graph("g1", entries_per_call=times)),
-        partitions=(partition(), partition(1, "g1")),
-        sessions=(session(), session(1)),
-        runs=(*runs(), *runs(1)),
-        breaks=(made,),
-    )
+    capture = replace(parted(graph(entries_per_call=1.0), graph("g1", entries_per_call=times)), breaks=(made,))
     return replace(capture, ledger=ledger("g1", run=graph_ns, guards=1)) if graph_ns else capture
 
 
@@ -288,8 +260,7 @@ def growing() -> Capture:
     """A list that grows with every call: each call compiles its code again, and hits the break once."""
     made = Break(break_id="b0", reason="data", function="hook", file=FILE, line=9, compile_ids=tuple(f"1/{n}" for n in range(5)))
     versions = [graph(f"g{n}", compile_id=f"1/{n - 1}", recompile_of=f"1/{n - 2}" if n > 1 else None, line=30) for n in range(1, 6)]
-    parts, calls = tuple(partition(n, f"g{n}") for n in range(6)), tuple(session(n, calls=1) for n in range(6))
-    return clean(graphs=(graph(), *versions), partitions=parts, sessions=calls, runs=(), breaks=(made,))
+    return replace(parted(graph(), *versions, calls=1), runs=(), breaks=(made,))
 
 
 def in_backward() -> Capture:
@@ -394,7 +365,7 @@ CASES = (
         clean(graphs=(graph(fallback_count=1),), runs=runs(bind=500 * MICRO, run=MILLI), fallbacks=(fallback(),)),
         gain_ns=100 * MICRO,
     ),
-    case("boundary_copies", little(25_000), little(24_999), gain_ns=25_000),
+    case("boundary_copies", in_two(25_000, 10 * MILLI), in_two(24_999, 10 * MILLI), gain_ns=25_000),
     case("boundary_copies", large(8 << 20, 32 << 20), large(8 << 20, (32 << 20) + 1), large((8 << 20) - 1, 1), severity="info"),
     case("random_splits", drawing(1, "inference"), drawing(0, "inference"), drawing(1, "inference", 1)),
     case("random_splits", drawing(3, "forward"), drawing(2, "forward"), severity="info"),

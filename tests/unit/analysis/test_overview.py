@@ -9,7 +9,7 @@ from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Recompile
 from tests.facts import head
-from tests.unit.analysis.hand_made import fallback, graph, ledger, node, partition, runs, session
+from tests.unit.analysis.hand_made import fallback, graph, ledger, node, parted, partition, session
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
 if TYPE_CHECKING:
@@ -255,11 +255,8 @@ def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
     assert (second.line, second.own_code_ns) == (5, 10_000)
 
 
-SPLITTING = Capture(
-    graphs=(graph(partition_count=2, fallback_count=2),),
-    partitions=(partition(), partition(1)),
-    sessions=(session(calls=10), session(1, calls=10)),
-    runs=(*runs(), *runs(1)),
+SPLITTING = replace(
+    parted(graph(partition_count=2, fallback_count=2), count=2, calls=10),
     fallbacks=(fallback("n", calls=10, total_ns=40_000), fallback("m", calls=10, total_ns=40_000)),
 )
 
