@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from dataclasses import replace
+from functools import cache
 from html import unescape
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 PIECES = recorded("pieces")
 
 
-@pytest.fixture(scope="module")
-def pieces() -> str:
-    """The report of a capture that has everything, made once."""
-    return report_page(PIECES)
+@cache
+def page_of(name: str) -> str:
+    """The report of a capture, made once."""
+    return report_page(captured(name))
 
 
 def opened(page: str) -> str:
@@ -46,9 +47,12 @@ def opened(page: str) -> str:
     return page + "".join(gzip.decompress(base64.b64decode(text)).decode("utf-8", "replace") for text in packed)
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "deep_break", "demo", "bert", "models"])
-def test_every_capture_makes_a_page_that_loads_nothing(name: str) -> None:
-    page = report_page(captured(name))
+SITUATIONS = ("empty", "foreign", "training", "hostile", "huge", "told", "pieces", "bert", "models")
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_page_loads_nothing_and_runs_only_the_scripts_that_its_rules_name(name: str) -> None:
+    page = page_of(name)
     assert len(page.encode()) <= BUDGET_BYTES
     elements = Elements(page)
     assert not {tag for tag, _ in elements.found} & {"img", "link", "iframe", "object", "embed", "audio", "video", "base", "form"}
@@ -58,16 +62,10 @@ def test_every_capture_makes_a_page_that_loads_nothing(name: str) -> None:
         assert (attributes.get("href") or attributes.get("xlink:href") or "#").startswith("#")
     assert "@import" not in page
     assert not re.search(r"url\((?!#)", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
-
-
-@pytest.mark.parametrize("name", ["hostile", "pieces", "empty"])
-def test_only_the_scripts_that_the_rules_name_can_run(name: str) -> None:
-    elements = Elements(report_page(captured(name)))
     (rules,) = [about["content"] or "" for tag, about in elements.found if tag == "meta" and about.get("http-equiv")]
     policy = {rule.split()[0]: rule.split()[1:] for rule in rules.split("; ")}
     assert policy["default-src"] == ["'none'"]
-    assert "'unsafe-inline'" not in policy["script-src"]
-    assert "'unsafe-eval'" not in policy["script-src"]
+    assert not {"'unsafe-inline'", "'unsafe-eval'"} & {*policy["script-src"]}
     running = {text for about, text in elements.scripts if about.get("type") != "text/plain"}
     assert len(running) == 3
     named = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in running}
@@ -88,12 +86,12 @@ def test_hostile_names_are_text_everywhere() -> None:
     assert f"{name}, 1 thread</text>" in unescape(drawing)  # a colour stays as it is written, and nothing is mathematics
 
 
-def test_equal_captures_give_equal_pages_whatever_the_settings_of_matplotlib_which_are_the_users(pieces: str) -> None:
+def test_equal_captures_give_equal_pages_whatever_the_settings_of_matplotlib_which_are_the_users() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     before = dict(matplotlib.rcParams)
     with matplotlib.rc_context({"svg.fonttype": "path", "axes.linewidth": 5.0, "xtick.direction": "in"}):
         changed = report_page(store.load(FILES["pieces"]))
-    assert changed == pieces
+    assert changed == page_of("pieces")
     assert dict(matplotlib.rcParams) == before
 
 
@@ -127,9 +125,8 @@ def test_nothing_of_a_redacted_page_tells_paths_or_sources() -> None:
     assert "data-ortlens-model" not in page.replace(page_module._bundle(), "")
 
 
-@pytest.mark.parametrize("name", ["pieces", "gpt2_steps", "demo_like"])
-def test_a_redacted_recording_tells_no_home_of_anybody(name: str) -> None:
-    hidden = opened(report_page(captured(name), redact=True))
+def test_a_redacted_recording_tells_no_home_of_anybody() -> None:
+    hidden = opened(report_page(captured("gpt2_steps"), redact=True))
     for telling in ("/home/", FILE.rpartition("/")[0], "site-packages/"):
         assert telling not in hidden.replace(page_module._bundle(), "")
 
@@ -147,7 +144,7 @@ def test_wrong_results_come_first_and_are_marked() -> None:
     assert "or-wrong" not in whole[whole.index("<body>") :].split("<script", 1)[0]
 
 
-@pytest.mark.parametrize("error", [math.nan, -math.inf, 0.0, 1e300, 5e-324])
+@pytest.mark.parametrize("error", [math.nan, -math.inf, 0.0, 5e-324])
 def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
     values = tuple(
         r.Numeric(partition_id="p0", node=f"n{number}", max_abs=error, max_rel=error, ok=bool(number), atol=1e-7, rtol=1e-5)
@@ -160,7 +157,8 @@ def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
     assert (">NaN or Inf</text>" in page) == (not math.isfinite(error))
 
 
-def test_figures_say_how_they_were_measured_and_bars_are_as_long_as_what_they_stand_for(pieces: str) -> None:
+def test_figures_say_how_they_were_measured_and_bars_are_as_long_as_what_they_stand_for() -> None:
+    pieces = page_of("pieces")
     titles = re.findall(r"<figure><h3>(.*?)</h3>", pieces)
     assert len(titles) == 9
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", pieces)
@@ -193,7 +191,7 @@ def test_kernels_stand_under_the_peaks_of_the_machine() -> None:
     assert "<h3>Are the kernels as fast as this machine can be?</h3>" in page
     assert "40 GFLOP/s, 10 GB/s: float32, 1 thread</text>" in page
     assert "1 kernel with counted operations" in page
-    assert "as fast as this machine can be" not in report_page(replace(_under_peaks("float32"), figures=r.Figures()))
+    assert "as fast as this machine can be" not in page_of("pieces")  # whose peaks nobody measured
 
 
 def test_tables_are_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +216,7 @@ def test_without_matplotlib_the_page_is_there_and_says_what_figures_need(monkeyp
 
 
 def test_drawings_follow_the_page_and_share_no_ids() -> None:
-    drawings = re.findall(r"<svg.*?</svg>", report_page(recorded("bert")), re.DOTALL)
+    drawings = re.findall(r"<svg.*?</svg>", page_of("bert"), re.DOTALL)
     assert len(drawings) == 4
     assert all("currentColor" in drawing and 'role="img" aria-label="' in drawing for drawing in drawings)
     assert not re.search(r"#0102|<style|<metadata|<!--", "".join(drawings))
