@@ -82,7 +82,7 @@ def test_decode_does_not_replace_prefill() -> None:
 
 def recompile(number: int, guard: str) -> Recompile:
     ids = {"compile_id": f"0/{number}", "of_compile_id": f"0/{number - 1}"}
-    return Recompile(**ids, function="forward", file=MODEL, line=5, guard=guard, reason=guard)
+    return Recompile(**ids, function="forward", file=MODEL, line=5, guard=guard, reason=guard)  # type: ignore[arg-type]  # by name
 
 
 def versions(count: int, *, dynamic: bool = False) -> Capture:

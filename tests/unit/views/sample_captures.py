@@ -59,7 +59,7 @@ def demo_like() -> Capture:
         name="demo",
         environment={"torch": "2.13.0"},
         graphs=(
-            graph(partition_count=2, fallback_count=1, coverage=0.95, file=FILE, line=60, **spent),
+            graph("g0", partition_count=2, fallback_count=1, coverage=0.95, file=FILE, line=60, **spent),
             graph("g1", node_count=6, **resumed),
             graph("g2", compile_id="1/1", recompile_of="1/0", node_count=8, **resumed),
         ),
