@@ -175,10 +175,8 @@ def layered(*targets: str, graph: str = "g0", partition: str = "p0", **changes: 
         hand_made.node(f"{graph}_n{number}", target=target, module=f"layers.{target}", inputs=source, **of)
         for number, (target, source) in enumerate(zip(targets, sources, strict=False))
     )
-    graphs, partitions = (
-        (hand_made.graph(graph, node_count=len(nodes)),),
-        (hand_made.partition(0, graph, partition_id=partition, node_count=len(nodes)),),
-    )
+    graphs = (hand_made.graph(graph, node_count=len(nodes)),)
+    partitions = (hand_made.partition(0, graph, partition_id=partition, node_count=len(nodes)),)
     return replace(Capture(name="net", graphs=graphs, nodes=nodes, partitions=partitions), **changes)  # type: ignore[arg-type]  # by name
 
 
