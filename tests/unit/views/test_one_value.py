@@ -49,7 +49,7 @@ class Seen:
         return [] if table is None else [row[table.head.index(column)] for row in table.rows]
 
 
-@pytest.fixture(scope="module", params=FILES)
+@pytest.fixture(scope="module", params=["bert", "pieces", "twelve", "gpt2_steps", "deep_break", "demo", "dry", "split"])
 def seen(request: pytest.FixtureRequest) -> Seen:
     return Seen(request.param)
 
