@@ -276,13 +276,19 @@ def gaining(spread: str = "1.0", *, measured: bool = True) -> Capture:
 
 ON_PURPOSE = "aten.sum stays in PyTorch on purpose: it is fast"
 
+EFFECTS = (
+    *(f"aten.{name}" for name in ("randn_like.default", "native_dropout.default", "bernoulli.p", "multinomial.default")),
+    *("aten._assert_scalar.default", "mine.log.default"),
+)
+"""Operators that are no functions, each with a remedy of its own."""
+
 WORDED: tuple[Capture, ...] = (
     kept("aten.mul", "aten.tanh.default", "aten.mm.default"),
     kept("aten.mul", cpu_bfloat16="yes"),
     kept("aten.mul", reason="float8"),
     kept("aten.sum", reason=ON_PURPOSE, code="policy"),
     kept("aten.sum", reason="it is fast", code="policy"),
-    kept("aten.randn_like.default", reason="it draws random numbers", code="side_effect"),
+    *(kept(target, reason="it has an effect", code="side_effect") for target in EFFECTS),
     nothing_runs("aten.mul", reason=BFLOAT16),
     nothing_runs("aten.sum", reason=ON_PURPOSE, code="policy"),
     nothing_runs("aten.bmm.default", "aten.mul.Tensor", reason=COMPLEX),
