@@ -30,7 +30,7 @@ from tests.recorded import recorded
 from tests.unit.analysis.hand_made import fallback, graph, node, partition
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import LedgerPartName, Phase
+    from ortlens.trace.records import LedgerPartName
 
 _Record = TypeVar("_Record")
 NO_CONVERSION = "no ONNX conversion is registered for aten.median.dim"
@@ -123,23 +123,19 @@ def no_compute() -> Capture:
 
 def training() -> Capture:
     """A forward and its backward, which share a compile id, and a graph whose record is only half there."""
-    half = Graph(graph_id="g2", phase="inference", op_count=0)
+    counts = {"node_count": 10, "op_count": 4, "fallback_count": None, "compile_ns": None, "convert_ns": 5, "file": None, "line": None}
+    ids = (("g0", "forward", "step"), ("g1", "backward", None))
+    graphs = (graph(graph_id, compile_id="0/0", phase=phase, name=name, **counts) for graph_id, phase, name in ids)
+    known = {"node_count": 10, "input_count": 1, "weight_bytes": None, "model_id": None}
     return Capture(
         name="train",
-        graphs=(_trained("g0", "forward", "step"), _trained("g1", "backward", None), half),
-        partitions=tuple(
-            Partition(partition_id=f"p{number}", graph_id=f"g{number}", node_count=10, input_count=1, output_count=1) for number in (0, 1)
-        ),
+        graphs=(*graphs, Graph(graph_id="g2", phase="inference", op_count=0)),
+        partitions=tuple(partition(number, f"g{number}", **known) for number in (0, 1)),
         findings=(
             Finding(rule="lens", severity="info", title="one call was not recorded"),
             Finding(rule="lens", severity="error", title="the break listener failed", evidence="KeyError", file=FILE, line=5),
         ),
     )
-
-
-def _trained(graph_id: str, phase: Phase, name: str | None) -> Graph:
-    counts = {"node_count": 10, "op_count": 4, "partition_count": 1, "convert_ns": 5}
-    return Graph(graph_id=graph_id, compile_id="0/0", phase=phase, name=name, coverage=1.0, **counts)  # type: ignore[arg-type]  # by name
 
 
 def named(kind: type[_Record], text: str, fields: str, **rest: Any) -> _Record:  # noqa: ANN401 - fields of any record
@@ -165,7 +161,7 @@ def hostile(text: str = HOSTILE) -> Capture:
     )
 
 
-def huge(count: int = 1500) -> Capture:
+def huge(count: int = 1050) -> Capture:
     """Thousands of everything, with long strings full of characters that grow when escaped."""
     text, numbers = '"\u202e' * 400, range(count)
     known = {"reason_code": "policy", "calls": 5}
