@@ -16,6 +16,7 @@ from ortlens.trace.schema import TABLES
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, settled
 from tests.recorded import recorded
+from tests.unit.analysis import hand_made
 from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
 
@@ -124,10 +125,7 @@ def test_thousands_of_breaks_and_findings_are_bounded_and_said(show: Callable[..
 SAMPLED = {
     **{name: SAMPLES[name] for name in ("empty", "foreign", "hostile", "no_compute")},
     "generation": with_roles(generating()),
-    "next to nothing": r.Capture(
-        graphs=(r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1),),
-        nodes=(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False),),
-    ),
+    "next to nothing": r.Capture(graphs=(hand_made.graph(node_count=1),), nodes=(hand_made.node("n", supported=False, partition_id=None),)),
 }
 
 
@@ -141,12 +139,10 @@ def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], na
 
 def test_more_nodes_than_a_page_holds_are_bounded_and_said(show: Callable[..., Page]) -> None:
     count = 60_000
-    node = r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=True)
-    parts = ["p0"] * 49 + [None]
-    nodes = tuple(replace(node, node=f"n{at}", inputs=(f"n{at - 1}",), partition_id=parts[at % 50]) for at in range(count))
-    graph = r.Graph(graph_id="g0", phase="inference", op_count=count, node_count=count)
-    partition = r.Partition(partition_id="p0", graph_id="g0", node_count=count, input_count=1, output_count=1)
-    page = show(r.Capture(graphs=(graph,), nodes=nodes, partitions=(partition,)))
+    node = hand_made.node("n", target="aten.sin.default")
+    nodes = tuple(replace(node, node=f"n{at}", inputs=(f"n{at - 1}",), partition_id=None if at % 50 == 49 else "p0") for at in range(count))
+    graphs, partitions = (hand_made.graph(op_count=count, node_count=count),), (hand_made.partition(node_count=count),)
+    page = show(r.Capture(graphs=graphs, nodes=nodes, partitions=partitions))
     assert "the first 50,000 of 60,000 nodes are shown" in page.inner_text(".ol-note")
     for panel in PANELS:
         page.click(f"[data-tab={panel}]")

@@ -15,6 +15,7 @@ from ortlens.views.netron.frame import netron_view
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import until
 from tests.recorded import recorded
+from tests.unit.analysis import hand_made
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,17 +67,14 @@ def names_in(capture: Capture, member: str) -> list[str]:
 
 def with_model(data: bytes, names: list[str], *, claimed: int | None = None) -> Capture:
     """A capture of one model, with a node of the program for each of its nodes."""
-    graph = r.Graph(graph_id="g0", compile_id="0/0", phase="inference", name="forward", node_count=len(names), op_count=len(names))
-    partition = r.Partition(partition_id="p0", graph_id="g0", node_count=len(names), input_count=1, output_count=1, model_id="m0")
-    nodes = tuple(
-        r.Node(graph_id="g0", node=f"n{n}", target="aten.relu", partition_id="p0", supported=True, onnx_nodes=(name,))
-        for n, name in enumerate(names)
+    nodes = tuple(hand_made.node(f"n{n}", target="aten.relu", dtype=None, onnx_nodes=(name,)) for n, name in enumerate(names))
+    return r.Capture(
+        graphs=(hand_made.graph(node_count=len(names), op_count=len(names)),),
+        partitions=(hand_made.partition(node_count=len(names), input_count=1),),
+        nodes=nodes,
+        models=(r.Model(model_id="m0", partition_id="p0", node_count=claimed or len(names)),),
+        attachments={"models/m0.onnx": data},
     )
-    model = r.Model(model_id="m0", partition_id="p0", node_count=claimed or len(names))
-    return replace(
-        MODELS, graphs=(graph,), partitions=(partition,), nodes=nodes, models=(model,), attachments={"models/m0.onnx": data},
-        sessions=(), runs=(), kernels=(), findings=(), numerics=(), ledger=(), breaks=(), recompiles=(), fallbacks=(),
-    )  # fmt: skip
 
 
 def chain(names: list[str], *, hub: bool = False) -> bytes:
