@@ -13,6 +13,7 @@ import pytest
 from ortlens.analysis.generation import with_roles
 from ortlens.trace import records as r
 from ortlens.trace.schema import TABLES
+from ortlens.views.payload import packed_payload, payload_from_capture
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, settled
 from tests.recorded import recorded
@@ -157,3 +158,14 @@ def test_more_nodes_than_a_page_holds_are_bounded_and_said(show: Callable[..., P
     settled(page)
     assert page.locator(".olg-svg *").count() < 4000
     assert page.locator(".olg-mixed").count() > 0
+
+
+@pytest.mark.parametrize("gone", [("graphs", "sessions"), ("nodes", "partitions")])  # what the others refer to
+def test_a_table_that_is_not_there(show: Callable[..., Page], gone: tuple[str, ...]) -> None:
+    data = payload_from_capture(TWELVE)
+    for table in gone:
+        del data["tables"][table]
+    page = show(packed_payload(data))
+    for panel in PANELS:
+        page.click(f"[data-tab={panel}]")
+        assert "could not be drawn" not in page.inner_text(f".ol-panel-{panel}"), panel
