@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 import math
 import typing
 from dataclasses import fields, replace
@@ -12,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ortlens.analysis.generation import with_roles
 from ortlens.trace import records as r
 from ortlens.trace.schema import TABLES
-from ortlens.views.payload import payload_from_capture
+from ortlens.views.payload import packed_payload, payload_from_capture
 from tests.browser.page import BROWSER_MARKS, WIDE
 from tests.browser.walk import PANELS, go, settled
 from tests.recorded import recorded
+from tests.unit.analysis import hand_made
+from tests.unit.analysis.test_generation import generating
+from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,16 +56,9 @@ def without_what_may_be_missing(capture: r.Capture) -> r.Capture:
 
 def with_odd_floats(capture: r.Capture) -> r.Capture:
     """Numbers that are not finite, of either kind, in every column of floats."""
-
-    def change(record: object, name: str) -> object:
-        kind = next(column.kind for table in TABLES.values() for column in table.columns if column.name == name) if name in COLUMNS else ""
-        return next(odd) if kind == "float" else getattr(record, name)
-
     odd = itertools.cycle((math.nan, math.nan, -math.inf))
-    return changed(capture, change)
-
-
-COLUMNS = {column.name for table in TABLES.values() for column in table.columns}
+    floats = {(table.record, column.name) for table in TABLES.values() for column in table.columns if column.kind == "float"}
+    return changed(capture, lambda record, name: next(odd) if (type(record), name) in floats else getattr(record, name))
 
 
 def with_long_names(capture: r.Capture) -> r.Capture:
@@ -74,10 +69,6 @@ def with_long_names(capture: r.Capture) -> r.Capture:
         return value + "é<b>\u202e" + "x" * LONG if name in long and isinstance(value, str) else value
 
     return changed(capture, change)
-
-
-def packed(data: object) -> bytes:
-    return gzip.compress(json.dumps(data, allow_nan=False).encode())
 
 
 def look_at_every_panel(page: Page) -> str:
@@ -111,18 +102,11 @@ def test_none_wherever_there_may_be_none(show: Callable[..., Page]) -> None:
     assert not {"null", "undefined", "NaN", "[object", "nullnull"} & set(words)
 
 
-def test_numbers_that_are_not_finite(show: Callable[..., Page]) -> None:
-    said = look_at_every_panel(show(with_odd_floats(TWELVE)))
-    assert "-∞" in said
-    assert "NaN" in said
-    assert "NaN %" not in said
-    assert "Infinity" not in said
-
-
-def test_names_of_ten_thousand_characters(show: Callable[..., Page]) -> None:
-    page = show(with_long_names(TWELVE))
+def test_numbers_that_are_not_finite_and_names_of_ten_thousand_characters(show: Callable[..., Page]) -> None:
+    page = show(with_odd_floats(with_long_names(TWELVE)))
     said = look_at_every_panel(page)
-    assert "\u202e" not in said
+    assert [text for text in ("-∞", "NaN") if text not in said] == []
+    assert [text for text in ("NaN %", "Infinity", "\u202e") if text in said] == []
     assert page.locator("b").filter(has_text="xxx").count() == 0
     assert len(page.inner_text(".ortlens")) < 400_000
 
@@ -139,21 +123,27 @@ def test_thousands_of_breaks_and_findings_are_bounded_and_said(show: Callable[..
         assert int(page.inner_text(".ol-panel-tables [role=status]").split()[0].replace(",", "")) >= 3000
 
 
-def test_next_to_nothing(show: Callable[..., Page]) -> None:
-    graphs = (r.Graph(graph_id="g0", phase="inference", op_count=1, node_count=1),)
-    look_at_every_panel(
-        show(r.Capture(graphs=graphs, nodes=(r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=False),)))
-    )
+SAMPLED = {
+    **{name: SAMPLES[name] for name in ("empty", "foreign", "hostile", "no_compute")},
+    "generation": with_roles(generating()),
+    "next to nothing": r.Capture(graphs=(hand_made.graph(node_count=1),), nodes=(hand_made.node("n", supported=False, partition_id=None),)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
+    page = show(SAMPLED[name])
+    look_at_every_panel(page)
+    assert page.locator(".ol-card-generation").count() == (name == "generation")
+    assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
 
 
 def test_more_nodes_than_a_page_holds_are_bounded_and_said(show: Callable[..., Page]) -> None:
     count = 60_000
-    node = r.Node(graph_id="g0", node="n", target="aten.sin.default", supported=True)
-    parts = ["p0"] * 49 + [None]
-    nodes = tuple(replace(node, node=f"n{at}", inputs=(f"n{at - 1}",), partition_id=parts[at % 50]) for at in range(count))
-    graph = r.Graph(graph_id="g0", phase="inference", op_count=count, node_count=count)
-    partition = r.Partition(partition_id="p0", graph_id="g0", node_count=count, input_count=1, output_count=1)
-    page = show(r.Capture(graphs=(graph,), nodes=nodes, partitions=(partition,)))
+    node = hand_made.node("n", target="aten.sin.default")
+    nodes = tuple(replace(node, node=f"n{at}", inputs=(f"n{at - 1}",), partition_id=None if at % 50 == 49 else "p0") for at in range(count))
+    graphs, partitions = (hand_made.graph(op_count=count, node_count=count),), (hand_made.partition(node_count=count),)
+    page = show(r.Capture(graphs=graphs, nodes=nodes, partitions=partitions))
     assert "the first 50,000 of 60,000 nodes are shown" in page.inner_text(".ol-note")
     for panel in PANELS:
         page.click(f"[data-tab={panel}]")
@@ -175,7 +165,7 @@ def test_a_table_that_is_not_there(show: Callable[..., Page], gone: tuple[str, .
     data = payload_from_capture(TWELVE)
     for table in gone:
         del data["tables"][table]
-    page = show(packed(data))
+    page = show(packed_payload(data))
     for panel in PANELS:
         page.click(f"[data-tab={panel}]")
         assert "could not be drawn" not in page.inner_text(f".ol-panel-{panel}"), panel

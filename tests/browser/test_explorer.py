@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
-from ortlens.analysis.generation import with_roles
-from ortlens.analysis.overview import overview_of
-from ortlens.trace.records import Step
 from ortlens.trace.sources import attachment_of
-from ortlens.units import percent, time_from_ns
-from ortlens.views.time_sentences import generation_sentences
+from ortlens.units import time_from_ns
 from tests.browser.page import BROWSER_MARKS, WIDE
-from tests.browser.walk import PANELS, go, selected, settled, with_peaks
+from tests.browser.walk import PANELS, go, selected, settled
 from tests.recorded import recorded
-from tests.unit.analysis.test_generation import generating
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -29,30 +22,6 @@ pytestmark = BROWSER_MARKS
 
 PIECES, TWELVE, DRY, SPLIT = map(recorded, ("pieces", "twelve", "dry", "split"))
 PHONE: ViewportSize = {"width": 390, "height": 800}
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 620)])
-def test_every_panel_draws_the_real_model(show: Callable[..., Page], scheme: str, width: int) -> None:
-    page = show(with_peaks(PIECES), color_scheme=scheme, viewport={"width": width, "height": 700})
-    for panel in PANELS:
-        root = go(page, panel)
-        assert "could not be drawn" not in root.inner_text()
-        assert root.locator(".ol-empty:not([hidden])").count() == 0, panel
-        box = root.bounding_box()
-        assert box is not None
-        assert box["width"] > width / 2
-        assert box["height"] > 200
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("name", ["empty", "foreign", "hostile", "no_compute"])
-def test_every_panel_draws_or_says_what_is_missing(show: Callable[..., Page], name: str) -> None:
-    page = show(SAMPLES[name])
-    for panel in PANELS:
-        text = go(page, panel).inner_text()
-        assert "could not be drawn" not in text, panel
-        assert len(text) > 60
-    assert page.query_selector("[role=tabpanel] img") is None  # hostile names stay text
 
 
 def test_the_first_screen_holds_every_card_and_tables_sort_filter_narrow_and_are_copied(show: Callable[..., Page]) -> None:
@@ -118,17 +87,7 @@ def test_two_views_of_one_page_keep_apart(show: Callable[..., Page]) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_the_theme_can_be_chosen(show: Callable[..., Page]) -> None:
-    page = show(PIECES, color_scheme="light")
-    back = "getComputedStyle(document.querySelector('.ortlens')).backgroundColor"
-    light = page.evaluate(back)
-    page.click(".ol-theme")
-    page.click(".ol-theme")
-    dark = page.evaluate(back)
-    assert sum(map(int, dark[4:-1].split(","))) < 200 < sum(map(int, light[4:-1].split(",")))
-
-
-def test_a_click_counts_whatever_is_drawn_while_the_button_is_down(show: Callable[..., Page]) -> None:
+def test_a_click_counts_whatever_is_drawn_meanwhile_and_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
     page = show(PIECES)
     go(page, "tables")
     page.click("[data-table=breaks]")
@@ -140,12 +99,7 @@ def test_a_click_counts_whatever_is_drawn_while_the_button_is_down(show: Callabl
     settled(page)
     assert page.get_attribute(".ol-grid-row[data-at='1']", "aria-selected") == "true"
     assert page.get_attribute(".ol-details", "data-selected") == f"break:{PIECES.breaks[1].break_id}"
-
-
-def test_focus_survives_what_it_sets_off(show: Callable[..., Page]) -> None:
-    page = show(PIECES)
     focused = "[document.activeElement.className, document.activeElement.textContent, document.activeElement.value].join(' ')"
-    go(page, "tables")
     page.click("[data-table=runs]")
     page.focus(".ol-grid-head button:text-matches('^run_ns')")
     page.keyboard.press("Enter")
@@ -195,21 +149,6 @@ def test_a_wrong_number_a_truncated_dry_run_and_a_slow_call_are_on_the_first_scr
         assert box is not None
         assert box["y"] + box["height"] < 0.4 * PHONE["height"]
         assert shown.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-def test_a_generation_says_what_a_token_takes_and_what_is_python(show: Callable[..., Page]) -> None:
-    steps = (
-        Step(role="prefill", ns=40_000_000, calls=1, tokens=1, graph_ids=("g0",), uncompiled_ns=60_000_000),
-        Step(role="decode", ns=200_000_000, calls=100, tokens=100, graph_ids=("g1",), uncompiled_ns=500_000_000),
-        Step(role="python", ns=760_000_000, uncompiled_ns=740_000_000),  # planted: three quarters of the call
-    )
-    capture = with_roles(replace(generating(), steps=steps))
-    page = show(capture, viewport=PHONE)
-    card = page.locator(".ol-card-generation")
-    said = generation_sentences(overview_of(capture))
-    assert [item.lower() for item in card.locator("li").all_inner_texts()] == [sentence.lower() for sentence in said]
-    assert f"{percent(0.76)} of a call" in card.inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_the_longest_line_has_the_strongest_colour(show: Callable[..., Page]) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page, ViewportSize
 
-    from ortlens.trace.records import Capture
 
 pytestmark = BROWSER_MARKS
 
@@ -107,22 +106,3 @@ def test_by_keyboard_to_the_longest_kernel_and_back(show: Callable[..., Page]) -
     assert not page.locator(".ol-crumbs").is_visible()
     page.keyboard.press("ArrowUp")
     assert "operator in ONNX Runtime" in said(page)
-
-
-def ten_thousand() -> Capture:
-    layers = [
-        (replace(node, node=f"{node.node}_{n}", module=f"copies.{n}.{node.module or 'top'}"), n) for n in range(27) for node in BERT.nodes
-    ]
-    kernels = [
-        replace(kernel, kernel=f"{kernel.kernel}_{n}", node=f"{kernel.node}_{n}", nodes=()) for n in range(27) for kernel in BERT.kernels
-    ]
-    return replace(BERT, nodes=tuple(node for node, _ in layers), kernels=tuple(kernels), numerics=())
-
-
-def test_ten_thousand_nodes_are_drawn_as_what_can_be_seen(show: Callable[..., Page]) -> None:
-    capture = ten_thousand()
-    assert len(capture.nodes) > 10_000
-    page = show(capture)
-    go(page, "flame")
-    settled(page)
-    assert 100 < int(page.get_attribute(CANVAS, "data-drawn") or 0) < 10_000

@@ -141,22 +141,6 @@ def test_the_theme_of_the_notebook_is_followed_while_it_is_open(lab: Notebook) -
     assert dark_ink - dark_ground > 400
 
 
-def test_many_outputs_share_one_copy_of_the_code_and_of_the_capture(lab: Notebook) -> None:
-    kinds = (
-        "from collections import Counter\nfrom ipywidgets.widgets.widget import _instances\n"
-        "print(dict(sorted(Counter(type(one).__name__ for one in _instances.values()).items())))"
-    )
-    before, held = lab.python(kinds), lab.page.evaluate("globalThis[Symbol.for('ortlens.explorer')].size")  # other tests leave theirs
-    lab.python("from IPython.display import display\nfor _ in range(3): display(lens.show(tab='tables'))")
-    lab.cell(-1).locator(".ortlens .ol-shell").nth(2).wait_for()
-    assert lab.page.evaluate("globalThis[Symbol.for('ortlens.explorer')].size") == held
-    assert lab.page.locator("style[data-ortlens]").count() == 1
-    # the last cell runs again: what it showed is closed; the second cell's is left, with the code and the capture
-    assert lab.python(kinds) == before
-    lab.run(1)
-    assert lab.python(kinds) == before
-
-
 def test_it_fills_the_screen_and_is_as_high_as_it_is_told(lab: Notebook) -> None:
     view = lab.view(1)
     lab.python("view.layout.height = '500px'")

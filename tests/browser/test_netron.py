@@ -15,6 +15,7 @@ from ortlens.views.netron.frame import netron_view
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import until
 from tests.recorded import recorded
+from tests.unit.analysis import hand_made
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,17 +67,14 @@ def names_in(capture: Capture, member: str) -> list[str]:
 
 def with_model(data: bytes, names: list[str], *, claimed: int | None = None) -> Capture:
     """A capture of one model, with a node of the program for each of its nodes."""
-    graph = r.Graph(graph_id="g0", compile_id="0/0", phase="inference", name="forward", node_count=len(names), op_count=len(names))
-    partition = r.Partition(partition_id="p0", graph_id="g0", node_count=len(names), input_count=1, output_count=1, model_id="m0")
-    nodes = tuple(
-        r.Node(graph_id="g0", node=f"n{n}", target="aten.relu", partition_id="p0", supported=True, onnx_nodes=(name,))
-        for n, name in enumerate(names)
+    nodes = tuple(hand_made.node(f"n{n}", target="aten.relu", dtype=None, onnx_nodes=(name,)) for n, name in enumerate(names))
+    return r.Capture(
+        graphs=(hand_made.graph(node_count=len(names), op_count=len(names)),),
+        partitions=(hand_made.partition(node_count=len(names), input_count=1),),
+        nodes=nodes,
+        models=(r.Model(model_id="m0", partition_id="p0", node_count=claimed or len(names)),),
+        attachments={"models/m0.onnx": data},
     )
-    model = r.Model(model_id="m0", partition_id="p0", node_count=claimed or len(names))
-    return replace(
-        MODELS, graphs=(graph,), partitions=(partition,), nodes=nodes, models=(model,), attachments={"models/m0.onnx": data},
-        sessions=(), runs=(), kernels=(), findings=(), numerics=(), ledger=(), breaks=(), recompiles=(), fallbacks=(),
-    )  # fmt: skip
 
 
 def chain(names: list[str], *, hub: bool = False) -> bytes:
@@ -106,21 +104,14 @@ def test_a_saved_page_draws_every_node_and_follows_the_system(opened: Callable[.
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(64, 64, 64)"
 
 
-def test_an_output_of_a_notebook_takes_no_focus(opened: Callable[..., Page]) -> None:
-    page = opened(f"<!doctype html><body><input autofocus>{netron_view(MODELS, 'p0', optimized=False)._repr_html_()}", frames=True)
-    frame = page.frame_locator("iframe")
-    drawn(frame)
-    assert frame.locator(".graph-node").count() == 12
-    assert page.evaluate("document.activeElement.localName") == "input"
-
-
 def test_where_only_inline_scripts_may_run_it_draws_all_the_same(opened: Callable[..., Page]) -> None:
     heard: list[str] = []
     head = f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{VSCODE}">'
-    page = opened(f"{head}<body>{netron_view(MODELS, 'p0', optimized=False)._repr_html_()}", heard=heard, frames=True)
+    page = opened(f"{head}<body><input autofocus>{netron_view(MODELS, 'p0', optimized=False)._repr_html_()}", heard=heard, frames=True)
     frame = page.frame_locator("iframe")
     drawn(frame)
     assert frame.locator(".graph-node").count() == 12
+    assert page.evaluate("document.activeElement.localName") == "input"  # an output of a notebook takes no focus
     assert heard
     assert all("Content Security Policy" in line or " blob:" in line for line in heard)
 
@@ -158,9 +149,8 @@ def test_a_node_out_of_sight_is_brought_into_view(report: Callable[..., Page]) -
     names = [f"relu_{n}" for n in range(40)]
     page = report(with_model(chain(names), names))
     frame = netron(page, "m0")
-    wanted = node(frame, "relu_18")
-    place = "(found) => { const at = found.getBoundingClientRect(); return at.top >= 0 && at.bottom <= innerHeight; }"
-    assert not wanted.evaluate(place)
+    in_view = "(found) => { const at = found.getBoundingClientRect(); return at.top >= 0 && at.bottom <= innerHeight; }"
+    assert not node(frame, "relu_18").evaluate(in_view)
     page.click("[data-tab=tables]")
     page.click("[data-table=nodes]")
     page.locator(".ol-grid-row", has_text="n18").click()
@@ -168,7 +158,7 @@ def test_a_node_out_of_sight_is_brought_into_view(report: Callable[..., Page]) -
     page.click("[data-tab=onnx]")
     highlighted(frame, "relu_18")
     for _ in range(200):  # it scrolls there
-        if wanted.evaluate(place):
+        if node(frame, "relu_18").evaluate(in_view):
             return
         page.wait_for_timeout(50)
     pytest.fail("relu_18 stays out of sight")
@@ -297,20 +287,12 @@ def test_a_graph_that_would_take_the_page_down_is_refused(report: Callable[..., 
 
 def test_a_frame_that_was_hidden_meanwhile_is_measured_again(opened: Callable[..., Page]) -> None:
     """As in a notebook's own tabs, which take what they do not show off the page."""
-    hide = (
-        "<script>document.querySelector('div').hidden = true; setTimeout(() => document.querySelector('div').hidden = false, 1500)</script>"
-    )
-    for wait in (0, 100):
-        view = netron_view(MODELS, "p0", optimized=False)._repr_html_()
-        page = opened(f"<!doctype html><body><div>{view}</div>{hide if not wait else ''}", heard=[])
-        if wait:
-            page.wait_for_timeout(wait)
-            page.evaluate("document.querySelector('div').hidden = true")
-            page.wait_for_timeout(1500)
-            page.evaluate("document.querySelector('div').hidden = false")
-        frame = page.frame_locator("iframe")
-        drawn(frame)
-        box = node(frame, "node_Gemm_0").bounding_box()
-        assert box is not None
-        assert box["width"] > 20
-        assert frame.locator("#canvas [transform*=NaN]").count() == 0
+    shown = "document.querySelector('div').hidden"
+    script = f"<script>{shown} = true; setTimeout(() => {shown} = false, 1500)</script>"
+    view = netron_view(MODELS, "p0", optimized=False)._repr_html_()
+    frame = opened(f"<!doctype html><body><div>{view}</div>{script}", heard=[]).frame_locator("iframe")
+    drawn(frame)
+    box = node(frame, "node_Gemm_0").bounding_box()
+    assert box is not None
+    assert box["width"] > 20
+    assert frame.locator("#canvas [transform*=NaN]").count() == 0

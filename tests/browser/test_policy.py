@@ -1,4 +1,4 @@
-"""Every page that is written but the report, which has a test of its own, in a real browser: a script that got into it does not run."""
+"""Every page that is written, in a real browser: a script that got into it does not run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 
 from ortlens.analysis.surveyed import SurveyRow
 from ortlens.views.netron.frame import netron_view
+from ortlens.views.report.page import report_page
 from ortlens.views.survey_page import survey_page
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.test_netron import MODELS
+from tests.recorded import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +25,13 @@ if TYPE_CHECKING:
 pytestmark = BROWSER_MARKS
 
 PLANTED = (
-    "<script>document.title='planted'</script><img src='data:,' onerror=\"document.title='planted'\">"
-    "<svg onload=\"document.title='planted'\"></svg><img src='https://example.invalid/x.png'>"
+    "<script>document.documentElement.dataset.planted='inline'</script>"
+    "<img src='data:,' onerror=\"document.documentElement.dataset.planted='handler'\">"
+    "<svg onload=\"document.documentElement.dataset.planted='svg'\"></svg>"
+    "<a href=\"javascript:document.documentElement.dataset.planted='link'\" id='planted'>x</a>"
+    "<script src='https://example.invalid/x.js'></script><img src='https://example.invalid/x.png'>"
+    "<link rel='stylesheet' href='https://example.invalid/x.css'>"
+    "<iframe srcdoc=\"<script>parent.document.documentElement.dataset.planted='frame'</script>\"></iframe><form action='https://example.invalid/'></form>"
 )
 
 
@@ -42,18 +49,20 @@ def model_without_netron(folder: Path) -> str:
     return view.save(folder / "m.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("made", "ruled"), [(survey, True), (model, True), (model_without_netron, True), (survey, False)])
-def test_a_script_in_a_page_does_not_run(
-    opened: Callable[..., Page],
-    tmp_path: Path,
-    made: Callable[[Path], str],
-    ruled: bool,  # noqa: FBT001 - with the rules, and once without them, to see that it is they
-) -> None:
-    text, heard = made(tmp_path), list[str]()
-    assert text.count("Content-Security-Policy") >= 1
-    kept = text if ruled else re.sub(r"<meta http-equiv=.Content-Security-Policy. [^>]*>", "", text, count=1)
-    page = opened(f"{kept}{PLANTED}", heard=heard)
+def report(_: Path) -> str:
+    return report_page(recorded("pieces"))
+
+
+@pytest.mark.parametrize("made", [survey, model, model_without_netron, report])
+def test_a_script_in_a_page_does_not_run(opened: Callable[..., Page], tmp_path: Path, made: Callable[[Path], str]) -> None:
+    text = f"{made(tmp_path)}{PLANTED}"
+    heard: list[str] = []
+    page = opened(text, heard=heard, frames=True)
+    page.evaluate("document.getElementById('planted').click()")
     page.wait_for_timeout(300)
-    assert (page.title() == "planted") is not ruled
-    reached = {line.split()[1] for line in heard if line.startswith("request: http")}
-    assert reached == {line.split()[1] for line in heard if line.startswith("refused: http")}
+    assert page.evaluate("document.documentElement.dataset.planted ?? null") is None
+    assert sum("Content Security Policy" in message for message in heard) >= 6
+    asked = {line.split()[1] for line in heard if line.startswith("request: http")}
+    assert asked == {line.split()[1] for line in heard if line.startswith("refused: http") and line.endswith(" csp")}
+    without = re.sub(r"<meta http-equiv=.Content-Security-Policy. [^>]*>", "", text, count=1)  # it is the rules that keep it from running
+    assert opened(without, heard=[], frames=True).evaluate("document.documentElement.dataset.planted ?? null") is not None

@@ -111,39 +111,6 @@ def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..
     assert unfolded(page) == ["figures"]  # as before printing
 
 
-_PLANTED = (
-    "<script>document.documentElement.dataset.planted='inline'</script>"
-    "<img src='data:,' onerror=\"document.documentElement.dataset.planted='handler'\">"
-    "<a href=\"javascript:document.documentElement.dataset.planted='link'\" id='planted'>x</a>"
-    "<script src='https://example.invalid/x.js'></script><img src='https://example.invalid/x.png'>"
-    "<link rel='stylesheet' href='https://example.invalid/x.css'>"
-    "<iframe srcdoc=\"<script>parent.document.documentElement.dataset.planted='frame'</script>\"></iframe><form action='https://example.invalid/'></form>"
-)
-
-
-def _planted(page: str) -> str:
-    return page.replace("<main>", f"<main>{_PLANTED}", 1)
-
-
-def _without_rules(page: str) -> str:
-    return re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-
-
-def test_what_is_planted_into_the_page_does_not_run(report: Callable[..., Page]) -> None:
-    said: list[str] = []
-    page = report(PIECES, edit=_planted, heard=said)
-    page.wait_for_selector("[data-ortlens-ready]")
-    page.click("#planted")
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.dataset.planted ?? null") is None
-    assert sum("Content Security Policy" in message for message in said) >= 6
-    asked = {message.split()[1] for message in said if message.startswith("request: http")}
-    assert asked == {message.split()[1] for message in said if message.startswith("refused: ") and message.endswith(" csp")}
-    without = report(PIECES, edit=lambda text: _planted(_without_rules(text)), heard=[])  # it is the rules that keep it from running
-    without.wait_for_selector("[data-ortlens-ready]")
-    assert without.evaluate("document.documentElement.dataset.planted ?? null") is not None
-
-
 def test_hostile_names_stay_names(report: Callable[..., Page]) -> None:
     page = report(SAMPLES["hostile"])
     assert page.query_selector("img") is None

@@ -10,7 +10,6 @@ import pytest
 from ortlens.analysis.roofline import roofs
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.walk import go, selected, settled, with_peaks
-from tests.facts import head
 from tests.recorded import recorded
 
 if TYPE_CHECKING:
@@ -34,7 +33,9 @@ DOT = f".ol-roof-dot[data-id='kernel:{SLOW.session_id}/{SLOW.kernel}']"
 
 
 @pytest.mark.parametrize(("view", "scheme"), [("desk", "light"), ("phone", "dark")])
-def test_a_planted_slow_kernel_is_first_and_far_below_the_roof(show: Callable[..., Page], view: str, scheme: str) -> None:
+def test_a_planted_slow_kernel_is_first_far_below_the_roof_and_selects_itself_everywhere(
+    show: Callable[..., Page], view: str, scheme: str
+) -> None:
     page = show(PLANTED, viewport=VIEWS[view], color_scheme=scheme)
     go(page, "roofline")
     first = page.locator(".ol-panel-roofline .ol-longest li").first
@@ -45,11 +46,6 @@ def test_a_planted_slow_kernel_is_first_and_far_below_the_roof(show: Callable[..
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= VIEWS[view]["width"]
-
-
-def test_a_dot_and_its_row_select_the_kernel_in_every_panel(show: Callable[..., Page]) -> None:
-    page = show(PLANTED)
-    go(page, "roofline")
     page.click(DOT)
     settled(page)
     assert selected(page) == SLOW.kernel
@@ -69,9 +65,3 @@ def test_a_dot_and_its_row_select_the_kernel_in_every_panel(show: Callable[..., 
     page.keyboard.press("Enter")
     settled(page)
     assert selected(page) == SLOW.kernel
-
-
-def test_without_peaks_it_says_how_to_measure_them(show: Callable[..., Page]) -> None:
-    page = show(replace(BERT, **head({})))
-    assert "lens.profile(x)" in go(page, "roofline").inner_text()
-    assert page.locator("[data-table=roofline]").count() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import tempfile
 import time
@@ -10,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tests.fuzz.generator import parts_of, random_program
-from tests.fuzz.oracle import Verdict, judge, judge_graph
+from tests.fuzz.oracle import judge, judge_graph
 from tests.fuzz.plants import BEYOND_GRAPHS, PLANTS, planted
-from tests.fuzz.program import Program, part_of
-from tests.fuzz.sweep import quicken, touched_parts
+from tests.fuzz.program import Program
+from tests.fuzz.sweep import quicken, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 def hunt_all(chosen: Sequence[str], functions: int, seed: int, *, graphs: bool = False) -> int:
@@ -37,33 +37,19 @@ def hunt_all(chosen: Sequence[str], functions: int, seed: int, *, graphs: bool =
 
 
 def hunt(name: str, functions: int, seed: int, *, graphs: bool = False) -> tuple[Program | None, int]:
-    """Hunt one planted defect."""
-    judged, judge_it = 0, judge_graph if graphs else judge
+    """Hunt one planted defect: a program that is wrong with it, and not without it."""
+    judged = 0
     with tempfile.TemporaryDirectory() as folder:
         for place in range(seed, seed + functions):
             if not place % 8:
                 gc.collect()
-            count = parts_of(place, graphs=graphs)
-            program = random_program(place, cache_dir=folder, parts=count, graphs=graphs)
             with planted(name):
-                verdict = judge_it(program)
-            judged += count
-            if verdict.word == "wrong":
-                found = _culprit(name, program, count, verdict, judge_it)
-                if found is not None:
-                    return found, judged
+                rows = list(rows_of(place, cache_dir=folder, seconds=0, graphs=graphs))
+            for row in rows:
+                judged += int(str(row["count"]))
+                if row["verdict"] in ("wrong", "road"):
+                    program = Program.from_json(json.dumps(row["program"]))
+                    torch.compiler.reset()
+                    if (judge_graph if graphs else judge)(program).word != "wrong":
+                        return program, judged
     return None, judged
-
-
-def _culprit(name: str, program: Program, count: int, verdict: Verdict, judge_it: Callable[[Program], Verdict]) -> Program | None:
-    """The part of a program that differs because of the defect: without it, it is not wrong."""
-    touched = touched_parts(program, verdict)
-    for part in sorted(range(count), key=lambda part: part not in touched):
-        alone = part_of(program, part) if count > 1 else program
-        with planted(name):
-            verdict = judge_it(alone)
-        if verdict.word == "wrong":
-            torch.compiler.reset()
-            if judge_it(alone).word != "wrong":
-                return alone
-    return None

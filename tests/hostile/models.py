@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,6 +15,7 @@ import onnx
 
 import ortlens
 from ortlens.errors import OrtLensError
+from tests.child import Child
 from tests.hostile.mutations import BYTES, LONGEST_S, Verdict
 
 if TYPE_CHECKING:
@@ -99,33 +102,33 @@ def judge_each(numbers: Iterable[int], folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     known = models()
     for number in numbers:
-        sys.stdout.write(f"{number} ")
-        sys.stdout.flush()
+        _say({"number": number})
         signal.alarm(int(6 * LONGEST_S))
         verdict = judged_model(folder / "model.onnx", mutated_model(known, random.Random(number)))  # noqa: S311 - to be repeated
-        sys.stdout.write(f"{verdict.kind} {' '.join(verdict.detail.split())}\n")
-        sys.stdout.flush()
+        _say({"kind": verdict.kind, "detail": verdict.detail})
+
+
+def _say(row: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
 
 
 def hunt(count: int) -> tuple[Counter[str], list[str]]:
     """Damage and explain models, in processes that are started again when one ends."""
-    import subprocess
-    import tempfile
-
     counts: Counter[str] = Counter()
     defects: list[str] = []
     begin = 0
     with tempfile.TemporaryDirectory() as folder:
         while begin < count:
-            command = [sys.executable, "-W", "ignore", "-m", "tests.hostile", "--judge", str(begin), str(count), folder]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-            lines = [[*line.split(" ", 2), ""][:3] for line in done.stdout.splitlines() if line[:1].isdigit()]
-            for line in lines:
-                number, kind, detail = line if line[1] else [line[0], "crashed", f"with status {done.returncode}"]
-                counts[kind] += 1
-                if Verdict(kind).is_defect:
-                    defects.append(f"{number}: {kind} {detail}")
-            if not lines:
-                raise RuntimeError(done.stderr[-2000:])
-            begin = int(lines[-1][0]) + 1
+            child = Child("tests.hostile", "--judge", str(begin), str(count), folder, limit_s=10 * LONGEST_S)
+            verdicts: dict[int, Verdict] = {}
+            while (row := child.row()) is not None:
+                begin = row.get("number", begin)
+                verdicts[begin] = Verdict(row.get("kind", "crashed"), row.get("detail", ""))
+            status = child.end()
+            if not verdicts:
+                raise RuntimeError(f"the process ended with status {status}")
+            counts.update(verdict.kind for verdict in verdicts.values())
+            defects += [f"{number}: {verdict.kind} {verdict.detail or status}" for number, verdict in verdicts.items() if verdict.is_defect]
+            begin += 1
     return counts, defects

@@ -239,7 +239,7 @@ def test_a_session_whose_model_is_another_one_by_now_is_watched(tmp_path: Path) 
 
 def test_a_damaged_model_is_refused_or_explained(tmp_path: Path) -> None:
     known = models()
-    verdicts = {seed: judged_model(tmp_path / "model.onnx", mutated_model(known, random.Random(seed))) for seed in range(100)}  # noqa: S311 - to be repeated
+    verdicts = {seed: judged_model(tmp_path / "model.onnx", mutated_model(known, random.Random(seed))) for seed in range(60)}  # noqa: S311 - to be repeated
     assert {seed: verdict for seed, verdict in verdicts.items() if verdict.is_defect} == {}
     counts = Counter(verdict.kind for verdict in verdicts.values())
     assert min(counts["refused"], counts["loaded"]) > 10

@@ -12,6 +12,8 @@ from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, 
 from tests.facts import head
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ortlens.trace.records import Finding
 
 FILE = "/home/ada/model.py"
@@ -114,6 +116,17 @@ def clean(**changes: Any) -> Capture:
         runs=runs(),
     )
     return replace(made, **changes)
+
+
+def parted(*graphs: Graph, count: int = 1, timed: Mapping[str, int] | None = None, **of_sessions: Any) -> Capture:
+    """Graphs of so many partitions each, with a session and runs for each of them."""
+    owners = [row.graph_id for row in graphs for _ in range(count)]
+    return clean(
+        graphs=graphs,
+        partitions=tuple(partition(number, owner) for number, owner in enumerate(owners)),
+        sessions=tuple(session(number, **of_sessions) for number in range(len(owners))),
+        runs=tuple(row for number in range(len(owners)) for row in runs(number, **(timed or {}))),
+    )
 
 
 def found(capture: Capture, rule: str) -> list[Finding]:

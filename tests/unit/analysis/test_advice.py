@@ -7,9 +7,9 @@ import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis import advice, guards
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"
 VERSIONS = ("2.9", "2.13", "2.15")
 TEXTS = {version: json.loads((FOLDER / f"advice-{version}.json").read_text(encoding="utf-8")) for version in VERSIONS}
+MODEL = "/home/ada/model.py"
 SOURCE = (FOLDER / "record_advice.py").read_text(encoding="utf-8").splitlines()
 
 
 def broken(text: str) -> Break:
     said = break_from_text(text)
-    mine = said.line is not None and said.file == "/home/ada/model.py"
+    mine = said.line is not None and said.file == MODEL
     source = SOURCE[said.line - 1].strip() if mine and said.line else None
     return Break(break_id="b0", gb_id=said.gb_id, reason=said.reason, explanation=said.explanation, hints=said.hints, source=source)
 
@@ -108,60 +109,44 @@ SIZES = (
     ("return x[mask.nonzero()]", ""),
 )
 
+
+def stop(reason: str, source: str | None = None, **facts: Any) -> Break:  # noqa: ANN401 - fields have types of their own
+    return Break(break_id="b", reason=reason, source=source, **facts)
+
+
+PLAIN_BREAK = "Call to `torch._dynamo.graph_break()`"
+IN_A_LIBRARY = ("/home/ada/model.py:3 forward", "/usr/lib/python3/uuid.py:723 uuid4")
+UNKNOWN_METHOD = "Dynamo does not know how to trace method `set_runtime_stats_and_log` of class `Logger`"
+
 OTHER_BREAKS = (
-    Break(break_id="b", reason=SKIPPED, explanation=MARKED.format("DistributedDataParallel._inside_ddp_forward")),
-    Break(
-        break_id="b",
-        reason="Unsupported method call",
-        explanation="Dynamo does not know how to trace method `set_runtime_stats_and_log` of class `Logger`",
-    ),
-    Break(break_id="b", reason=SKIPPED, explanation=MARKED.format("disable"), source="return torch._dynamo.disable("),
-    Break(break_id="b", reason=SKIPPED, explanation=MARKED.format("disable"), function="f", source="torch._dynamo.disable(g)(x)"),
+    stop(SKIPPED, explanation=MARKED.format("DistributedDataParallel._inside_ddp_forward")),
+    stop("Unsupported method call", explanation=UNKNOWN_METHOD),
+    stop(SKIPPED, "return torch._dynamo.disable(", explanation=MARKED.format("disable")),
+    stop(SKIPPED, "torch._dynamo.disable(g)(x)", explanation=MARKED.format("disable"), function="f"),
     *(
-        Break(break_id="b", reason=reason, explanation="Dynamo does not say.")
+        stop(reason, explanation="Dynamo does not say.")
         for reason in ("", "Something entirely new", "Observed exception", "Unsupported function call (delayed)")
     ),
-    *(
-        Break(break_id="b", reason=reason)
-        for reason in ("Failed to trace builtin operator", "Dynamic shape operator", "Unsupported method call", "marked as skipped")
-    ),
-    Break(break_id="b", reason="Could not guard on data-dependent expression u1 > u0", source="u = pad(rows)"),
-    Break(break_id="b", reason=SETATTR, explanation="setattr() is not supported on type type", source="RemovableHandle.next_id += 1"),
-    Break(break_id="b", reason=SETATTR, explanation="setattr() is not supported on type type", source="Model.count = 3"),
-    Break(break_id="b", reason="Attempted to represent unregistered RemovableHandle", source="handle.remove()"),
-    Break(break_id="b", reason="Backend compiler exception", explanation=LOWERING, source="y = while_loop(going, step, (n, x))"),
-    Break(break_id="b", reason="Backend compiler exception", explanation=LOWERING, source="y = model(x)"),
+    *map(stop, ("Failed to trace builtin operator", "Dynamic shape operator", "Unsupported method call", "marked as skipped")),
+    stop("Could not guard on data-dependent expression u1 > u0", "u = pad(rows)"),
+    stop(SETATTR, "RemovableHandle.next_id += 1", explanation="setattr() is not supported on type type"),
+    stop(SETATTR, "Model.count = 3", explanation="setattr() is not supported on type type"),
+    stop("Attempted to represent unregistered RemovableHandle", "handle.remove()"),
+    stop("Backend compiler exception", "y = while_loop(going, step, (n, x))", explanation=LOWERING),
+    stop("Backend compiler exception", "y = model(x)", explanation=LOWERING),
     # A line of a library behind the user's is moved as a whole.
-    Break(
-        break_id="b",
-        reason=SKIPPED,
-        explanation=URANDOM,
-        source="return UUID(bytes=os.urandom(16), version=4)",
-        file="/home/ada/model.py",
-        line=3,
-        user_stack=("/home/ada/model.py:3 forward", "/usr/lib/python3/uuid.py:723 uuid4"),
-    ),
-    Break(break_id="b", reason=SKIPPED, explanation=URANDOM, source="seed = os.urandom(4)"),
-    Break(break_id="b", reason=BRANCHING, source="if torch.isnan(x).any(): raise ValueError(x)"),
-    Break(break_id="b", reason=BRANCHING, source="if x.sum() > 0:  # never\n    raise ValueError(x)"),
-    Break(break_id="b", reason=BRANCHING, source="assert x.all()"),
-    Break(break_id="b", reason=CONSUMED, explanation=USED_UP),
-    Break(break_id="b", reason=CONSUMED),
+    stop(SKIPPED, "return UUID(bytes=os.urandom(16), version=4)", explanation=URANDOM, file=MODEL, line=3, user_stack=IN_A_LIBRARY),
+    stop(SKIPPED, "seed = os.urandom(4)", explanation=URANDOM),
+    stop(BRANCHING, "if torch.isnan(x).any(): raise ValueError(x)"),
+    stop(BRANCHING, "if x.sum() > 0:  # never\n    raise ValueError(x)"),
+    stop(BRANCHING, "assert x.all()"),
+    stop(CONSUMED, explanation=USED_UP),
+    stop(CONSUMED),
     # Only a break that the program itself asks for can be deleted.
     *(
-        Break(
-            break_id="b",
-            reason="Call to `torch._dynamo.graph_break()`",
-            file="m.py",
-            line=3,
-            function=function,
-            source="torch._dynamo.graph_break()",
-            user_stack=(stack,),
-        )
-        for function, stack in (
-            ("f", "m.py:3 f"),
-            ("_use_grad", "m.py:3 f"),
-            ("elsewhere_in_torch", "m.py:3 f"),
+        stop(PLAIN_BREAK, "torch._dynamo.graph_break()", file="m.py", line=3, function=name, user_stack=(at,))
+        for name, at in (
+            *((name, "m.py:3 f") for name in ("f", "_use_grad", "elsewhere_in_torch")),
             ("of_a_library", "site-packages/lib.py:8 of_a_library"),
         )
     ),
@@ -207,17 +192,14 @@ def other_advice() -> Iterator[tuple[str, Advice | None]]:
     """Yield subject and advice of what is made by hand above."""
     hints = ("Set `torch._dynamo.config.capture_scalar_outputs = True`",)
     for source in NUMBERS:
-        yield f"break at `{source}`", advice_for_break(Break(break_id="b", reason=ITEM, source=source, hints=hints))
-    number = Break(break_id="b", reason="Unsupported Tensor.item() call", explanation="Tensor.item()", source="most = counts.amax().item()")
+        yield f"break at `{source}`", advice_for_break(stop(ITEM, source, hints=hints))
+    number = stop("Unsupported Tensor.item() call", "most = counts.amax().item()", explanation="Tensor.item()")
     for after in AFTER_A_NUMBER:
         traits = ("number_becomes_size",) if becomes_size(number.source or "", f"x = x * 2\n{after}") else ()
         yield f"break at `{number.source}; {after}`", advice_for_break(replace(number, traits=traits))
-    sized = Break(
-        break_id="b",
-        reason="Dynamic shape operator",
-        explanation="Operator `aten.nonzero.default`'s output shape depends on input Tensor data.",
-        hints=("Enable tracing of dynamic shape operators with `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",),
-    )
+    hints = ("Enable tracing of dynamic shape operators with `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",)
+    shaped = "Operator `aten.nonzero.default`'s output shape depends on input Tensor data."
+    sized = stop("Dynamic shape operator", explanation=shaped, hints=hints)
     for source, after in SIZES:
         traits = ("decides_by_size",) if decides_by_size(source, after) else ()
         yield f"break at `{source}; {after}`", advice_for_break(replace(sized, source=source, traits=traits))
@@ -246,14 +228,13 @@ def other_advice() -> Iterator[tuple[str, Advice | None]]:
 
 
 LIMITS = (
-    Break(
-        break_id="b",
-        reason="Dynamo recompile limit exceeded",
+    stop(
+        "Dynamo recompile limit exceeded",
         refused_guard="self.steps == 7  # self.steps += 1",
         refused_reason="self.steps == 7; allow_unspec_int_on_nn_module",
         refused_values=("6", "7", "8"),
     ),
-    Break(break_id="b", reason="Dynamo recompile limit exceeded", refused_reason="something"),
+    stop("Dynamo recompile limit exceeded", refused_reason="something"),
 )
 
 
@@ -282,10 +263,9 @@ def kinds(capture: Capture) -> list[str | None]:
 
 
 def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
-    broken = Break(break_id="b", reason=BRANCHING, source="if x.any():", stop_source="if x.any():\n    raise ValueError(x)", file="/a/m.py")
-    again = Recompile(
-        compile_id="0/1", guard="tensor 'x' size mismatch at index 0", reason="r", values=("3", "4"), traits=("library_alone",)
-    )
+    broken = stop(BRANCHING, "if x.any():", stop_source="if x.any():\n    raise ValueError(x)", file="/a/m.py")
+    guard = "tensor 'x' size mismatch at index 0"
+    again = Recompile(compile_id="0/1", guard=guard, reason="r", values=("3", "4"), traits=("library_alone",))
     capture = advised(Capture(breaks=(broken,), recompiles=(again,)))
     assert advised(capture) is capture
     redacted = redacted_capture(capture)
@@ -298,33 +278,31 @@ def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
 
 
 def test_an_old_capture_gets_the_advice_of_today_where_it_has_the_facts() -> None:
-    old = Break(break_id="b", reason=BRANCHING, source="y = a if x.any() else b", advice="Use `torch.cond`")
-    taken = Break(
-        break_id="c", reason=ITEM, explanation="Tensor.item()", source="n = x.item()", advice="Pass it as an int, since it is a size"
-    )
+    old = stop(BRANCHING, "y = a if x.any() else b", advice="Use `torch.cond`")
+    taken = stop(ITEM, "n = x.item()", explanation="Tensor.item()", advice="Pass it as an int, since it is a size")
     capture = advised(Capture(breaks=(old, taken)))
     assert kinds(capture) == ["choose_with_where", "stored"]
     assert capture.breaks[1].advice == taken.advice
 
 
 def test_names_are_the_users() -> None:
-    assert user_name("self._modules['layers']._modules['0']._parameters['weight']") == "self.layers.0.weight"
-    assert user_name("G['scale']") == "scale"
-    assert user_name("G['settings'].rate") == "settings.rate"
-    assert user_name("G['net']._modules['drop'].p") == "net.drop.p"
-    assert user_name("xs[0]['a']") == "xs[0]['a']"
+    said = {
+        "self._modules['layers']._modules['0']._parameters['weight']": "self.layers.0.weight",
+        "G['scale']": "scale",
+        "G['settings'].rate": "settings.rate",
+        "G['net']._modules['drop'].p": "net.drop.p",
+        "xs[0]['a']": "xs[0]['a']",
+    }
+    assert {text: user_name(text) for text in said} == said
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=200), st.text(max_size=200), st.lists(st.text(max_size=20), max_size=3))
 def test_any_text_at_all(reason: str, other: str, values: list[str]) -> None:
-    for text in (
-        reason,
-        f"Failed to trace builtin operator {reason}",
-        f"{reason} == {other}",
-        f"tensor '{reason}' size mismatch at index 3",
-    ):
+    for pattern in ("{}", "Failed to trace builtin operator {}", f"{{}} == {other}", "tensor '{}' size mismatch at index 3"):
+        text = pattern.replace("{}", reason)
         given = (
-            advice_for_break(Break(break_id="b", reason=text, explanation=other, hints=tuple(values), source=reason)),
+            advice_for_break(stop(text, reason, explanation=other, hints=tuple(values))),
             advice_for_recompile(Recompile(compile_id="0/1", guard=text, reason=other, values=tuple(values))),
         )
         assert all(item.sentence() for item in given if item is not None)

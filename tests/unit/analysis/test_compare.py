@@ -15,10 +15,9 @@ from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.compare.durations import Machine, band_of, verdict_of
 from ortlens.analysis.speed import MIN_CALLS
 from ortlens.errors import UsageError
-from ortlens.trace.records import Break, Capture, Finding, Node, Numeric, Recompile, Run
+from ortlens.trace.records import Break, Capture, Finding, Numeric, Recompile, Run
 from tests.recorded import COMPARED, FILES, recorded
 from tests.unit.analysis import hand_made
-from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
     from ortlens.analysis.compare.changes import Change
@@ -58,14 +57,12 @@ def noisy(seed: int, *, factor: float = 1.0, count: int = 100) -> Capture:
             bind = round(15_000 * busy * machine * machine)
             runs.append(Run(session_id=f"s{session}", call=call, start_ns=now, bind_ns=bind, run_ns=run, output_ns=0, total_ns=bind + run))
             now += bind + run + 20_000
-    return replace(
-        hand_made.clean(),
+    nodes = (hand_made.node(f"n{number}", partition_id=f"p{number}", target=f"aten.{name}.default") for number, name in enumerate("abc"))
+    return hand_made.clean(
         graphs=(hand_made.graph(target="net", partition_count=3),),
-        partitions=tuple(hand_made.partition(number) for number in range(3)),
+        partitions=tuple(map(hand_made.partition, range(3))),
         sessions=tuple(hand_made.session(number, calls=count) for number in range(3)),
-        nodes=tuple(
-            hand_made.node(f"n{number}", partition_id=f"p{number}", target=f"aten.{name}.default") for number, name in enumerate("abc")
-        ),
+        nodes=tuple(nodes),
         runs=tuple(runs),
     )
 
@@ -170,33 +167,17 @@ def test_a_capture_does_not_differ_from_itself(name: str) -> None:
     assert all(row.match == "exact" and row.before_node == row.after_node for row in result.operators)
 
 
-def test_odd_captures_do_not_differ_from_themselves() -> None:
-    odd = {name: sample for name, sample in SAMPLES.items() if sample.graphs and name != "huge"}
-    assert {name: compared(sample, sample).changes for name, sample in odd.items()} == dict.fromkeys(odd, ())
-
-
 def layered(*targets: str, graph: str = "g0", partition: str = "p0", **changes: object) -> Capture:
     """A chain of operators, each in a module of its own."""
+    of = {"graph_id": graph, "partition_id": partition}
+    sources = [("x",), *((f"{graph}_n{number}",) for number in range(len(targets)))]
     nodes = tuple(
-        Node(
-            graph_id=graph,
-            node=f"{graph}_n{number}",
-            target=target,
-            module=f"layers.{target}",
-            supported=True,
-            dtype="float32",
-            partition_id=partition,
-            inputs=(f"{graph}_n{number - 1}",) if number else ("x",),
-        )
-        for number, target in enumerate(targets)
+        hand_made.node(f"{graph}_n{number}", target=target, module=f"layers.{target}", inputs=source, **of)
+        for number, (target, source) in enumerate(zip(targets, sources, strict=False))
     )
-    made = Capture(
-        name="net",
-        graphs=(hand_made.graph(graph, node_count=len(nodes)),),
-        nodes=nodes,
-        partitions=(replace(hand_made.partition(), partition_id=partition, graph_id=graph, node_count=len(nodes)),),
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]  # fields of a capture by name
+    graphs = (hand_made.graph(graph, node_count=len(nodes)),)
+    partitions = (hand_made.partition(0, graph, partition_id=partition, node_count=len(nodes)),)
+    return replace(Capture(name="net", graphs=graphs, nodes=nodes, partitions=partitions), **changes)  # type: ignore[arg-type]  # by name
 
 
 def test_operators_are_aligned_by_what_they_are_and_not_by_order_or_id() -> None:

@@ -92,7 +92,7 @@ USED_TWICE = (
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @example(USED_TWICE)
 @given(graphs())
 def test_no_node_runs_before_what_it_reads_and_sinking_brings_no_more_bytes_over_the_boundary(graph: tuple[Dag, list[bool]]) -> None:

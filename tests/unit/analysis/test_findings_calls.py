@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding
 from tests.facts import head
-from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, partition, runs, session
+from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -96,10 +96,52 @@ def test_a_slow_call_has_the_line_of_its_graph_and_gains_no_more_than_the_part_t
     assert (entering.file, entering.line, entering.measured, entering.gain_ns) == (FILE, 3, False, 60 * MICRO)  # 65 are lost
 
 
-def test_a_slow_call_that_a_break_explains_is_the_breaks() -> None:
-    assert found(priced(33 * MICRO), "slower_call") == []
-    (rest,) = found(priced(30 * MICRO), "slower_call")
-    assert rest.gain_ns == 30 * MICRO  # what is entered behind the break has its price there
+def explained(crossing: int) -> Capture:
+    """Two partitions, of whose crossings half are gone with the operator between them; 65 µs are lost."""
+    capture = slow_call(50 * MICRO, bind=60 * MICRO, run=55 * MICRO, residual=0)
+    made = parted(*capture.graphs, count=2, timed={"bind": crossing * MICRO, "output": 0})
+    return replace(capture, partitions=made.partitions, sessions=made.sessions, runs=made.runs, fallbacks=(fallback(),))
+
+
+def holding(*, is_slower: bool) -> Capture:
+    """A slow partition, which explains less than half of the 100 µs that are lost."""
+    loop = node("bag", target="aten._embedding_bag.default", onnx_ops=("Gather", "Loop"), file=FILE, line=7)
+    timed = partition(ort_ns=80 * MICRO, torch_ns=40 * MICRO, is_slower=is_slower)
+    return replace(slow_call(50 * MICRO, run=150 * MICRO, residual=0), partitions=(timed,), nodes=(node("a"), loop))
+
+
+def mostly_entered(guards: int = 20, run: int = 60, **changes: Any) -> Capture:  # noqa: ANN401 - fields of a capture
+    return replace(slow_call(0, guards=guards * MICRO, run=run * MICRO, residual=0), **changes)
+
+
+TRAINED = tuple(replace(row, phase="forward") for row in mostly_entered().graphs)
+
+
+@pytest.mark.parametrize(
+    ("rule", "capture", "gains"),
+    [
+        ("slower_call", priced(33 * MICRO), []),  # the break explains it
+        ("slower_call", priced(30 * MICRO), [30 * MICRO]),  # what is entered behind the break has its price there
+        ("slower_call", between_graphs(replace(BROKEN, overhead_ns=1, cost_ns=80 * MICRO)), []),
+        ("slower_call", between_graphs(BROKEN), [50 * MICRO]),  # without a price, as of two breaks behind the last graph
+        ("slower_call", explained(33), []),  # the operator explains it
+        ("slower_call", explained(31), [29 * MICRO]),
+        ("slower_call", replace(explained(33), fallbacks=()), [60 * MICRO]),
+        ("slower_call", holding(is_slower=True), []),
+        ("slower_call", holding(is_slower=False), [100 * MICRO]),
+        ("slower_than_torch", holding(is_slower=True), [40 * MICRO]),
+        ("costly_entry", mostly_entered(), [20 * MICRO]),  # a quarter of the call, and 20 µs
+        ("costly_entry", mostly_entered(20, 61), []),
+        ("costly_entry", mostly_entered(19, 1), []),
+        ("costly_entry", mostly_entered(graphs=TRAINED), []),
+        ("costly_entry", mostly_entered(partitions=()), []),  # nothing runs in ONNX Runtime, frozen or not
+        ("costly_entry", mostly_entered(breaks=(BROKEN,)), []),
+        ("slower_call", frozen_or_not(), [14 * MICRO]),  # a slow call and its costly entry are one finding
+        ("costly_entry", frozen_or_not(), []),
+    ],
+)
+def test_one_cause_is_one_finding(rule: str, capture: Capture, gains: list[int]) -> None:
+    assert [row.gain_ns for row in found(capture, rule)] == gains
 
 
 def test_gains_of_breaks_and_of_the_rest_of_a_call_are_no_more_than_it_loses() -> None:
@@ -120,55 +162,10 @@ def test_guards_that_the_prices_of_breaks_contain_are_not_an_action_of_their_own
     assert [look.subject for look in looks_of(overview_of(behind))] == ["break"]
 
 
-@pytest.mark.parametrize(("crossing", "count"), [(33, 0), (31, 1)])
-def test_a_slow_call_that_an_operator_between_partitions_explains_is_the_operators(crossing: int, count: int) -> None:
-    # Two partitions: with the operator gone, half of the crossings are; 65 µs are lost.
-    capture = slow_call(50 * MICRO, bind=60 * MICRO, run=55 * MICRO, residual=0)
-    parts, held = (partition(0), partition(1)), (session(0), session(1))
-    timed = tuple(run for number in (0, 1) for run in runs(number, bind=crossing * MICRO, output=0))
-    split = replace(capture, partitions=parts, sessions=held, runs=timed, fallbacks=(fallback(),))
-    assert len(found(split, "slower_call")) == count
-    assert len(found(replace(split, fallbacks=()), "slower_call")) == 1
-
-
 def test_a_slow_call_in_training_names_the_line_of_the_copied_state() -> None:
     (finding,) = found(replace(copying_state(), partitions=(partition(),)), "slower_call")
     assert finding.line == 12
     assert [row.line for row in found(copying_state(), "state_copies")] == [12]
-
-
-def test_a_slow_call_that_goes_into_breaks_is_told_by_them() -> None:
-    assert found(between_graphs(replace(BROKEN, overhead_ns=1, cost_ns=80 * MICRO)), "slower_call") == []
-    assert len(found(between_graphs(BROKEN), "slower_call")) == 1  # without a price, as of two breaks behind the last graph
-
-
-@pytest.mark.parametrize(
-    ("guards", "run", "count"),
-    [(20, 60, 1), (20, 61, 0), (19, 1, 0)],  # a quarter of the call, and 20 µs
-)
-def test_a_call_that_is_mostly_entered_is_to_be_frozen(guards: int, run: int, count: int) -> None:
-    capture = slow_call(0, guards=guards * MICRO, run=run * MICRO, residual=0)
-    findings = found(capture, "costly_entry")
-    assert [(row.severity, row.gain_ns) for row in findings] == [("info", guards * MICRO)] * count
-    training = tuple(replace(row, phase="forward") for row in capture.graphs)
-    assert found(replace(capture, graphs=training), "costly_entry") == []
-    assert found(replace(capture, partitions=()), "costly_entry") == []  # nothing runs in ONNX Runtime, frozen or not
-    assert found(replace(capture, breaks=(BROKEN,)), "costly_entry") == []
-
-
-def test_a_slow_call_and_its_costly_entry_are_one_finding() -> None:
-    assert len(found(frozen_or_not(), "slower_call")) == 1
-    assert found(frozen_or_not(), "costly_entry") == []
-
-
-def test_a_slow_call_whose_slow_partition_is_known_is_one_finding() -> None:
-    capture = slow_call(50 * MICRO, run=150 * MICRO, residual=0)
-    loop = node("bag", target="aten._embedding_bag.default", onnx_ops=("Gather", "Loop"), file=FILE, line=7)
-    timed = partition(ort_ns=80 * MICRO, torch_ns=40 * MICRO, is_slower=True)  # less than half of the 100 µs that are lost
-    known = replace(capture, partitions=(timed,), nodes=(node("a"), loop))
-    assert [row.line for row in found(known, "slower_than_torch")] == [7]
-    assert found(known, "slower_call") == []
-    assert len(found(replace(known, partitions=(replace(timed, is_slower=False),)), "slower_call")) == 1
 
 
 @pytest.mark.parametrize(("guards", "run", "count"), [(26, 74, 1), (24, 76, 0)])

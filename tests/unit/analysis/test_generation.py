@@ -18,60 +18,32 @@ from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.text import summary
 from ortlens.views.time_sentences import generate_ns, generation_sentences
-from tests.unit.analysis.hand_made import ledger
+from tests.unit.analysis.hand_made import graph, ledger, node
 
+MODEL = "modeling_tiny.py"
 KEYS = 6144
 """Bytes of a cache of 12 positions."""
 
 
-def graph(number: int, *, past: int = 0, dynamic: bool = False, of: str | None = None) -> Graph:
+def version(number: int, *, past: int = 0, dynamic: bool = False, of: str | None = None) -> Graph:
     """A version of `forward`; with a past, it takes a cache of so many bytes."""
-    return Graph(
-        graph_id=f"g{number}",
-        compile_id=f"0/{number}",
-        phase="inference",
-        name="forward",
-        file="modeling_tiny.py",
-        line=5,
-        node_count=2,
-        op_count=2,
-        coverage=1.0,
-        dynamic_shapes=dynamic,
-        recompile_of=of,
-        inputs=("ids", "weight", "past") if past else ("ids", "weight"),
-        input_sizes=(8, 4096, past) if past else (96, 4096),
-        weights=("weight",),
-    )
+    inputs, sizes = (("ids", "weight", "past"), (8, 4096, past)) if past else (("ids", "weight"), (96, 4096))
+    known = {"inputs": inputs, "input_sizes": sizes, "weights": ("weight",), "dynamic_shapes": dynamic, "recompile_of": of}
+    return graph(f"g{number}", compile_id=f"0/{number}", file=MODEL, line=5, node_count=2, op_count=2, partition_count=None, **known)
 
 
 def nodes(graph_id: str, positions: int, *, write: str = "aten.cat.default", past: int = 0) -> tuple[Node, ...]:
     """An embedding of tokens, a new key, and what becomes of the cache."""
     grown = past if write != "aten.cat.default" else past + 512 * positions
-    return (
-        Node(
-            graph_id=graph_id,
-            supported=True,
-            node="embedding",
-            target="aten.embedding.default",
-            shape=(1, positions, 64),
-            inputs=("weight", "ids"),
-        ),
-        Node(graph_id=graph_id, supported=True, node="key", target="aten.mm.default", inputs=("embedding",), output_bytes=512 * positions),
-        Node(
-            graph_id=graph_id,
-            supported=True,
-            node="cache",
-            target=write,
-            inputs=("past" if past else "zeros", "key"),
-            output_bytes=grown,
-            is_output=True,
-        ),
-    )
+    embedding = node("embedding", target="aten.embedding.default", shape=(1, positions, 64), inputs=("weight", "ids"))
+    key = node("key", target="aten.mm.default", inputs=("embedding",), output_bytes=512 * positions)
+    cache = node("cache", target=write, inputs=("past" if past else "zeros", "key"), output_bytes=grown, is_output=True)
+    return tuple(replace(made, graph_id=graph_id, partition_id=None) for made in (embedding, key, cache))
 
 
 def generating(write: str = "aten.cat.default") -> Capture:
     """A prefill of 12 positions, and a decode."""
-    graphs = (graph(0), graph(1, past=KEYS, of="0/0"))
+    graphs = (version(0), version(1, past=KEYS, of="0/0"))
     return Capture(graphs=graphs, nodes=(*nodes("g0", 12), *nodes("g1", 1, write=write, past=KEYS)))
 
 
@@ -90,23 +62,18 @@ def roles(capture: Capture) -> dict[str, str | None]:
 
 def test_a_graph_that_takes_a_cache_and_computes_one_position_is_decode() -> None:
     assert roles(generating()) == {"g0": "prefill", "g1": "decode"}
-    of_a_decoder = Capture(graphs=(graph(0), graph(1, past=KEYS)), nodes=(*nodes("g0", 1), *nodes("g1", 1, past=KEYS)))
+    of_a_decoder = Capture(graphs=(version(0), version(1, past=KEYS)), nodes=(*nodes("g0", 1), *nodes("g1", 1, past=KEYS)))
     assert roles(of_a_decoder) == {"g0": "prefill", "g1": "decode"}, "its first step has one position"
-    without_a_cache = Capture(graphs=(graph(0), graph(1)), nodes=(*nodes("g0", 12), *nodes("g1", 1)))
+    without_a_cache = Capture(graphs=(version(0), version(1)), nodes=(*nodes("g0", 12), *nodes("g1", 1)))
     assert roles(without_a_cache) == {"g0": None, "g1": None}
     assert generation_of(with_roles(without_a_cache)) is None
 
 
-def test_a_window_of_the_cache_that_is_returned_is_a_cache() -> None:
-    capture = sliding()
-
-    assert roles(capture) == {"g0": "prefill", "g1": "decode"}
-
-
-def test_a_role_under_another_backend_is_that_of_the_steps_that_enter_the_graph() -> None:
-    capture = replace(generating(), nodes=(), steps=(Step(role="prefill", graph_ids=("g0",)), Step(role="decode", graph_ids=("g1",))))
-
-    assert roles(capture) == {"g0": "prefill", "g1": "decode"}
+def test_what_gives_a_role_otherwise() -> None:
+    """A window of the cache that is returned, or, under another backend, the steps that enter the graph."""
+    steps = (Step(role="prefill", graph_ids=("g0",)), Step(role="decode", graph_ids=("g1",)))
+    for capture in (sliding(), replace(generating(), nodes=(), steps=steps)):
+        assert roles(capture) == {"g0": "prefill", "g1": "decode"}
 
 
 def test_decode_does_not_replace_prefill() -> None:
@@ -114,20 +81,13 @@ def test_decode_does_not_replace_prefill() -> None:
 
 
 def recompile(number: int, guard: str) -> Recompile:
-    return Recompile(
-        compile_id=f"0/{number}",
-        of_compile_id=f"0/{number - 1}",
-        function="forward",
-        file="modeling_tiny.py",
-        line=5,
-        guard=guard,
-        reason=guard,
-    )
+    ids = {"compile_id": f"0/{number}", "of_compile_id": f"0/{number - 1}"}
+    return Recompile(**ids, function="forward", file=MODEL, line=5, guard=guard, reason=guard)  # type: ignore[arg-type]  # by name
 
 
 def versions(count: int, *, dynamic: bool = False) -> Capture:
     """A prefill, and so many versions of decode."""
-    graphs = (graph(0), *(graph(n, past=KEYS, dynamic=dynamic and n > 1, of=f"0/{n - 1}") for n in range(1, count + 1)))
+    graphs = (version(0), *(version(n, past=KEYS, dynamic=dynamic and n > 1, of=f"0/{n - 1}") for n in range(1, count + 1)))
     made = [node for n in range(1, count + 1) for node in nodes(f"g{n}", 1, past=KEYS)]
     again = [recompile(n, "tensor 'past' size mismatch at index 2") for n in range(2, count + 1)]
     first = recompile(1, "len(kwargs) == 6")
@@ -139,57 +99,35 @@ def kinds(capture: Capture) -> list[str]:
     return [advice.kind for item in capture.recompiles if (advice := adviser(item))]
 
 
-def test_decode_after_prefill_is_expected_and_a_version_for_all_sizes_too() -> None:
-    capture = versions(2, dynamic=True)
+def past_the_limit() -> Capture:
+    """A recompile per token."""
+    capture = versions(7)
+    refused = {"refused_guard": capture.recompiles[-1].guard, "refused_reason": capture.recompiles[-1].reason, "occurrences": 9}
+    place = {"file": MODEL, "line": 5, "function": "forward", "compile_ids": ("0/8",)}
+    reason = {"reason": "Dynamo recompile limit exceeded", "explanation": "recompile_limit reached"}
+    return replace(capture, breaks=(Break(break_id="b0", **reason, **place, **refused),))  # type: ignore[arg-type]  # by name
 
-    assert kinds(capture) == ["expected_role", "expected_other_sizes"]
-    assert looks_of(overview_of(capture)) == ()
 
-
-def test_no_advice_to_mark_what_generate_makes() -> None:
-    assert kinds(versions(3))[-1] == "compile_dynamic"
+def guarded(guard: str) -> Capture:
+    capture = versions(2)
+    return with_roles(replace(capture, recompiles=(capture.recompiles[0], recompile(2, guard))))
 
 
 @pytest.mark.parametrize(
-    ("guard", "kind"),
+    ("capture", "kind", "looks"),
     [
-        ("tensor 'kwargs['past_key_values'].layers[0].keys' stride mismatch at index 0", "expected_layout"),
-        ("2 <= kwargs['past_key_values'].layers[0].keys.size()[2] <= 21", "expected_limit"),
-        ("2 <= kwargs['past_key_values'].layers[0].cumulative_length <= 21", "expected_limit"),
+        (versions(2, dynamic=True), "expected_other_sizes", []),  # decode after prefill, and a version for all sizes
+        (versions(3), "compile_dynamic", ["recompile"]),  # no advice to mark what generate makes, nor to change its cache
+        (guarded("tensor 'kwargs['past_key_values'].layers[0].keys' stride mismatch at index 0"), "expected_layout", []),
+        (guarded("2 <= kwargs['past_key_values'].layers[0].keys.size()[2] <= 21"), "expected_limit", []),
+        (guarded("2 <= kwargs['past_key_values'].layers[0].cumulative_length <= 21"), "expected_limit", []),
+        (past_the_limit(), "compile_dynamic", ["break"]),  # one item
     ],
 )
-def test_no_advice_to_change_the_cache_that_generate_makes(guard: str, kind: str) -> None:
-    capture = versions(2)
-    again = recompile(2, guard)
-    capture = with_roles(replace(capture, recompiles=(capture.recompiles[0], again)))
-
-    assert kinds(capture)[-1] == kind
-    assert looks_of(overview_of(capture)) == ()
-
-
-def test_a_recompile_per_token_is_one_item_and_named_decode() -> None:
-    capture = past_the_limit()
-
-    (found,) = findings_of(capture)
-    assert found.rule == "recompile_storm"
-    assert [look.subject for look in looks_of(overview_of(capture))] == ["break"]
-
-
-def past_the_limit() -> Capture:
-    capture = versions(7)
-    limit = Break(
-        break_id="b0",
-        reason="Dynamo recompile limit exceeded",
-        explanation="recompile_limit reached",
-        file="modeling_tiny.py",
-        line=5,
-        function="forward",
-        occurrences=9,
-        compile_ids=("0/8",),
-        refused_guard=capture.recompiles[-1].guard,
-        refused_reason=capture.recompiles[-1].reason,
-    )
-    return replace(capture, breaks=(limit,))
+def test_what_generate_does_is_no_fault_of_its_user(capture: Capture, kind: str, looks: list[str]) -> None:
+    assert (kinds(capture)[0], kinds(capture)[-1]) == ("expected_role", kind)
+    assert [look.subject for look in looks_of(overview_of(capture))] == looks
+    assert [finding.rule for finding in findings_of(capture)] == ["recompile_storm"] * (looks == ["break"])
 
 
 def step(started: int, ended: int, rows: int, positions: int) -> StepReading:

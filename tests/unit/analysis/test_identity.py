@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ortlens.analysis.fusions import fusions
 from ortlens.analysis.identity import Link, links
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
+from tests.unit.analysis import hand_made
 
 
-def node(name: str, line: int, **more: object) -> r.Node:
-    fields: dict[str, object] = {"graph_id": "g0", "target": f"aten.{name}.default", "file": "/home/me/model.py", "supported": True}
-    return r.Node(node=name, line=line, **{**fields, "partition_id": "p0", **more})  # type: ignore[arg-type]  # by name
+def node(name: str, line: int, **more: Any) -> r.Node:  # noqa: ANN401 - fields have types of their own
+    return hand_made.node(name, target=f"aten.{name}.default", file="/home/me/model.py", line=line, **more)
 
 
 def kernel(name: str, op_type: str, nodes: tuple[str, ...], onnx: dict[str, str], confidence: r.Confidence, **more: object) -> r.Kernel:
-    fields: dict[str, object] = {"session_id": "s0", "provider": "CPUExecutionProvider", "calls": 1, "total_ns": 10, "share": 0.25}
-    return r.Kernel(
-        kernel=name,
-        op_type=op_type,
-        node=nodes[-1] if nodes else None,
-        nodes=nodes,
-        onnx_nodes=tuple(onnx),
-        onnx_ops=tuple(onnx.values()),
-        confidence=confidence,
-        **{**fields, **more},  # type: ignore[arg-type]  # by name
-    )
+    made = {"onnx_nodes": tuple(onnx), "onnx_ops": tuple(onnx.values()), "calls": 1, "total_ns": 10, "share": 0.25, **more}
+    return hand_made.kernel(op_type, kernel=name, node=nodes[-1] if nodes else None, nodes=nodes, confidence=confidence, **made)
 
 
 CAPTURE = r.Capture(
-    graphs=(r.Graph(graph_id="g0", phase="inference", op_count=5), r.Graph(graph_id="g1", phase="backward", op_count=0)),
+    graphs=(hand_made.graph(), hand_made.graph("g1", phase="backward")),
     nodes=(
         node("conv", 10, module="stem.conv", onnx_nodes=("conv/Conv",), onnx_confidences=("exact",)),
         node("relu", 11, module="stem", onnx_nodes=("relu/Relu",), onnx_confidences=("exact",)),
@@ -39,11 +32,8 @@ CAPTURE = r.Capture(
         node("median", 13, module="head2", partition_id=None, supported=False),
         node("relu", 11, graph_id="g1", partition_id="p1"),
     ),
-    partitions=(
-        r.Partition(partition_id="p0", graph_id="g0", node_count=4, input_count=1, output_count=1),
-        r.Partition(partition_id="p1", graph_id="g1", node_count=1, input_count=1, output_count=1),
-    ),
-    sessions=(r.Session(session_id="s0", partition_id="p0"), r.Session(session_id="s1", partition_id="p1")),
+    partitions=(hand_made.partition(), hand_made.partition(1, "g1")),
+    sessions=(hand_made.session(), hand_made.session(1)),
     kernels=(
         kernel("relu_nchwc", "Conv", ("conv", "relu"), {"conv/Conv": "Conv", "relu/Relu": "Relu"}, "fused", share=0.5),
         kernel("ReorderOutput", "ReorderOutput", ("relu",), {}, "inferred"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ortlens.analysis.memory import memory, peak_of
 from ortlens.trace import records as r
+from tests.unit.analysis import hand_made
 
 
-def node(name: str, inputs: tuple[str, ...], size: int, target: str = "aten.add.Tensor", **more: object) -> r.Node:
-    fields: dict[str, object] = {"graph_id": "g0", "partition_id": "p0", "supported": True}
-    return r.Node(node=name, target=target, inputs=inputs, output_bytes=size, **{**fields, **more})  # type: ignore[arg-type]  # by name
+def node(name: str, inputs: tuple[str, ...], size: int, target: str = "aten.add.Tensor", **more: Any) -> r.Node:  # noqa: ANN401 - fields
+    return hand_made.node(name, target=target, inputs=inputs, output_bytes=size, **more)
 
 
 def test_a_value_lives_from_its_maker_to_its_last_reader() -> None:
@@ -27,19 +29,13 @@ def test_another_shape_of_the_same_memory_takes_none_and_keeps_it_alive() -> Non
 
 def test_rows_tell_who_holds_weights() -> None:
     capture = r.Capture(
-        graphs=(
-            r.Graph(graph_id="g0", phase="inference", op_count=2, inputs=("w", "x"), input_sizes=(1000, 8), weights=("w",)),
-            r.Graph(graph_id="g1", phase="inference", op_count=1),
-        ),
+        graphs=(hand_made.graph(inputs=("w", "x"), input_sizes=(1000, 8), weights=("w",)), hand_made.graph("g1")),
         nodes=(
             node("a", ("x", "w"), 100),
             node("b", ("a",), 60, partition_id=None),
             node("c", ("b",), 5, partition_id="p1", is_output=True),
         ),
-        partitions=(
-            r.Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=2, output_count=1, weight_bytes=1000),
-            r.Partition(partition_id="p1", graph_id="g0", node_count=1, input_count=1, output_count=1),
-        ),
+        partitions=(hand_made.partition(weight_bytes=1000), hand_made.partition(1)),
         sessions=(
             r.Session(session_id="s0", partition_id="p0", frozen_bytes=900, copied_bytes=300, held_bytes=950, arena_bytes=90),
             r.Session(session_id="s1", partition_id="p0"),

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.analysis.recommendations import looks_of
-from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, LedgerPart, LedgerPartName, Node, Partition, Recompile, Session
+from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Recompile
 from tests.facts import head
-from tests.unit.analysis.hand_made import fallback, graph, partition, runs, session
+from tests.unit.analysis.hand_made import fallback, graph, ledger, node, parted, partition, session
 from tests.unit.views.sample_captures import FILE, SAMPLES
 
 if TYPE_CHECKING:
@@ -39,11 +39,17 @@ def test_breaks_are_ranked_by_cost_then_by_occurrences() -> None:
     assert overview.break_occurrences == 7
 
 
+def staying(node: str, total_ns: int = 0, **changes: Any) -> Fallback:  # noqa: ANN401 - fields have types of their own
+    """A node of one operator, stopped by its dtype."""
+    plain = {"target": "t", "reason_code": "dtype", "reason": "", "file": None, "line": None}
+    return fallback(node, **{**plain, "total_ns": total_ns, **changes})
+
+
 def test_fallbacks_are_grouped_by_operator_and_reason() -> None:
     rows = (
-        Fallback(graph_id="g", node="a", target="t", reason_code="dtype", reason="first", calls=2, total_ns=4),
-        Fallback(graph_id="g", node="b", target="t", reason_code="dtype", reason="second", file=FILE, line=7, source="x", calls=3),
-        Fallback(graph_id="g", node="c", target="t", reason_code="policy", reason="third", total_ns=5),
+        staying("a", 4, reason="first", calls=2),
+        staying("b", reason="second", file=FILE, line=7, source="x", calls=3),
+        staying("c", 5, reason_code="policy", reason="third"),
     )
     dear, pair = fallback_groups(Capture(fallbacks=rows))
     assert (dear.reason_code, dear.node_count) == ("policy", 1)
@@ -52,23 +58,17 @@ def test_fallbacks_are_grouped_by_operator_and_reason() -> None:
 
 
 def test_fallbacks_without_a_user_line_name_their_module() -> None:
-    rows = tuple(Fallback(graph_id="g", node=name, target="t", reason_code="dtype", reason="") for name in "abc")
-    nodes = (
-        Node(graph_id="g", node="a", target="t", supported=False),
-        Node(graph_id="g", node="b", target="t", supported=False, module="layers.1", module_type="GELU"),
-        Node(graph_id="g", node="c", target="t", supported=False, module="layers.2"),
-    )
-    capture = Capture(fallbacks=rows, nodes=nodes)
+    modules = {"a": {}, "b": {"module": "layers.1", "module_type": "GELU"}, "c": {"module": "layers.2"}}
+    capture = Capture(fallbacks=tuple(map(staying, "abc")), nodes=tuple(node(name, **module) for name, module in modules.items()))
     assert fallback_groups(capture)[0].module == "layers.1 (GELU)"
-    assert fallback_groups(replace(capture, fallbacks=rows[2:]))[0].module == "layers.2"
+    assert fallback_groups(replace(capture, fallbacks=capture.fallbacks[2:]))[0].module == "layers.2"
     assert looks_of(overview_of(capture))[0].module == "layers.1 (GELU)"
 
 
 def test_fallbacks_of_replaced_graphs_keep_their_time_but_are_not_counted() -> None:
-    graphs = tuple(Graph(graph_id=f"g{n}", compile_id=f"0/{n}", phase="inference", op_count=1) for n in range(2))
-    rows = tuple(Fallback(graph_id=f"g{n}", node="a", target="t", reason_code="dtype", reason="", total_ns=3) for n in range(2))
-    gone = Fallback(graph_id="g0", node="b", target="only in the old version", reason_code="dtype", reason="")
-    (group,) = fallback_groups(Capture(graphs=graphs, fallbacks=(*rows, gone)))
+    graphs = tuple(graph(f"g{n}", compile_id=f"0/{n}") for n in range(2))
+    rows = (*(staying("a", 3, graph_id=f"g{n}") for n in range(2)), staying("b", target="only in the old version"))
+    (group,) = fallback_groups(Capture(graphs=graphs, fallbacks=rows))
     assert (group.target, group.node_count, group.total_ns) == ("t", 1, 6)
 
 
@@ -79,13 +79,6 @@ def test_graph_rows_say_which_version_is_current() -> None:
         ("g1", False, 6, 9),
         ("g2", True, 8, 1),
     ]
-
-
-def test_session_and_compile_time_are_summed() -> None:
-    capture = SAMPLES["demo_like"]
-    overview = overview_of(capture)
-    assert (overview.session_ns, overview.compile_ns, len(overview.sessions)) == (3_040_000, 950_000_000, 4)
-    assert overview.recompile_ns == {"1/1": next(row.compile_ns for row in capture.graphs if row.compile_id == "1/1")}
 
 
 def test_looks_name_one_of_each_kind_first() -> None:
@@ -120,36 +113,31 @@ def test_a_function_compiled_again_and_again_is_before_breaks(count: int, first:
     assert sum(phase.total_ns for phase in overview.phases) == overview.compile_ns
 
 
+def warned(rule: str, line: int = 3, gain: int | None = None) -> Finding:
+    return Finding(rule=rule, severity="warning", title=rule, file=FILE, line=line, gain_ns=gain, measured=gain is not None)
+
+
 def test_what_follows_from_another_look_is_none() -> None:
-    stays = Fallback(
-        graph_id="g0", node="n", target="aten.median.dim", reason_code="no_converter", reason="r", file="m.py", line=3, calls=1
-    )
-    graph = Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=3, node_count=3, coverage=0.5)
-
-    def found(rule: str, *, line: int) -> Finding:
-        return Finding(rule=rule, severity="warning", title=rule, file="m.py", line=line)
-
-    beside = Capture(graphs=(graph,), fallbacks=(stays,), findings=(found("boundary_copies", line=5),))
-    assert [look.subject for look in looks_of(overview_of(beside))] == ["fallback"]
-    alone = replace(beside, fallbacks=())
-    assert [look.what for look in looks_of(overview_of(alone))] == ["boundary_copies"]
-    wrong = Capture(graphs=(graph,), findings=(found("call_differs", line=1), found("numbers_differ", line=2)))
+    beside = Capture(graphs=(graph(coverage=0.5),), fallbacks=(fallback(calls=1),), findings=(warned("boundary_copies"),))
+    cut = replace(beside, findings=(), partitions=tuple(partition(n, node_count=2) for n in range(4)), graphs=(graph(partition_count=4),))
+    cut = replace(cut, fallbacks=tuple(fallback(f"n{n}") for n in range(4)))
+    assert "small_partitions" in {finding.rule for finding in overview_of(cut).findings}
+    for capture in (beside, cut):
+        assert [look.subject for look in looks_of(overview_of(capture))] == ["fallback"]
+    assert [look.what for look in looks_of(overview_of(replace(beside, fallbacks=())))] == ["boundary_copies"]
+    wrong = Capture(graphs=(graph(coverage=0.5),), findings=(warned("call_differs", 1), warned("numbers_differ", 2)))
     assert [look.what for look in looks_of(overview_of(wrong))] == ["numbers_differ"]
     assert [look.what for look in looks_of(overview_of(replace(wrong, findings=wrong.findings[:1])))] == ["call_differs"]
 
 
 def measured(*rows: Fallback, findings: tuple[Finding, ...] = ()) -> Capture:
     """A capture of calls of 1 ms, measured."""
-    parts: tuple[tuple[LedgerPartName, int], ...] = (("guards", 100_000), ("run", 880_000), ("residual", 20_000))
-    ledger = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 1_000_000) for part, ns in parts)
-    return Capture(
-        graphs=(graph(fallback_count=len(rows)),), fallbacks=rows, ledger=ledger, sessions=(session(calls=9),), findings=findings
-    )
+    parts = ledger(guards=100_000, run=880_000, residual=20_000)
+    graphs, sessions = (graph(fallback_count=len(rows)),), (session(calls=9),)
+    return Capture(graphs=graphs, fallbacks=rows, ledger=parts, sessions=sessions, findings=findings)
 
 
-KEPT = Fallback(
-    graph_id="g0", node="n", target="aten.a.default", reason_code="policy", reason="it is faster there", file="m.py", line=3, calls=9
-)
+KEPT = fallback(target="aten.a.default", reason_code="policy", reason="it is faster there", calls=9)
 
 
 def test_what_no_measured_call_ran_is_no_look() -> None:
@@ -168,10 +156,7 @@ def test_what_stays_on_purpose_is_a_look_where_all_that_stays_for_its_reason_tak
 
 
 def test_a_graph_compiled_for_training_in_vain_comes_before_what_it_makes_slow() -> None:
-    def found(rule: str, gain: int | None = None) -> Finding:
-        return Finding(rule=rule, severity="warning", title=rule, file="m.py", line=3, gain_ns=gain, measured=gain is not None)
-
-    capture = measured(findings=(found("slower_than_torch", 300_000), found("training_forward"), found("numbers_differ")))
+    capture = measured(findings=(warned("slower_than_torch", gain=300_000), warned("training_forward"), warned("numbers_differ")))
     assert [look.subject for look in looks_of(overview_of(capture))] == ["finding", "for_training", "slower"]
 
 
@@ -217,42 +202,37 @@ def nothing_runs(*targets: str, reason: str, code: ReasonCode = "dtype") -> Capt
 
 def costing(plain: int) -> Capture:
     """Calls of 100 µs in which nothing runs in ONNX Runtime, beside so many µs without torch.compile."""
-    spent: dict[LedgerPartName, int] = {"guards": 30_000, "eager": 70_000, "residual": 0}
-    parts = tuple(LedgerPart(graph_id="g0", part=part, ns=ns, share=ns / 100_000) for part, ns in spent.items())
+    parts = ledger(guards=30_000, eager=70_000, residual=0)
     return replace(SAMPLES["nothing_runs"], ledger=parts, **head({"uncompiled_ns": str(plain * 1000)}))
 
 
-def test_bfloat16_in_pytorch_is_one_look() -> None:
+def test_looks_explain_once_why_much_or_all_stays_in_pytorch() -> None:
     (look,) = looks_of(overview_of(kept("aten.mul", "aten.tanh.default", "aten.mm.default")))
     assert (look.subject, look.count) == ("fallback", 3)
-
-
-def test_looks_explain_why_nothing_runs_once() -> None:
     (look,) = looks_of(overview_of(SAMPLES["nothing_runs"]))
     assert (look.subject, look.what, look.count, look.ns_per_call) == ("nothing_runs", "aten.histc.default", 2, None)
-
-
-def test_looks_are_empty_when_nothing_stands_out() -> None:
     assert [looks_of(overview_of(SAMPLES[name])) for name in ("empty", "whole", "foreign", "no_compute")] == [()] * 4
 
 
-def test_what_has_a_price_is_ranked_by_it_where_a_call_was_measured() -> None:
-    def looks(*, break_ns: int, measured: bool) -> list[str]:
-        part: LedgerPartName = "residual" if measured else "run"
-        capture = Capture(
-            graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", node_count=9, op_count=9, partition_count=1, coverage=0.5),),
-            breaks=(Break(break_id="b0", reason="why", cost_ns=break_ns, advice="Print elsewhere"),),
-            partitions=(Partition(partition_id="p0", graph_id="g0", node_count=5, input_count=1, output_count=1),),
-            sessions=(Session(session_id="s0", partition_id="p0", calls=10, total_ns=100_000),),
-            fallbacks=(Fallback(graph_id="g0", node="n", target="aten.x", reason_code="dtype", reason="", calls=10, total_ns=500_000),),
-            recompiles=(Recompile(compile_id="0/1", guard="n == 2", reason="n == 2", advice="Pass a tensor"),),
-            ledger=(LedgerPart(graph_id="g0", part=part, ns=100, share=1.0),),
-        )
-        return [look.subject for look in looks_of(overview_of(capture))]
-
-    assert looks(break_ns=90_000, measured=True) == ["break", "fallback", "recompile"]
-    assert looks(break_ns=10_000, measured=True) == ["fallback", "break", "recompile"]
-    assert looks(break_ns=10_000, measured=False) == ["break", "fallback", "recompile"], "logs alone do not price breaks"
+@pytest.mark.parametrize(
+    ("break_ns", "is_measured", "order"),
+    [
+        (90_000, True, ["break", "fallback", "recompile"]),
+        (10_000, True, ["fallback", "break", "recompile"]),
+        (10_000, False, ["break", "fallback", "recompile"]),  # logs alone do not price breaks
+    ],
+)
+def test_what_has_a_price_is_ranked_by_it_where_a_call_was_measured(break_ns: int, order: list[str], *, is_measured: bool) -> None:
+    capture = Capture(
+        graphs=(graph(coverage=0.5),),
+        breaks=(Break(break_id="b0", reason="why", cost_ns=break_ns, advice="Print elsewhere"),),
+        partitions=(partition(node_count=5),),
+        sessions=(session(calls=10, total_ns=100_000),),
+        fallbacks=(staying("n", 500_000, calls=10),),
+        recompiles=(Recompile(compile_id="0/1", guard="n == 2", reason="n == 2", advice="Pass a tensor"),),
+        ledger=ledger(residual=100) if is_measured else ledger(run=100),
+    )
+    assert [look.subject for look in looks_of(overview_of(capture))] == order
 
 
 def test_a_recompile_names_the_line_that_reads_what_changed() -> None:
@@ -266,10 +246,7 @@ def test_a_recompile_names_the_line_that_reads_what_changed() -> None:
 
 CHEAP = Break(break_id="b0", reason="python", file=FILE, line=4, cost_ns=900_000, overhead_ns=20_000)
 DEAR = Break(break_id="b1", reason="print", file=FILE, line=5, cost_ns=60_000, overhead_ns=50_000)
-MEASURED_PARTS: tuple[LedgerPartName, ...] = ("run", "residual")
-BETWEEN_GRAPHS = Capture(
-    breaks=(CHEAP, DEAR), ledger=tuple(LedgerPart(graph_id="g", part=part, ns=1_000_000, share=0.5) for part in MEASURED_PARTS)
-)
+BETWEEN_GRAPHS = Capture(breaks=(CHEAP, DEAR), ledger=ledger("g", run=1_000_000, residual=1_000_000))
 
 
 def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
@@ -278,22 +255,8 @@ def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
     assert (second.line, second.own_code_ns) == (5, 10_000)
 
 
-def test_what_an_operator_in_pytorch_leads_to_is_no_second_look() -> None:
-    graphs = (Graph(graph_id="g0", phase="inference", node_count=12, op_count=12, partition_count=4, fallback_count=4),)
-    partitions = tuple(Partition(partition_id=f"p{n}", graph_id="g0", node_count=2, input_count=1, output_count=1) for n in range(4))
-    rows = tuple(
-        Fallback(graph_id="g0", node=f"n{n}", target="t", reason_code="no_converter", reason="", file=FILE, line=7) for n in range(4)
-    )
-    overview = overview_of(Capture(graphs=graphs, partitions=partitions, fallbacks=rows))
-    assert "small_partitions" in {finding.rule for finding in overview.findings}
-    assert [look.subject for look in looks_of(overview)] == ["fallback"]
-
-
-SPLITTING = Capture(
-    graphs=(graph(partition_count=2, fallback_count=2),),
-    partitions=(partition(), partition(1)),
-    sessions=(session(calls=10), session(1, calls=10)),
-    runs=(*runs(), *runs(1)),
+SPLITTING = replace(
+    parted(graph(partition_count=2, fallback_count=2), count=2, calls=10),
     fallbacks=(fallback("n", calls=10, total_ns=40_000), fallback("m", calls=10, total_ns=40_000)),
 )
 
@@ -311,14 +274,13 @@ def gaining(spread: str = "1.0", *, measured: bool = True) -> Capture:
     return Capture(findings=(finding,), breaks=(dear,), **head({"ledger_spread": spread}))
 
 
-def test_a_busy_machine_lowers_the_confidence_of_every_time() -> None:
-    for spread, is_busy in (("1.49", False), ("1.5", True)):
-        overview = overview_of(gaining(spread))
-        assert overview.is_busy is is_busy
-        assert [look.is_busy for look in looks_of(overview)] == [is_busy] * 2
-
-
 ON_PURPOSE = "aten.sum stays in PyTorch on purpose: it is fast"
+
+EFFECTS = (
+    *(f"aten.{name}" for name in ("randn_like.default", "native_dropout.default", "bernoulli.p", "multinomial.default")),
+    *("aten._assert_scalar.default", "mine.log.default"),
+)
+"""Operators that are no functions, each with a remedy of its own."""
 
 WORDED: tuple[Capture, ...] = (
     kept("aten.mul", "aten.tanh.default", "aten.mm.default"),
@@ -326,7 +288,7 @@ WORDED: tuple[Capture, ...] = (
     kept("aten.mul", reason="float8"),
     kept("aten.sum", reason=ON_PURPOSE, code="policy"),
     kept("aten.sum", reason="it is fast", code="policy"),
-    kept("aten.randn_like.default", reason="it draws random numbers", code="side_effect"),
+    *(kept(target, reason="it has an effect", code="side_effect") for target in EFFECTS),
     nothing_runs("aten.mul", reason=BFLOAT16),
     nothing_runs("aten.sum", reason=ON_PURPOSE, code="policy"),
     nothing_runs("aten.bmm.default", "aten.mul.Tensor", reason=COMPLEX),

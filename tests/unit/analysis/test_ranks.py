@@ -12,10 +12,10 @@ from ortlens.analysis.ranks import merged, rank_rows, ranks_of
 from ortlens.errors import UsageError
 from ortlens.trace import store
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Capture, Finding, Graph, Model, Node, Partition, Recompile, Run, Session
+from ortlens.trace.records import Break, Capture, Finding, Model, Recompile, Run
 from ortlens.trace.schema import TABLES
 from tests.facts import head
-from tests.unit.analysis.hand_made import ledger
+from tests.unit.analysis.hand_made import graph, ledger, node, partition, session
 from tests.unit.views.sample_captures import SAMPLES
 
 MS = 1_000_000
@@ -24,13 +24,9 @@ RANK_RULES = {"rank_break", "rank_recompiles", "rank_graphs", "rank_sessions", "
 
 def one(rank: int, *, delay_ms: float = 0, slow: float = 1, calls: int = 30, ops: tuple[str, ...] = ("aten.mm", "aten.add")) -> Capture:
     """A rank that trains: forward and backward in a session each, all ranks starting a step together."""
-    forward = Graph(graph_id="g0", compile_id="0/0", phase="forward", op_count=2, name="forward", file="/job/net.py", line=7)
+    forward = graph(phase="forward", op_count=2, file="/job/net.py", line=7)
     graphs = [forward, replace(forward, graph_id="g1", phase="backward")]
-    nodes = [Node(graph_id=graph.graph_id, node=f"n{n}", target=op, supported=True) for graph in graphs for n, op in enumerate(ops)]
-    part = Partition(partition_id="p0", graph_id="g0", node_count=2, input_count=1, output_count=1, model_id="m0")
-    parts = [part, replace(part, partition_id="p1", graph_id="g1", model_id="m1")]
-    models = [Model(model_id=f"m{n}", partition_id=f"p{n}", node_count=2, path=f"models/m{n}.onnx") for n in (0, 1)]
-    sessions = [Session(session_id=f"s{n}", partition_id=f"p{n}", providers=("CPUExecutionProvider",), calls=calls) for n in (0, 1)]
+    nodes = [node(f"n{n}", graph_id=each.graph_id, target=op) for each in graphs for n, op in enumerate(ops)]
     runs = []
     for call in range(calls):
         start = 50 * MS * call + round(delay_ms * MS) + rank * 1000 * (call % 3)
@@ -42,9 +38,9 @@ def one(rank: int, *, delay_ms: float = 0, slow: float = 1, calls: int = 30, ops
         **head({"rank": str(rank), "boot": "abc", "torch_threads": "1", "pid": str(rank)}),
         graphs=tuple(graphs),
         nodes=tuple(nodes),
-        partitions=tuple(parts),
-        models=tuple(models),
-        sessions=tuple(sessions),
+        partitions=(partition(), partition(1, "g1")),
+        models=tuple(Model(model_id=f"m{n}", partition_id=f"p{n}", node_count=2, path=f"models/m{n}.onnx") for n in (0, 1)),
+        sessions=tuple(session(n, calls=calls) for n in (0, 1)),
         runs=tuple(runs),
         attachments={"models/m0.onnx": b"0", "models/m1.onnx": b"1", "notes.txt": b"n"},
     )

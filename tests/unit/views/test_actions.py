@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +15,6 @@ from ortlens.analysis.catalogue import advise, option_lines, remedy
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import line_after, looks_of, ranked_looks, recommendations_of
 from ortlens.backend.options import OrtBackendOptions
-from ortlens.trace import store
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph
 from ortlens.units import time_from_ns
@@ -22,60 +22,62 @@ from ortlens.views.actions import action_facts
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.payload import overview_facts, verdict_sentence
 from tests.facts import head
-from tests.unit.views.sample_captures import SAMPLES
+from tests.recorded import FILES, recorded
+from tests.unit.views.sample_captures import SAMPLES, captured
 
-TESTS = Path(__file__).resolve().parents[2]
-RECORDED = {path.stem + path.parts[-3][0]: store.load(path) for path in sorted(TESTS.glob("*/captures/*.ortlens"))}
-CAPTURES = {**SAMPLES, **RECORDED}
+ROOT = Path(__file__).resolve().parents[3]
+TWELVE, SPLIT, DRY = map(recorded, ("twelve", "split", "dry"))
 
 
-@pytest.mark.parametrize("name", [name for name in CAPTURES if name != "huge"])  # whose findings are all the same
+def facts(capture: Capture) -> list[dict[str, Any]]:
+    return list(action_facts(capture, overview_of(capture)))
+
+
+@pytest.mark.parametrize("name", [name for name in (*SAMPLES, *FILES) if name != "huge"])  # whose findings are all the same
 def test_the_first_actions_are_what_to_look_at_first(name: str) -> None:
-    overview = overview_of(CAPTURES[name])
+    capture, overview = captured(name), overview_of(captured(name))
     looks = looks_of(overview)
-    actions = recommendations_of(CAPTURES[name], overview)
+    actions = recommendations_of(capture, overview)
     assert [replace(action, source=None, patch=None) for action in actions[: len(looks)]] == [replace(look, source=None) for look in looks]
     keys = [(action.subject, action.what, action.file, action.line) for action in actions]
     assert len(keys) == len(set(keys))
-    shown = overview_facts(overview, CAPTURES[name])
+    shown = overview_facts(overview, capture)
     assert shown["verdict"]
     assert len(shown["gains"]) == len(overview.findings)
     assert [item["sentence"] for item in shown["actions"][: len(looks)]] == [item["sentence"] for item in shown["looks"]]
 
 
-@pytest.mark.parametrize("name", ["twelveb", "splitd", "nothing_runs"])
+@pytest.mark.parametrize("name", ["twelve", "split", "nothing_runs"])
 def test_the_frame_of_actions_has_a_row_for_each(name: str) -> None:
-    frame, facts = SavedCapture(CAPTURES[name]).actions, action_facts(CAPTURES[name], overview_of(CAPTURES[name]))
-    assert list(frame["rank"]) == list(range(1, len(facts) + 1))
-    assert list(frame["subject_id"]) == [item["id"] for item in facts]
-    assert [None if pd.isna(ns) else ns for ns in frame["gain_ns"]] == [item["ns"] for item in facts]
-    assert [(*row,) for row in frame[["kind", "do"]].itertuples(index=False)] == [(item["subject"], item["do"]) for item in facts]
-    assert [list(lines) for lines in frame["settings"]] == [item["paste"] for item in facts]
+    frame, items = SavedCapture(captured(name)).actions, facts(captured(name))
+    assert list(frame["rank"]) == list(range(1, len(items) + 1))
+    assert [None if pd.isna(ns) else ns for ns in frame["gain_ns"]] == [item["ns"] for item in items]
+    shown = [(*row,) for row in frame[["subject_id", "kind", "do"]].itertuples(index=False)]
+    assert shown == [(item["id"], item["subject"], item["do"]) for item in items]
+    assert [list(lines) for lines in frame["settings"]] == [item["paste"] for item in items]
 
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_what_a_probe_measured_was_tried(*, measured: bool) -> None:
-    finding = Finding(
-        rule="unfrozen_weights", severity="warning", title="t", evidence="e", hazard="h", mitigation="m", gain_ns=9, measured=measured
-    )
+    finding = Finding(rule="unfrozen_weights", severity="warning", title="t", gain_ns=9, measured=measured)
     assert list(SavedCapture(Capture(findings=(finding,))).actions["tried"]) == [measured]
 
 
 def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -> None:
-    facts = action_facts(RECORDED["twelveb"], overview_of(RECORDED["twelveb"]))
-    assert [(item["kind"], item["confidence"]) for item in facts[:4]] == [
+    items = facts(TWELVE)
+    assert [(item["kind"], item["confidence"]) for item in items[:4]] == [
         ("stays in PyTorch", "measured"),
         ("stays in PyTorch", "measured"),
         ("graph break", "measured"),  # with what entering code behind it takes, which is no action of its own
         ("graph break", "measured"),
     ]
-    for target, item in zip(("prims.bessel_j0.default", "aten.mode.default"), facts, strict=False):
-        spent = sum(row.call_ns or 0 for row in RECORDED["twelveb"].fallbacks if row.target == target)
+    for target, item in zip(("prims.bessel_j0.default", "aten.mode.default"), items, strict=False):
+        spent = sum(row.call_ns or 0 for row in TWELVE.fallbacks if row.target == target)
         assert item["gain"] == f"takes {time_from_ns(spent)} per call in PyTorch"
-    looks = [look for look in ranked_looks(overview_of(RECORDED["twelveb"])) if look.ns_per_call]
+    looks = [look for look in ranked_looks(overview_of(TWELVE)) if look.ns_per_call]
     ns = [(look.ns_per_call or 0) + look.own_code_ns + look.splitting_ns for look in looks]
     assert ns == sorted(ns, reverse=True)
-    assert len(facts) == 7
+    assert len(items) == 7
 
 
 def test_lines_that_need_the_same_change_are_one_action_that_names_the_costliest_and_counts_the_others() -> None:
@@ -84,14 +86,14 @@ def test_lines_that_need_the_same_change_are_one_action_that_names_the_costliest
     breaks.append(replace(printed, break_id="b8", line=3, reason="another on a line that is named"))
     breaks.append(replace(printed, break_id="b9", line=9, advice="Return the tensor"))
     capture = Capture(breaks=tuple(breaks))
-    first, second = action_facts(capture, overview_of(capture))
+    first, second = facts(capture)
     assert (first["where"], first["count"], first["ns"], first["id"]) == ("m.py:3 and 2 other lines", 4, 406_000, "break:b3")
     assert first["sentence"].startswith("m.py:3 and 2 other lines: remove it (406 µs per call, measured")
     assert (second["where"], second["count"], second["ns"]) == ("m.py:9", 1, 100_000)
 
 
 def test_what_is_not_known_is_not_promised() -> None:
-    for item in action_facts(RECORDED["dryd"], overview_of(RECORDED["dryd"])):
+    for item in facts(DRY):
         assert (item["gain"], item["confidence"]) == ("gain unknown", "unknown")
 
 
@@ -101,23 +103,17 @@ def test_what_is_not_known_is_not_promised() -> None:
 )
 def test_a_measured_price_of_nothing_is_a_figure(cost: int | None, gain: str, confidence: str) -> None:
     broken = Break(break_id="b0", reason="r", file="m.py", line=1, cost_ns=cost, overhead_ns=None if cost is None else 0)
-    capture = Capture(graphs=(Graph(graph_id="g0", phase="inference", op_count=1),), breaks=(broken,))
-    (item,) = action_facts(capture, overview_of(capture))
+    (item,) = facts(Capture(graphs=(Graph(graph_id="g0", phase="inference", op_count=1),), breaks=(broken,)))
     assert (item["gain"], item["confidence"]) == (gain, confidence)
     assert f"- Per call: {gain} ({confidence})" in item["issue"]
-
-
-def test_an_operator_that_takes_no_time_says_so() -> None:
-    capture = RECORDED["twelveb"]
-    timed = replace(capture, fallbacks=tuple(replace(row, call_ns=0) for row in capture.fallbacks))
-    told = [(item["gain"], item["confidence"]) for item in action_facts(timed, overview_of(timed)) if item["subject"] == "fallback"]
-    assert told
-    assert set(told) == {("no time measured", "measured")}
+    timed = replace(TWELVE, fallbacks=tuple(replace(row, call_ns=0) for row in TWELVE.fallbacks))
+    told = {(item["gain"], item["confidence"]) for item in facts(timed) if item["subject"] == "fallback"}
+    assert told == {("no time measured", "measured")}
 
 
 def test_a_busy_machine_is_told() -> None:
-    busy = replace(RECORDED["splitd"], **head({**facts_of(RECORDED["splitd"]), "ledger_spread": "3.0"}))
-    assert action_facts(busy, overview_of(busy))[0]["confidence"] == "measured on a busy machine"
+    busy = replace(SPLIT, **head({**facts_of(SPLIT), "ledger_spread": "3.0"}))
+    assert facts(busy)[0]["confidence"] == "measured on a busy machine"
 
 
 @pytest.mark.parametrize(
@@ -126,11 +122,7 @@ def test_a_busy_machine_is_told() -> None:
         ("torch._dynamo.graph_break()", "delete_graph_break", ""),
         ("scale = x.mean().item()", "keep_in_tensor", "scale = x.mean()"),
         ("if x.abs().max() > 1e6:", "choose_with_where", "result = torch.where(x.abs().max() > 1e6, result_if_true, result_if_false)"),
-        (
-            "return x.cos() if x.sum() > 0 else x.tanh()",
-            "choose_with_where",
-            "return torch.where(x.sum() > 0, x.cos(), x.tanh())",
-        ),
+        ("return x.cos() if x.sum() > 0 else x.tanh()", "choose_with_where", "return torch.where(x.sum() > 0, x.cos(), x.tanh())"),
         ("if a > 0 and b:", "choose_with_where", None),
         ("kept = x[x[:, 0] > -100]", "mask_with_where", None),
         ("y = helper(x)", "call_outside", None),
@@ -158,7 +150,7 @@ def test_a_setting_is_a_line_to_paste() -> None:
 
 def test_the_options_that_are_pasted_exist() -> None:
     """Of every remedy in the sources: a keyword behind the sentences is an option."""
-    texts = [text for path in (TESTS.parent / "ortlens").rglob("*.py") if "remedy(" in (text := path.read_text(encoding="utf-8"))]
+    texts = [text for path in (ROOT / "ortlens").rglob("*.py") if "remedy(" in (text := path.read_text(encoding="utf-8"))]
     calls = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     made = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "remedy"]
     named = {keyword.arg for node in made for keyword in node.keywords if keyword.arg}
@@ -169,7 +161,7 @@ def test_the_options_that_are_pasted_exist() -> None:
 def test_a_finding_says_why_it_matters_and_not_its_title_again() -> None:
     found = Finding(rule="training_forward", severity="warning", title="a title", hazard="Nothing is frozen.", mitigation="Use no_grad.")
     capture = Capture(graphs=(Graph(graph_id="g0", compile_id="0/0", phase="forward", op_count=1),), findings=(found,))
-    (item,) = action_facts(capture, overview_of(capture))
+    (item,) = facts(capture)
     assert (item["title"], item["why"], item["kind"]) == ("a title", "Nothing is frozen.", "compiled for training")
 
 

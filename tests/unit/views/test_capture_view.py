@@ -4,39 +4,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.findings.registry import findings_of
-from ortlens.errors import CaptureError
-from ortlens.trace.schema import TABLES
-from ortlens.views.capture_view import CaptureView, SavedCapture, load
+from ortlens.views.capture_view import CaptureView, SavedCapture
 from ortlens.views.text import summary
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from ortlens.trace.records import Capture
-
-_BLOCKED = """
-import sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "onnxruntime", "onnx", "onnxscript"}:
-            raise ImportError(name + " is blocked")
-
-sys.meta_path.insert(0, Blocker())
-import ortlens
-
-capture = ortlens.load(sys.argv[1])
-print(len(capture.graphs), len(capture.breaks), len(capture.fallbacks), capture.breaks.line.iloc[0])
-print(repr(capture))
-print(capture.summary().split("\\n")[0])
-print("<table>" in capture._repr_html_())
-from ortlens.cli import main
-print(main(["show", sys.argv[1], "--table", "sessions"]))
-print(sorted(name for name in sys.modules if name in {"torch", "onnxruntime", "onnx", "onnxscript"}))
-"""
 
 
 class _Broken(CaptureView):
@@ -44,14 +17,6 @@ class _Broken(CaptureView):
 
     def captured(self) -> Capture:
         raise RuntimeError("<script>the recorder\x1b broke")
-
-
-@pytest.mark.parametrize("sample", ["demo_like", "empty", "hostile", "measured"])
-def test_every_table_is_a_frame_of_every_view(sample: str) -> None:
-    for name, table in TABLES.items():
-        frame = getattr(SavedCapture(SAMPLES[sample]), name)
-        assert list(frame.columns) == [column.name for column in table.columns]
-        assert len(frame) == len(findings_of(SAMPLES[sample]) if name == "findings" else getattr(SAMPLES[sample], name))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -79,22 +44,3 @@ def test_a_failure_while_drawing_is_told_and_never_raised() -> None:
     for read in (view.summary, lambda: view.graphs):
         with pytest.raises(RuntimeError, match="broke"):
             read()
-
-
-def test_save_and_load_give_the_same_capture_back(tmp_path: Path) -> None:
-    path = SavedCapture(SAMPLES["told"]).save(tmp_path / "run.ortlens")
-    assert path == tmp_path / "run.ortlens"
-    assert load(path).captured() == SAMPLES["told"]
-
-
-def test_load_refuses_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="gone"):
-        load(tmp_path / "gone.ortlens")
-
-
-def test_a_saved_capture_opens_where_torch_and_onnxruntime_cannot(tmp_path: Path, run_python: Callable[..., str]) -> None:
-    path = SavedCapture(SAMPLES["demo_like"]).save(tmp_path / "run.ortlens")
-    lines = run_python(_BLOCKED, str(path)).split("\n")
-    assert lines[:4] == ["3 1 1 71", repr(SavedCapture(SAMPLES["demo_like"])), "demo: torch.compile with backend ortlens", "True"]
-    assert lines[4].startswith("session_id")
-    assert lines[-3:-1] == ["0", "[]"]

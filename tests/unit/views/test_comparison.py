@@ -20,7 +20,6 @@ from tests.recorded import COMPARED, recorded
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -94,12 +93,6 @@ def test_lines_keep_to_the_width(width: int) -> None:
     assert max(map(len, text.splitlines())) <= max(width, 60)
 
 
-def test_the_plain_data_is_json() -> None:
-    found: Mapping[str, object] = ortlens.load(PLAIN).compare(PLANTED).to_dict()
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert list(found) == ["is_worse", "verdict", "before", "after", "times", "kernels", "changes"]
-
-
 def test_the_page_is_written_and_loads_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "compare.html"
     assert cli.main(["compare", *map(str, EDITED), "--html", str(page)]) == 0
@@ -126,7 +119,7 @@ def test_figures_of_the_page_are_those_of_the_frames() -> None:
 
 def test_a_large_comparison_stays_small_and_counts_what_it_leaves_out() -> None:
     before = recorded("before")
-    nodes = tuple(replace(before.nodes[0], node=f"n{number}", module=f"layers.{number}") for number in range(4_000))
+    nodes = tuple(replace(before.nodes[0], node=f"n{number}", module=f"layers.{number}") for number in range(1_500))
     moved = tuple(replace(node, supported=not node.supported) if int(node.node[1:]) % 2 else node for node in nodes)
     found = compared(replace(before, nodes=nodes), replace(before, nodes=moved))
     html = comparison_html(found)
@@ -136,13 +129,15 @@ def test_a_large_comparison_stays_small_and_counts_what_it_leaves_out() -> None:
     last = (*nodes[:-1], replace(nodes[-1], supported=not nodes[-1].supported))
     html = comparison_html(compared(replace(before, nodes=nodes), replace(before, nodes=last)))
     assert len(html) < 60_000
-    assert "3,999 operators without a difference (layers.0 … layers.3998)" in html
+    assert "1,499 operators without a difference (layers.0 … layers.1498)" in html
     assert 'class="oc-moved' in html
 
 
 @pytest.mark.parametrize("sample", sorted(set(SAMPLES) - {"empty", "measured", "huge"}))
 def test_every_capture_is_drawn_beside_itself(sample: str) -> None:
-    html = comparison_html(compared(SAMPLES[sample], SAMPLES[sample]))
+    found = compared(SAMPLES[sample], SAMPLES[sample])
+    assert found.changes == ()
+    html = comparison_html(found)
     assert "none fixed, none new" in html
     assert 'class="oc-moved' not in html
     assert html.count("<table") == html.count("</table>")

@@ -10,13 +10,13 @@ import pytest
 
 from ortlens.analysis.overview import overview_of
 from ortlens.errors import UsageError
-from ortlens.trace.records import Capture, Graph, Kernel, Node, Partition, Session
+from ortlens.trace.records import Capture
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import KINDS, Flame, Frame, flame_of, packed_flame
 from ortlens.views.flame_svg import flame_svg
 from tests.recorded import FILES, recorded
-from tests.unit.analysis.hand_made import ledger
+from tests.unit.analysis.hand_made import graph, kernel, ledger, node, partition, session
 from tests.unit.views.sample_captures import SAMPLES, captured, overview
 
 if TYPE_CHECKING:
@@ -80,27 +80,26 @@ def test_what_no_call_measured_is_not_drawn() -> None:
     assert {frame.kind for frame in frames(flame_of(recorded("deep_break")).root)} == {"call", "graph", "session", "phase"}
 
 
-def measured(run: int, kernel: int) -> Capture:
+def measured(run: int, spent: int) -> Capture:
     return Capture(
-        graphs=(Graph(graph_id="g0", phase="inference", node_count=1, op_count=1),),
-        nodes=(Node(graph_id="g0", node="add", target="aten.add.Tensor", module="a.b.c", partition_id="p0", supported=True),),
-        partitions=(Partition(partition_id="p0", graph_id="g0", node_count=1, input_count=1, output_count=1),),
-        sessions=(Session(session_id="s0", partition_id="p0", calls=10, p50_ns=run),),
-        kernels=(Kernel(session_id="s0", kernel="Add", op_type="Add", provider="CPU", node="add", mean_ns=kernel),),
+        graphs=(graph(node_count=1, compile_ns=None),),
+        nodes=(node("add", module="a.b.c"),),
+        partitions=(partition(node_count=1),),
+        sessions=(session(calls=10, p50_ns=run),),
+        kernels=(kernel("Add", kernel="Add", node="add", mean_ns=spent),),
         ledger=ledger(guards=10, bind=5, run=run, output=5, eager=0, residual=0),
     )
 
 
 def test_kernels_of_a_profile_are_narrowed_to_the_time_of_the_ledger_and_keep_their_own() -> None:
     flame = flame_of(measured(100, 150))
-    (kernel,) = of_kind(flame, "kernel")
-    assert (kernel.ns, round(kernel.width)) == (150, 100)
-    (kernel,) = of_kind(flame_of(measured(100, 60)), "kernel")
-    assert (kernel.ns, kernel.width) == (60, 60)
+    for made, times in ((flame, (150, 100)), (flame_of(measured(100, 60)), (60, 60))):
+        (frame,) = of_kind(made, "kernel")
+        assert (frame.ns, round(frame.width)) == times
     (module,) = of_kind(flame, "module")
     assert module.path == "a.b.c"
-    (session,) = of_kind(flame_of(replace(measured(100, 60), kernels=())), "session")
-    assert (session.ref, session.ns) == (0, 100), "one that was not profiled stands for its operators"
+    (frame,) = of_kind(flame_of(replace(measured(100, 60), kernels=())), "session")
+    assert (frame.ref, frame.ns) == (0, 100), "one that was not profiled stands for its operators"
 
 
 def test_packed_frames_are_in_depth_first_order() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -13,27 +12,22 @@ import pytest
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.overview import Overview, overview_of
 from ortlens.analysis.recommendations import looks_of
-from ortlens.analysis.slow_lines import slow_lines
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.trace.schema import TABLES
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.capture_view import SavedCapture
-from ortlens.views.flame import Frame, flame_of
+from ortlens.views.flame import flame_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.figures import current_kernels, operators_figure
 from ortlens.views.sentences import coverage_sentence, look_sentence, partitions_sentence
-from ortlens.views.table import table
 from ortlens.views.tables import report_tables
 from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
 from ortlens.views.time_sentences import against_sentence, call_sentences, gain_words, ledger_sentence
 from tests.recorded import FILES, recorded
-from tests.unit.views.test_payload import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens.trace.records import Capture, Kernel, Node
+    from ortlens.trace.records import Capture
 
 
 class Seen:
@@ -50,18 +44,12 @@ class Seen:
         self.tables = {table.source: table for table in report_tables(self.capture, self.overview, current_kernels(self.capture))}
         self.current = {graph.graph_id for graph in current_graphs(self.capture.graphs)}
 
-    def explored(self, table: str, column: str) -> list[Any]:
-        """A column as the explorer has it."""
-        packed = self.payload["tables"][table]
-        columns = packed["columns"]
-        return unpacked(columns[column], packed["rows"], self.payload["texts"], columns)
-
     def cells(self, source: str, column: str) -> list[str]:
         table = self.tables.get(source)
         return [] if table is None else [row[table.head.index(column)] for row in table.rows]
 
 
-@pytest.fixture(scope="module", params=FILES)
+@pytest.fixture(scope="module", params=["bert", "pieces", "twelve", "gpt2_steps", "deep_break", "demo", "dry", "split"])
 def seen(request: pytest.FixtureRequest) -> Seen:
     return Seen(request.param)
 
@@ -120,7 +108,6 @@ def test_counts_are_those_of_the_frames(seen: Seen) -> None:
     for name in TABLES:
         records = overview.findings if name == "findings" else getattr(seen.capture, name)
         assert len(getattr(view, name)) == len(records)
-        assert table(records).startswith("no rows") is not bool(records)
 
 
 def test_times_are_the_same_in_every_view(seen: Seen) -> None:
@@ -178,27 +165,6 @@ def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
     busy = " on a busy machine" if seen.overview.is_busy else ""
     for finding, text in zip(findings, words, strict=True):
         assert text.endswith(f", {'measured' if finding.measured else 'estimated'}{busy}" if finding.gain_ns else "")
-
-
-def test_the_explorer_has_the_numbers_of_the_frames(seen: Seen) -> None:
-    for name, columns in COMPARED.items():
-        frame = getattr(seen.view, name)
-        for column in columns:
-            shown = [None if pd.isna(value) else value for value in seen.explored(name, column)]
-            assert shown == [None if pd.isna(value) else value for value in frame[column]], (name, column)
-
-
-COMPARED = {
-    "sessions": ("calls", "total_ns", "p50_ns", "p90_ns", "distortion"),
-    "kernels": ("total_ns", "mean_ns", "share"),
-    "ledger": ("ns", "share"),
-    "breaks": ("cost_ns", "overhead_ns", "entering_ns", "occurrences"),
-    "fallbacks": ("total_ns", "call_ns", "calls"),
-    "partitions": ("node_count", "ort_ns", "torch_ns"),
-    "graphs": ("node_count", "partition_count", "coverage", "entries_per_call", "compile_ns"),
-    "findings": ("gain_ns", "measured", "severity", "title"),
-    "numerics": ("max_abs", "ok"),
-}
 
 
 def test_a_call_takes_the_same_in_every_view(seen: Seen) -> None:
@@ -261,22 +227,3 @@ def test_a_break_takes_the_same_in_the_lists_the_flame_graph_and_the_timeline(se
     told_apart = [seen.capture.breaks[frame.ref].overhead_ns for frame in slabs]
     if seen.overview.ledger is not None and seen.overview.ledger.is_measured and None not in told_apart:
         assert entering + sum(ns or 0 for ns in told_apart) == pytest.approx(seen.overview.ledger.ns.get("guards", 0), abs=10)
-
-
-def test_a_slow_line_takes_what_its_kernels_and_operators_take(seen: Seen) -> None:
-    assert seen.facts["slow_lines"] == [asdict(line) for line in slow_lines(seen.capture)]
-    frames = list(walked(flame_of(seen.capture).root))
-    for line in slow_lines(seen.capture, limit=99):
-        records = [(frame, record_of(seen.capture, frame)) for frame in frames if frame.kind in ("kernel", "torch")]
-        inside = sum(frame.ns for frame, record in records if (record.file, record.line) == (line.file, line.line))
-        assert inside == pytest.approx(line.ns, abs=len(frames))
-
-
-def walked(frame: Frame) -> Iterator[Frame]:
-    yield frame
-    for child in frame.children:
-        yield from walked(child)
-
-
-def record_of(capture: Capture, frame: Frame) -> Kernel | Node:
-    return capture.kernels[frame.ref] if frame.kind == "kernel" else capture.nodes[frame.ref]

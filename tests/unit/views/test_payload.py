@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.trace import records as r
-from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views import payload as payload_module
 from ortlens.views.payload import Texts, packed_column, payload_bytes, payload_from_capture
 from ortlens.views.redaction import redacted_capture
-from tests.recorded import FILES, recorded
+from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, captured, hostile
 
 ROOT = Path(__file__).parents[3]
@@ -61,7 +60,10 @@ def _same(one: object, other: object) -> bool:
     return one == other or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
 
 
-@pytest.mark.parametrize("name", [name for name in (*SAMPLES, *FILES) if name != "huge"])
+RECORDED = ("pieces", "models", "gpt2_steps", "dropout_steps", "twelve")
+
+
+@pytest.mark.parametrize("name", [name for name in (*SAMPLES, *RECORDED) if name != "huge"])
 def test_every_value_of_every_row_arrives(name: str) -> None:
     capture = captured(name)
     data = json.loads(gzip.decompress(payload_bytes(capture)))
@@ -92,7 +94,7 @@ _TABLES_OF = {"str": "breaks", "int": "breaks", "float": "numerics", "bool": "nu
 
 
 @pytest.mark.parametrize("kind", _VALUES)
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_column_survives_the_way_through_json(kind: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(_VALUES[kind], max_size=12))
@@ -143,10 +145,6 @@ def test_what_to_look_at_first_can_be_selected() -> None:
     assert payload_from_capture(placeless)["overview"]["looks"][0]["id"] == "node:g0/median"
 
 
-def test_equal_captures_give_equal_bytes() -> None:
-    assert payload_bytes(recorded("pieces")) == payload_bytes(store.load(FILES["pieces"]))
-
-
 def test_of_many_calls_the_newest_are_shown_and_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload_module, "MAX_RUNS", 10)
     monkeypatch.setattr(payload_module, "MAX_ROWS", 20)
@@ -160,31 +158,8 @@ def test_of_many_calls_the_newest_are_shown_and_the_rest_is_said(monkeypatch: py
     assert any(text.startswith("the first 20 of ") and "nodes" in text for text in data["meta"]["left_out"])
 
 
-def test_a_huge_capture_stays_small() -> None:
-    capture = SAMPLES["huge"]
-    assert len(payload_bytes(capture)) < 2_000_000
-    named = hostile("x" * 1_000_000)
-    assert len(gzip.decompress(payload_bytes(named))) < 2_000_000
-
-
-def test_hostile_text_is_plain_json() -> None:
-    raw = gzip.decompress(payload_bytes(SAMPLES["hostile"]))
-    assert raw.isascii()
-    assert json.loads(raw)["tables"]["nodes"]["rows"] == 0
-
-
-@pytest.mark.parametrize("name", ["demo", "pieces", "demo_like"])
-def test_redacted_data_holds_no_path_and_no_source(name: str) -> None:
-    capture = captured(name)
-    raw = gzip.decompress(payload_bytes(capture, redact=True)).decode()
-    data = json.loads(raw)
-    assert data["meta"]["redacted"]
-    sources = {record.source for record in capture.nodes} | {record.source for record in capture.breaks}
-    for source in sources | {record.source for record in capture.fallbacks}:
-        assert not source or len(source.strip()) < 6 or json.dumps(source.strip())[1:-1] not in raw
-    assert "/home/ada" not in raw
-    assert "site-packages" not in raw
-    assert not any(getattr(record, "source", None) for record in redacted_capture(capture).nodes)
+def test_a_long_name_is_shortened() -> None:
+    assert len(gzip.decompress(payload_bytes(hostile("x" * 1_000_000)))) < 2_000_000
 
 
 def test_a_redacted_guard_keeps_its_condition_and_its_file() -> None:

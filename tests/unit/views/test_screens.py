@@ -5,7 +5,8 @@ After a change of wording, write them anew and read the difference: `python -m t
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
+import html
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,34 +30,21 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).with_name("screens")
 RICH = rich()
-INLINE = {"a", "b", "code", "em", "small", "span", "strong"}
-UNSEEN = {"script", "style", "svg"}
-
-
-class Words(HTMLParser):
-    """The text that a reader of a page sees, one block per line."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text = ""
-        self.unseen = 0
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
-        self.unseen += tag in UNSEEN
-        self.text += " " if tag in INLINE else " | " if tag in {"td", "th"} else "\n"
-
-    def handle_endtag(self, tag: str) -> None:
-        self.unseen -= tag in UNSEEN
-        self.text += " " if tag in INLINE else "" if tag in {"td", "th"} else "\n"
-
-    def handle_data(self, data: str) -> None:
-        self.text += "" if self.unseen else data
+SPACES = (
+    (r"<(script|style|svg)\b.*?</\1>", ""),
+    (r"</?(?:a|b|code|em|small|span|strong)\b[^>]*>", " "),
+    (r"<t[dh]\b[^>]*>", " | "),
+    (r"</t[dh]>|\n", ""),
+    (r"<[^>]+>", "\n"),
+)
+"""What becomes of the tags of a page."""
 
 
 def words(page: str) -> str:
-    lines = (" ".join(line.split()).removeprefix("| ") for line in Words(page).text.split("\n"))
+    """The text that a reader of a page sees, one block per line."""
+    for pattern, text in SPACES:
+        page = re.sub(pattern, text, page, flags=re.DOTALL)
+    lines = (" ".join(line.split()).removeprefix("| ") for line in html.unescape(page).split("\n"))
     return "\n".join(filter(None, lines))
 
 

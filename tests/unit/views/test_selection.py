@@ -14,7 +14,7 @@ import pytest
 from ortlens.errors import UsageError
 from ortlens.trace import records as r
 from ortlens.views.payload import payload_bytes
-from ortlens.views.selection import PANELS, Selectable, panel
+from ortlens.views.selection import Selectable
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES
 
@@ -106,12 +106,3 @@ def test_nothing_can_be_selected_in_an_empty_capture() -> None:
         empty.found("partition:p0")
     with pytest.raises(UsageError, match="there is none at all"):
         empty.graph("g0")
-
-
-def test_tabs_and_graphs_are_looked_up() -> None:
-    assert [panel(name) for name in ("graph", "roofline")] == ["graph", "roofline"]
-    with pytest.raises(UsageError, match=f"There is no tab 'grpah'; there are {', '.join(PANELS)}"):
-        panel("grpah")
-    assert Selectable(PIECES).graph("g1") == "g1"
-    with pytest.raises(UsageError, match="There is no graph 'g99' in this capture; there are g0, g1, g2, g3 and 12 more"):
-        Selectable(PIECES).graph("g99")

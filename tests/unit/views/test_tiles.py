@@ -84,13 +84,6 @@ def test_calls_that_all_prepare_something_are_said(facts: dict[str, str], detail
     assert "calls were made" not in measured.detail
 
 
-@pytest.mark.parametrize("value", ["-1", "nan", "1e999", "many", ""])
-def test_damaged_counts_of_calls_say_nothing(value: str) -> None:
-    logged = tuple(row for row in SPLIT.ledger if row.part in ("bind", "run", "output"))
-    speed = tiles(replace(SPLIT, ledger=logged, **head({"ledger_compiling": value, "ledger_made": "2"})))["speed"]
-    assert speed.detail == "against eager PyTorch"
-
-
 def test_bench_brings_intervals_and_inductor() -> None:
     facts = {
         "bench_eager": "call_ns=1000000 ratio=1.000 low=1.000 high=1.000 reference",

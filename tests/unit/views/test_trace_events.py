@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from ortlens.trace.records import Capture, Graph, Kernel, Run, Session
+from ortlens.trace.records import Capture, Run
 from ortlens.views.exporting import trace_from_capture
 from tests.recorded import recorded
+from tests.unit.analysis.hand_made import graph, kernel, session
 from tests.unit.views.sample_captures import SAMPLES
 
 
@@ -15,16 +16,14 @@ def slices(trace: dict[str, Any], category: str) -> list[dict[str, Any]]:
     return [event for event in trace["traceEvents"] if event.get("cat") == category]
 
 
+def timed(call: int, start_ns: int, *, run_ns: int = 80, output_ns: int = 10, thread: int | None = None) -> Run:
+    times = {"start_ns": start_ns, "bind_ns": 10, "run_ns": run_ns, "output_ns": output_ns, "total_ns": 100}
+    return Run(session_id="s0", call=call, graph_id="g0", thread=thread, **times)  # type: ignore[arg-type]  # by name
+
+
 def two_threads() -> Capture:
-    return Capture(
-        name="net",
-        graphs=(Graph(graph_id="g0", compile_id="0/0", phase="inference", op_count=2),),
-        sessions=(Session(session_id="s0", partition_id="p0", model_id="m0", providers=("CPU",), input_signature="f32[2]", calls=9),),
-        runs=(
-            Run(session_id="s0", call=1, start_ns=5000, bind_ns=10, run_ns=80, output_ns=10, total_ns=100, thread=2**60, graph_id="g0"),
-            Run(session_id="s0", call=0, start_ns=3000, bind_ns=10, run_ns=85, total_ns=100, thread=7, graph_id="g0"),
-        ),
-    )
+    runs = (timed(1, 5000, thread=2**60), timed(0, 3000, run_ns=85, output_ns=0, thread=7))
+    return Capture(name="net", graphs=(graph(),), sessions=(session(providers=("CPU",), input_signature="f32[2]", calls=9),), runs=runs)
 
 
 def test_a_slice_per_call_with_its_parts_inside() -> None:
@@ -60,12 +59,8 @@ def test_threads_are_small_numbers_with_their_names() -> None:
 
 
 def test_a_graph_of_another_backend_is_a_call_without_parts() -> None:
-    trace = trace_from_capture(
-        Capture(
-            graphs=(Graph(graph_id="g0", phase="inference", op_count=2),),
-            runs=(Run(call=0, start_ns=1, run_ns=9, total_ns=9, graph_id="g0"),),
-        )
-    )
+    run = Run(call=0, start_ns=1, run_ns=9, total_ns=9, graph_id="g0")
+    trace = trace_from_capture(Capture(graphs=(graph(),), runs=(run,)))
     assert [event["name"] for event in slices(trace, "call")] == ["graph g0"]
     assert slices(trace, "part") == []
 
@@ -92,13 +87,9 @@ def test_parts_of_a_recorded_capture_lie_inside_their_calls() -> None:
 
 def profiled(*lengths: int, calls: int = 2) -> Capture:
     """Calls of one session with a run of 80 ns, kernels of the given lengths, and a peak of activations."""
-    runs = (
-        Run(session_id="s0", call=call, start_ns=1000 * call, bind_ns=10, run_ns=80, output_ns=10, total_ns=100, graph_id="g0")
-        for call in range(calls)
-    )
-    kernels = (Kernel(session_id="s0", kernel=f"k{at}", op_type="Add", provider="CPU", mean_ns=ns) for at, ns in enumerate(lengths))
-    session = Session(session_id="s0", partition_id="p0", model_id="m0", providers=("CPU",), arena_bytes=64)
-    return Capture(sessions=(session,), runs=tuple(runs), kernels=tuple(kernels))
+    runs = tuple(timed(call, 1000 * call) for call in range(calls))
+    kernels = tuple(kernel("Add", kernel=f"k{at}", mean_ns=ns) for at, ns in enumerate(lengths))
+    return Capture(sessions=(session(arena_bytes=64),), runs=runs, kernels=kernels)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from ortlens.analysis.advice import advice_for_fallback
 from ortlens.analysis.catalogue import SENTENCES
 from ortlens.analysis.timing import PHASES
-from ortlens.trace.records import Fallback, ReasonCode
+from ortlens.trace.records import ReasonCode
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.wording import (
     PHASE_WORDS,
@@ -58,12 +57,7 @@ NUMBERS: Written = {
         (0.0005,): "<0.1 %",
         (0.00001,): "<0.1 %",  # neither all nor nothing
     },
-    counted: {
-        (0, "graph"): "0 graphs",
-        (1, "graph"): "1 graph",
-        (10_000, "graph"): "10,000 graphs",
-        (2, "pass", "passes"): "2 passes",
-    },
+    counted: {(0, "graph"): "0 graphs", (1, "graph"): "1 graph", (10_000, "graph"): "10,000 graphs", (2, "pass", "passes"): "2 passes"},
 }
 NAMES: Written = {
     place: {
@@ -112,21 +106,3 @@ TEXTS: Written = {
 def test_what_is_written(table: Written) -> None:
     for write, cases in table.items():
         assert {given: write(*given) for given in cases} == cases
-
-
-@pytest.mark.parametrize(
-    ("target", "telling", "is_said"),
-    [
-        ("aten.native_dropout.default", "model.eval() removes dropout", True),
-        ("aten.bernoulli.p", "model.eval() removes dropout", True),
-        ("aten.randn_like.default", "model.eval() removes dropout", False),
-        ("aten.multinomial.default", "exponential noise", True),
-        ("aten.multinomial.default", "outside", False),  # its probabilities are those of the model
-        ("aten.bernoulli.default", "uniform random numbers", True),
-        ("aten._assert_scalar.default", "PyTorch adds such checks", True),
-        ("mine.log.default", "PyTorch adds", False),
-    ],
-)
-def test_a_remedy_is_one_for_its_operator(target: str, telling: str, *, is_said: bool) -> None:
-    item = Fallback(graph_id="g0", node="n", target=target, reason_code="side_effect", reason="it has an effect")
-    assert (telling in advice_for_fallback(item, has_instructions=None).sentence()) is is_said
