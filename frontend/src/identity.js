@@ -155,7 +155,7 @@ export function createIdentity(data) {
     else if (places().lines.has(id)) links.lines.add(id);
     for (const [row, confidence] of nodesOf(id)) addNode(links, row, confidence, id);
     addSiblings(links, id);
-    const lists = Object.fromEntries(STEPS.map((step) => [step, links[step].list()]));
+    const lists = Object.fromEntries(STEPS.map((step) => [step, links[step].list().filter((link) => named(step, link.id))]));
     return { id, kind: id.slice(0, id.indexOf(":")), label: label(id), ...lists };
   }
 
@@ -238,6 +238,9 @@ export function createIdentity(data) {
       }
     }
   }
+
+  /** Whether there is what a row refers to; in a part of a capture, it may be missing. Of lines, tables and panels read no rows. */
+  const named = (step, id) => step === "lines" || has(id);
 
   function has(id) {
     const { modules, lines, onnx } = places();

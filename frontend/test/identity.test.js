@@ -114,6 +114,12 @@ describe("hostile names", () => {
     assert.deepEqual(identity.chain(`onnx:${name}/${name}`).nodes, [{ id: `node:${name}/${name}`, confidence: "fused" }]);
   });
 
+  test("a partition that a node names and the capture lacks is no link", () => {
+    const identity = createIdentity(createData(handMade({ nodes: one({ graph_id: "g0", node: "add", file: "net.py", line: 3, partition_id: "p9" }) })));
+    const chain = identity.chain("node:g0/add");
+    assert.deepEqual([ids(chain.partitions), ids(chain.graphs), ids(chain.lines)], [[], [], ["line:net.py:3"]]);
+  });
+
   test("an empty capture has no ids", () => {
     const identity = createIdentity(createData(handMade({})));
     assert.equal(identity.chain("graph:g0"), null);
