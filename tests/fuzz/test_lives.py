@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +12,10 @@ from ortlens import OrtBackend
 from tests.fuzz.lives import KINDS, UNCOUNTED, every_change, failure_of, life, lived, random_life
 from tests.fuzz.plants import planted
 from tests.sample import sampled
+from tests.threads import in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _THREADS = 3
 
@@ -52,19 +51,6 @@ def test_a_life_is_lived_in_onnx_runtime() -> None:
     assert any(info.frozen for sessions in backend.sessions_by_graph.values() for info in sessions)
 
 
-def _in_threads(work: Callable[[int], object]) -> None:
-    barrier = Barrier(_THREADS)
-
-    def started(number: int) -> None:
-        barrier.wait(timeout=60)
-        with torch.no_grad():
-            work(number)
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for done in [pool.submit(started, number) for number in range(_THREADS)]:
-            done.result(timeout=300)
-
-
 @torch.no_grad()
 def test_a_weight_swapped_while_threads_call_is_the_one_or_the_other() -> None:
     """Never a mixture, never a third."""
@@ -76,10 +62,11 @@ def test_a_weight_swapped_while_threads_call_is_the_one_or_the_other() -> None:
         expected.append([net(x) for x in inputs])
     compiled = torch.compile(net, backend="ortlens")
 
+    @torch.no_grad()
     def work(number: int) -> None:
         for turn in range(6):
             result = compiled(inputs[number])
             net[1].weight = weights[(number + turn) % 2]
             assert any(torch.allclose(result, wanted[number], atol=1e-5) for wanted in expected)
 
-    _in_threads(work)
+    in_threads(work, _THREADS)

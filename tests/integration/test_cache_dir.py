@@ -16,7 +16,7 @@ import torch
 import ortlens
 from ortlens.backend.cache import fingerprint, store
 from tests.integration.against_eager import assert_same
-from tests.integration.test_freeze import in_threads
+from tests.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

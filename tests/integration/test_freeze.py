@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-import threading
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from torch.utils import _pytree
 
 import ortlens
 from ortlens.errors import UsageError
+from tests.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -342,20 +342,6 @@ def test_pytorch_between_partitions(tmp_path: Path) -> None:
         same(lens.result, function(x))
         assert len(lens.sessions) >= 2
         assert lens.verify(x).ok.all()
-
-
-def in_threads(work: Callable[[int], object]) -> None:
-    start = threading.Barrier(4)
-
-    def started(number: int) -> None:
-        start.wait()
-        work(number)
-
-    threads = [threading.Thread(target=started, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_four_threads_at_once(rows: tuple[nn.Sequential, Frozen]) -> None:
