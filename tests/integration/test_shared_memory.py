@@ -24,44 +24,6 @@ def net() -> Any:  # noqa: ANN401 - a Sequential whose layers are Linear
 X = torch.linspace(-1, 1, 192).reshape(3, 64)
 
 
-@pytest.mark.parametrize("preallocate", [False, True])
-def test_results_are_not_touched_by_later_calls_nor_by_writes_to_the_input(*, preallocate: bool) -> None:
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x * 2, x.t() + 1, x.sum(0)
-
-    compiled = torch.compile(function, backend=OrtBackend({"preallocate_output": preallocate}))
-    kept = []
-    for rows in (3, 4, 5, 3):  # one size, then varying ones
-        x = torch.randn(rows, 8)
-        kept.append((compiled(x), function(x.clone())))
-        x.zero_()
-    for ours, theirs in kept:
-        torch.testing.assert_close(ours, theirs)
-        for result in ours:
-            result.fill_(7)
-    torch.testing.assert_close(compiled(X), function(X))
-
-
-def test_writes_to_results_that_are_constants_do_not_reach_the_model() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(64, 64))
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return x @ self.weight, self.weight * 1, self.weight * 2 + 1, self.weight + 0
-
-    model = Net()
-    compiled = torch.compile(model, backend=OrtBackend())
-    with torch.no_grad():
-        for _ in range(3):
-            results = compiled(X)
-            torch.testing.assert_close(results, model(X))
-            for result in results:
-                result.mul_(5)
-        assert torch.equal(model.weight, torch.ones(64, 64))
-
-
 @pytest.mark.parametrize("backend", [OrtBackend, Lens])
 def test_a_copy_of_a_compiled_model_has_weights_of_its_own(backend: Callable[[], Any]) -> None:
     model = net()
