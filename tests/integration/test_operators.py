@@ -41,7 +41,15 @@ def views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Views of an argument and of results; one value is returned twice, and the argument itself."""
     y = x * 2
     of_both = [view for of in (x, y) for view in (of.view(-1), *of.chunk(2, 1), of.t()[1:], of.diagonal(), of.unfold(1, 2, 1))]
-    return x, y, y, *of_both, y.expand(2, *y.shape)[:, 1:], y.as_strided((2, 2), (1, 2)), y.unflatten(1, (2, 3)).transpose(1, 2).select(1, 2)
+    return (
+        x,
+        y,
+        y,
+        *of_both,
+        y.expand(2, *y.shape)[:, 1:],
+        y.as_strided((2, 2), (1, 2)),
+        y.unflatten(1, (2, 3)).transpose(1, 2).select(1, 2),
+    )
 
 
 RANDOM = "side_effect"
