@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,11 +126,11 @@ def close(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 class Together(torch.nn.Module):
-    """All layers, each with as much of the input as it takes."""
+    """All layers with weights of their own, each with as much of the input as it takes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(LAYERS.values())
+        self.layers = torch.nn.ModuleList(copy.deepcopy(layer) for layer in LAYERS.values())
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         return [layer(x[:, : layer.q.shape[1]]) for layer in self.layers]  # type: ignore[arg-type, index, misc]  # of a module
