@@ -165,34 +165,6 @@ def test_a_kill_at_any_point_loses_nothing_that_was_written(tmp_path: Path) -> N
     assert len(set(loads)) > 1, "killed before, between and after compiling"
 
 
-_WITHOUT_ROOM = """
-import resource, sys, warnings
-import torch
-import ortlens
-sys.path.insert(0, sys.argv[2])
-from tests.integration.test_journal import X, program
-
-sys.dont_write_bytecode = True  # Python would leave half a file in `__pycache__`
-lens = ortlens.Lens(journal=sys.argv[1])
-function = program()
-with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
-    warnings.simplefilter("always")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-    print(torch.allclose(torch.compile(function, backend=lens)(X), function(X)), len(lens.graphs))
-print(sum(str(item.message).startswith("the journal cannot be written any more: OSError") for item in heard))
-print(*[finding.evidence for finding in lens.captured().findings if finding.rule == "journal_failed"])
-"""
-
-
-def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, root: Path, run_python: Callable[..., str]) -> None:
-    path = tmp_path / "run.journal"
-    answer, warned, *evidence = run_python(_WITHOUT_ROOM, str(path), str(root)).splitlines()
-    assert (answer, warned) == ("True 2", "1")
-    assert "".join(evidence).startswith("OSError: [Errno 27] File too large, after ")
-    assert path.stat().st_size <= 3000
-    assert "journal_not_closed" in {finding.rule for finding in store.load(path).findings}
-
-
 def test_calls_that_find_no_room_end_the_journal_with_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lens = ortlens.Lens(journal=tmp_path / "run.journal")
     fast = torch.compile(torch.cos, backend=lens)
