@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,11 +14,8 @@ from tests.integration.life_steps import COUNTED, UNCOUNTED
 from tests.integration.lives import KINDS, Step, live
 from tests.integration.test_random_lives import compile_module
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"conv"}))
 def test_a_whole_tensor_written_past_the_counter(kind: str) -> None:
     steps = [step for number in range(6) for name in UNCOUNTED for step in (Step("call_on_odd_memory", 1), Step(name, number))]
     live(kind, [*steps, Step("call_on_odd_memory", 1)], {**COUNTED, **UNCOUNTED}, compile_module)
@@ -30,22 +26,7 @@ def _net() -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 48), torch.nn.Linear(48, 64))
 
 
-def _through_data(weight: torch.Tensor, place: int) -> None:
-    weight.data.view(-1)[place] += 50
-
-
-def _through_numpy(weight: torch.Tensor, place: int) -> None:
-    weight.detach().numpy().reshape(-1)[place] += 50
-
-
-def _through_storage(weight: torch.Tensor, place: int) -> None:
-    torch.empty(0).set_(weight.untyped_storage())[place] += 50
-
-
-@pytest.mark.parametrize("write", [_through_data, _through_numpy, _through_storage], ids=lambda write: write.__name__)
-def test_one_element_anywhere_is_noticed_within_the_promised_calls(
-    write: Callable[[torch.Tensor, int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_element_anywhere_is_noticed_within_the_promised_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_MAX_REFREEZES", 1000)
     net, lens, x = _net(), Lens(), torch.ones(2, 64)
     compiled = torch.compile(net, backend=lens)
@@ -55,7 +36,7 @@ def test_one_element_anywhere_is_noticed_within_the_promised_calls(
         compiled(x)
         for weight in net.parameters():
             for place in {0, 1, weight.numel() // 2 + 1, weight.numel() - 1}:
-                write(weight, place)
+                torch.empty(0).set_(weight.untyped_storage())[place] += 50
                 right = net(x)
                 calls = next(call for call in range(1, CALLS + 1) if torch.allclose(compiled(x), right, atol=1e-3))
                 assert calls == 1 or weight.nbytes > WHOLE_BYTES
