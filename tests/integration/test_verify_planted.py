@@ -333,26 +333,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], object, Callable[..., Any], Calla
         by_channel,
         lambda: (torch.randn(1, 4, 3, 3),),
     ),
-    "function: decomposed": (
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, scale=0.5),
-        _aten.bmm.default,
-        lambda x, y: op.Mul(op.MatMul(x, y), op.Constant(value_float=1.5)),
-        lambda: tuple(torch.rand(1, 2, 4, 8) for _ in range(3)),
-    ),
-    "function: float64 through float32": (
-        wave,
-        _aten.sin.default,
-        lambda x: op.CastLike(op.Sin(op.Cast(x, to=1)), x),
-        lambda: (torch.rand(8).double(),),
-    ),
     "function: just above rounding": (wave, _aten.sin.default, sine_times(1.00003), lambda: (torch.randn(64),)),
 }
 PLANTED = PLACES | {name: with_wrong_function(*row) for name, row in FUNCTIONS.items()}
 
-SLOW = (
-    *("lowering: gradient cut off", "rewrite: the user's", "function: of several outputs"),
-    *("function: decomposed", "function: float64 through float32"),
-)
+SLOW = ("lowering: gradient cut off", "rewrite: the user's", "function: of several outputs")
 
 
 @pytest.mark.parametrize("name", sampled(PLANTED, [name for name in PLANTED if name not in SLOW]))

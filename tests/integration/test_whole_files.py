@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ortlens.backend.freeze.frozen import Frozen
+
 resource = pytest.importorskip("resource", reason="POSIX limits")
 X = torch.linspace(-1, 1, 6)
 
@@ -70,7 +72,7 @@ def fresh() -> ortlens.Lens:
 
 
 @functools.cache
-def frozen() -> ortlens.Frozen:
+def frozen() -> Frozen:
     with torch.no_grad():
         return ortlens.freeze(torch.nn.Linear(6, 500).eval(), X)
 
