@@ -133,7 +133,7 @@ class Together(torch.nn.Module):
         self.layers = torch.nn.ModuleList(copy.deepcopy(layer) for layer in LAYERS.values())
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        return [layer(x[:, : layer.q.shape[1]]) for layer in self.layers]  # type: ignore[arg-type, index, misc]  # of a module
+        return [layer(x[:, : layer.q.shape[1]]) for layer in self.layers]  # type: ignore[index]  # of a module
 
 
 def test_products_keep_their_integers_and_their_numbers(tried: list[SessionConfig]) -> None:
