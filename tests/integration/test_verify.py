@@ -40,6 +40,7 @@ def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own() -> Non
     assert (first.ok, first.closer_to_fp64) == (False, "eager")
     assert "its ONNX function is wrong" in first.note
     assert all(numerics[:place].ok)
+    assert f"see {planted[0]}" in numerics.iloc[place + 1].note
     (finding,) = lens.findings[lens.findings.rule == "numbers_differ"].to_dict("records")
     assert (finding["subject"], finding["file"], finding["line"]) == (planted[0], line.file, line.line)
     everything = lens.verify(x, per_op=True)  # with the call as a whole, and what makes it differ

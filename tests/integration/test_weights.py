@@ -1,15 +1,21 @@
-"""Frozen weights: constants of a session. That changes are seen is in tests/fuzz/claims.py and test_random_lives.py."""
+"""Frozen weights: constants of a session, not copied, and of one model each. That changes are seen is in tests/fuzz/claims.py."""
 
 # ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import nn
 
 from ortlens import Lens, OrtBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def net() -> Any:
@@ -64,3 +70,44 @@ def test_one_weight_in_two_modules_made_in_inference_mode_or_not() -> None:
             torch.testing.assert_close(compiled(x), model(x))
         assert lens.fallbacks.empty
     assert len(lens.sessions) == 1, "weights of inference mode, whose writes nothing counts, are not frozen"
+
+
+@pytest.mark.parametrize("backend", [OrtBackend, Lens])
+def test_a_copy_of_a_compiled_model_has_weights_of_its_own(backend: Callable[[], Any]) -> None:
+    model, x = net(), inputs()
+    compiled: Any = torch.compile(model, backend=backend())
+    with torch.no_grad():
+        before = compiled(x)
+        other = copy.deepcopy(compiled)
+        other._orig_mod[0].weight.add_(1)
+        torch.testing.assert_close(other(x), other._orig_mod(x), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(compiled(x), before)
+
+
+def test_the_memory_of_a_large_weight_may_go() -> None:
+    layer, x = nn.Linear(1024, 1024), torch.ones(2, 1024)
+    compiled = torch.compile(layer, backend=OrtBackend())
+    with torch.no_grad():
+        compiled(x)
+        storage, size = layer.weight.untyped_storage(), layer.weight.nbytes
+        for _ in range(2):
+            storage.resize_(0)  # unmapped; the notes about the weight must not be read any more
+            kept = torch.ones(1024, 1024)  # takes the place
+            storage.resize_(size)
+            layer.weight.fill_(0.01)
+            torch.testing.assert_close(compiled(x), layer(x), atol=1e-4, rtol=1e-4)
+            del kept
+
+
+def test_an_exported_program_notices_uncounted_writes_too() -> None:
+    x = torch.ones(3, 64)
+    program = torch.export.export(nn.Linear(64, 64), (x,))
+    compiled = OrtBackend().compile_program(program)
+    compiled(x)
+    program.state_dict["weight"].data[40, 3] = 9
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(16):
+            compiled(x)
+    assert any("does not count; up to" in str(warning.message) for warning in heard)
+    torch.testing.assert_close(compiled(x), program.module()(x), atol=1e-4, rtol=1e-4)
