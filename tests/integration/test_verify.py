@@ -9,7 +9,6 @@ from onnxscript import opset18
 
 import ortlens
 from tests.integration.marked_lines import line_of
-from tests.integration.small_models import SMALL_MODELS
 
 Value: TypeAlias = Any  # of ONNX Script
 op: Any = opset18
@@ -53,16 +52,20 @@ def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own() -> Non
 @torch.no_grad()
 def test_a_clean_model_raises_no_alarm_and_every_value_is_compared() -> None:
     torch.manual_seed(0)
-    model, inputs = SMALL_MODELS["resnet"].build().eval(), SMALL_MODELS["resnet"].inputs(2)
-    lens = ortlens.explain(model, calls=1)(**inputs)
-    numerics = lens.verify(**inputs)
+    features = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten())
+    model, x = (
+        torch.nn.Sequential(*features, torch.nn.Linear(72, 8), torch.nn.LayerNorm(8), torch.nn.GELU()).eval(),
+        torch.randn(2, 3, 8, 8),
+    )
+    lens = ortlens.explain(model, calls=1)(x)
+    numerics = lens.verify(x)
     assert list(numerics.ok.unique()) == [True]
     assert not numerics.first_divergence.any()
     assert lens.findings[lens.findings.severity != "info"].empty
     computed = lens.nodes[(lens.nodes.kind == "compute") & lens.nodes.partition_id.notna()]
     assert set(computed.node) == set(numerics[numerics.scope != "call"].node)
     assert set(numerics.scope) == {"value", "output", "call"}
-    assert lens.verify(per_op=True, **inputs).ok.all()
+    assert lens.verify(x, per_op=True).ok.all()
 
 
 class Overflowing(torch.nn.Module):
