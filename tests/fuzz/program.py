@@ -212,15 +212,16 @@ def program(*returns: str, **parts: Any) -> Program:
 
 
 def merged(programs: Sequence[Program]) -> Program:
-    """Put independent programs into one function, so that they are compiled together."""
+    """Put independent programs into one function, so that they are compiled together; steps that are the same for all are taken once."""
     if len(programs) == 1:
         return programs[0]
+    steps = dict.fromkeys(tuple(_renamed(text, part) for text in program.steps) for part, program in enumerate(programs))
     return programs[0].replace(
         state=tuple(_renamed(line, part) for part, program in enumerate(programs) for line in program.state),
         inputs=tuple((f"{name}_{part}", _renamed(text, part)) for part, program in enumerate(programs) for name, text in program.inputs),
         body=tuple(_renamed(line, part) for part, program in enumerate(programs) for line in program.body),
         returns=tuple(_renamed(text, part) for part, program in enumerate(programs) for text in program.returns),
-        steps=tuple(_renamed(text, part) for part, program in enumerate(programs) for text in program.steps),
+        steps=tuple(text for each in steps for text in each),
         marks=tuple((f"{name}_{part}", dim) for part, program in enumerate(programs) for name, dim in program.marks),
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fuzz.claims import CLAIMS
 from tests.fuzz.finds import FINDS, GRAPH_FINDS
 from tests.fuzz.oracle import judge, judge_graph
 from tests.fuzz.program import merged
@@ -35,9 +36,12 @@ def assert_right(programs: Mapping[str, Program], judged: Callable[[Program], Ve
         pytest.fail(f"{alone or 'together only'}\n{verdict.word}\n{verdict.text()}")
 
 
-@pytest.mark.parametrize("names", batches(FINDS), ids=lambda names: names[0])
-def test_programs_that_were_wrong(names: list[str]) -> None:
-    assert_right({name: FINDS[name] for name in names}, judge)
+PROGRAMS = {**CLAIMS, **FINDS}
+
+
+@pytest.mark.parametrize("names", batches(PROGRAMS), ids=lambda names: names[0])
+def test_programs_are_pytorchs(names: list[str]) -> None:
+    assert_right({name: PROGRAMS[name] for name in names}, judge)
 
 
 @pytest.mark.parametrize("names", batches(GRAPH_FINDS), ids=lambda names: names[0])

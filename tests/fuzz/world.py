@@ -364,6 +364,7 @@ def _between(value: torch.Tensor) -> torch.Tensor | None:
 
 def _shared(held: dict[str, Any]) -> frozenset[tuple[Any, ...]]:
     tensors = [(label, value) for label, value in held.items() if isinstance(value, torch.Tensor) and value.numel()]
+    tensors = [(label, value) for label, value in tensors if not value._is_zerotensor()]  # which has no memory
     bases = [(label, value, value.untyped_storage().data_ptr()) for label, value in tensors]
     found: set[tuple[Any, ...]] = set()
     for place, (label, value, base) in enumerate(bases):

@@ -7,9 +7,7 @@ import gc
 import mmap
 import os
 import random
-import signal
 import struct
-import time
 import warnings
 import zlib
 from dataclasses import replace
@@ -127,70 +125,27 @@ def test_a_journal_that_finds_no_room_is_refused_and_leaves_the_earlier_one(tmp_
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.slow
-@pytest.mark.serial
-def test_a_kill_at_any_point_loses_nothing_that_was_written(tmp_path: Path) -> None:
-    """Forks, because imports of torch would take minutes. What a child has written it counts in shared memory."""
+def test_a_process_that_ends_at_once_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    """Without exit functions, as when it is killed; a fork, because imports of torch take seconds."""
+    path, counted = tmp_path / "run.journal", mmap.mmap(-1, 8)
     recorded(tmp_path / "warm.journal", calls=1)
-    draw, counted = random.Random(0), mmap.mmap(-1, 8)  # noqa: S311 - when it is killed
-    path, loads = tmp_path / "run.journal", []
 
     def act() -> None:
-        write = journal.Journal._write
+        lens = ortlens.Lens(journal=path)
+        fast = torch.compile(program(), backend=lens)
+        with torch.no_grad():
+            for _ in range(3):
+                fast(X)
+        assert lens._recorder.journal is not None
+        lens._recorder.journal.flush()
+        capture = lens.captured()
+        counted[:8] = struct.pack("q", len(capture.nodes) + len(capture.runs))
 
-        def counting(self: journal.Journal, entry: dict[str, object], data: bytes = b"") -> None:
-            write(self, entry, data)
-            counted[:8] = struct.pack("q", struct.unpack("q", counted[:8])[0] + 1)
-
-        vars_of: Any = journal.Journal
-        vars_of._write = counting
-        vars(journal)["INTERVAL"] = 0.005
-        recorded(path, calls=10**9)
-
-    for _ in range(30):
-        counted[:8] = bytes(8)
-        child = in_a_fork(act)
-        time.sleep(draw.uniform(0, 1.2))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        if not path.exists() or path.stat().st_size < len(journal.HEADER):
-            continue
-        with path.open("rb") as file:
-            file.read(len(journal.HEADER))
-            entries = sum(1 for _ in journal._payloads(file, journal.Entries(ortlens.trace.recorder.Recorder())))
-        assert entries >= struct.unpack("q", counted[:8])[0]
-        loads.append(len(store.load(path).graphs))
-        path.unlink()
-    assert len(loads) > 15
-    assert len(set(loads)) > 1, "killed before, between and after compiling"
-
-
-_WITHOUT_ROOM = """
-import resource, sys, warnings
-import torch
-import ortlens
-sys.path.insert(0, sys.argv[2])
-from tests.integration.test_journal import X, program
-
-sys.dont_write_bytecode = True  # Python would leave half a file in `__pycache__`
-lens = ortlens.Lens(journal=sys.argv[1])
-function = program()
-with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
-    warnings.simplefilter("always")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-    print(torch.allclose(torch.compile(function, backend=lens)(X), function(X)), len(lens.graphs))
-print(sum(str(item.message).startswith("the journal cannot be written any more: OSError") for item in heard))
-print(*[finding.evidence for finding in lens.captured().findings if finding.rule == "journal_failed"])
-"""
-
-
-def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, root: Path, run_python: Callable[..., str]) -> None:
-    path = tmp_path / "run.journal"
-    answer, warned, *evidence = run_python(_WITHOUT_ROOM, str(path), str(root)).splitlines()
-    assert (answer, warned) == ("True 2", "1")
-    assert "".join(evidence).startswith("OSError: [Errno 27] File too large, after ")
-    assert path.stat().st_size <= 3000
-    assert "journal_not_closed" in {finding.rule for finding in store.load(path).findings}
+    os.waitpid(in_a_fork(act), 0)
+    loaded = store.load(path)
+    assert loaded.runs
+    assert len(loaded.nodes) + len(loaded.runs) == struct.unpack("q", counted[:8])[0] > 6
+    assert [finding.rule for finding in loaded.findings][-1:] == ["journal_not_closed"]
 
 
 def test_calls_that_find_no_room_end_the_journal_with_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

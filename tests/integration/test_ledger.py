@@ -152,56 +152,25 @@ def test_python_between_graphs_is_eager_and_the_price_of_its_break() -> None:
     assert totals(lens).total_ns - planted < planted / 2, "and nowhere else"
 
 
-def test_python_before_the_first_and_after_the_last_graph_is_eager_too() -> None:
-    def before(x: torch.Tensor) -> torch.Tensor:
-        pause(SLOW)
-        return x.sin()
-
-    def after(x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        pause(SLOW)
-        return x
-
-    for function in (before, after):
-        lens = ortlens.explain(function, calls=24)(X)
-        assert len(lens.graphs) == 1
-        planted = of(lens, "g0", "eager")
-        assert planted >= SLOW * 1e9
-        assert of(lens, "g0", "guards") < planted / 8
-        (broken,) = lens.captured().breaks
-        assert broken.cost_ns is not None
-        assert planted * 0.9 <= broken.cost_ns < planted * 1.2
-
-
-class Guarded(nn.Module):
-    """So many numbers that guarding them takes its time; the guards are Dynamo's, whatever the backend."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.numbers = list(range(count))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * max(self.numbers)
-
-
-def test_heavy_guards_are_guards() -> None:
-    light, heavy = (ortlens.explain(Guarded(count), backend="eager", calls=24)(X) for count in (8, 5000))
-    assert of(heavy, "g0", "guards") > 4 * of(light, "g0", "guards")
-    assert of(heavy, "g0", "guards") > 80_000
-    assert of(heavy, "g0", "eager") < of(heavy, "g0", "guards") / 10
-
-
 def test_heavy_guards_behind_a_break_are_told_from_python() -> None:
-    class Broken(Guarded):
+    class Guarded(nn.Module):
+        """So many numbers that guarding them takes its time; the guards are Dynamo's, whatever the backend."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers = list(range(5000))
+
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = x.sin()
             torch._dynamo.graph_break()
-            return super().forward(x)
+            return x * max(self.numbers)
 
     lens = Lens("eager")
-    torch.compile(Broken(5000), backend=lens)(X)
+    torch.compile(Guarded(), backend=lens)(X)
     measure_quietly(lens, X)
     last = lens.captured().graphs[-1].graph_id
+    assert of(lens, last, "run") > 0
+    assert totals(lens).ns["bind"] == totals(lens).ns["residual"] == 0, "another backend's graphs are timed as a whole"
     assert of(lens, last, "guards") > 60_000
     assert of(lens, last, "eager") < of(lens, last, "guards")
     (broken,) = lens.captured().breaks
@@ -237,20 +206,6 @@ def test_a_plain_lens_tells_what_the_logs_hold() -> None:
     assert lens.ledger.share.sum() == pytest.approx(1)
     assert not totals(lens).is_measured
     assert lens.ledger.ns.sum() == pytest.approx(lens.sessions.p50_ns.sum(), abs=5), "a usual call, not the mean with the slow first one"
-
-
-def test_another_backend_runs_its_graphs_whole() -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        x = x.sin()
-        pause(SLOW)
-        return x.cos()
-
-    lens = ortlens.explain(broken, backend="eager", calls=24)(X)
-    assert lens.ledger.share.sum() == pytest.approx(1)
-    assert of(lens, "g0", "run") > 0
-    assert totals(lens).ns["bind"] == totals(lens).ns["residual"] == 0
-    assert of(lens, "g1", "eager") > SLOW * 1e9
-    assert lens.breaks.cost_ns.item() > SLOW * 1e9
 
 
 def test_a_number_of_calls_and_the_error_of_the_target_are_kept() -> None:
@@ -347,17 +302,6 @@ def sized() -> tuple[Lens, Callable[[torch.Tensor], torch.Tensor]]:
     """A function whose sessions each serve one size, though it is compiled once; and its lens."""
     lens = Lens(options={"export_options": {"dynamic_shapes": False}})
     return lens, torch.compile(lambda x: x.sin() + 1, backend=lens, dynamic=True)
-
-
-@pytest.mark.usefixtures("slow_sessions")
-def test_a_session_for_another_size_is_left_out() -> None:
-    lens, fast = sized()
-    fast(X)
-    sizes = iter([64, 32, 32])
-    lens.measured(lambda: fast(torch.ones(next(sizes))), max_calls=3, budget_ns=None)
-    assert (len(lens.graphs), len(lens.sessions)) == (1, 2)
-    balances(lens)
-    assert totals(lens).total_ns < CREATION * 1e9 / 20, "the call that created a session is not in it"
 
 
 @pytest.mark.usefixtures("slow_sessions")

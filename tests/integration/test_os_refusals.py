@@ -18,6 +18,7 @@ import ortlens
 from ortlens._os_errors import clear_os_errors, explained
 from ortlens.errors import OrtLensError, SessionError
 from ortlens.lens.profiling import profiles
+from ortlens.trace import store
 from tests.integration.test_whole_files import full_disk
 
 if TYPE_CHECKING:
@@ -98,7 +99,24 @@ def test_advice_depends_on_what_was_refused() -> None:
 
 
 DAEMON = """
-import os, sys, torch, ortlens
+import os, resource, sys, warnings
+import torch, ortlens
+sys.path.insert(0, sys.argv[1])
+from tests.integration.test_journal import X, program
+
+full = ortlens.Lens(journal="full")
+function, hard = program(), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+sys.dont_write_bytecode = True  # Python would leave half a file in `__pycache__`
+with torch.no_grad(), warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    assert torch.allclose(torch.compile(function, backend=full)(X), function(X)) and len(full.graphs) == 2
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+(warned,) = (item for item in heard if str(item.message).startswith("the journal cannot be written any more: OSError"))
+(failed,) = (finding for finding in full.captured().findings if finding.rule == "journal_failed")
+assert failed.evidence.startswith("OSError: [Errno 27] File too large, after ")
+assert os.path.getsize("full") <= 3000
+
 os.close(1), os.close(2)
 lens = ortlens.Lens(journal="journal")
 with torch.no_grad():
@@ -117,10 +135,19 @@ lens._recorder.journal.close()
 held = ortlens.load("journal")
 assert b"noise" not in open("journal", "rb").read(), "in the journal"
 assert len(held.graphs) == 1 and len(held.runs) == 1
+
+live = ortlens.Lens(journal="live")  # and the process ends
+torch.compile(torch.cos, backend=live)(torch.ones(3))
+watching = ortlens.capture()
+watching.__enter__()
+torch.compile(torch.tan, backend="ortlens")(torch.ones(3))
 open("done", "w").write("done")
 """
 
 
-def test_noise_of_a_daemon_does_not_reach_its_journal(run_python: Callable[..., str], tmp_path: Path) -> None:
-    run_python(DAEMON)
+def test_a_journal_without_room_a_daemon_without_streams_and_an_exit_with_live_lenses(
+    run_python: Callable[..., str], tmp_path: Path, root: Path
+) -> None:
+    run_python(DAEMON, str(root))
     assert (tmp_path / "done").read_text(encoding="ascii") == "done"
+    assert "journal_not_closed" in {finding.rule for finding in store.load(tmp_path / "full").findings}

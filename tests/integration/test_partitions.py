@@ -28,7 +28,6 @@ def x(*shape: int) -> torch.Tensor:
 
 
 CUTS: dict[str, tuple[Any, int, int]] = {
-    "around one operator": (lambda a: unsupported(a.sin() * 2).cos() + 1, 2, 1),
     "operators side by side": (lambda a: unsupported(a.sin()) + unsupported(a.cos()) + unsupported(a.tan()).exp(), 2, 3),
     "operators in a row": (lambda a: unsupported(unsupported(unsupported(a.sin()).sin()).sin()).sin(), 4, 3),
     "an operator at the edge": (lambda a: (unsupported(a) * 2).sin(), 1, 1),
@@ -94,8 +93,9 @@ def test_nodes_partitions_models_and_onnx_names_agree() -> None:
         assert partition.input_bytes == partition.output_bytes == 3 * 4 * 4
 
 
-@pytest.mark.parametrize(("least", "left"), [(2, 2), (4, 0)])
-def test_partitions_under_the_limit_stay_in_pytorch(least: int, left: int) -> None:
+def test_partitions_under_the_limit_stay_in_pytorch() -> None:
+    least, left = 2, 2
+
     def uneven(a: torch.Tensor) -> Any:
         return unsupported(unsupported(a.sin().cos().tan()).sin().cos()).sin()
 

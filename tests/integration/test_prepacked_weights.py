@@ -39,55 +39,6 @@ def only_session(backend: ortlens.OrtBackend) -> SessionInfo:
     return info
 
 
-@BOTH
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, w: torch.relu(x.t() + w).t(),
-        lambda x, w: torch.relu(torch.where(x.t() > 0, x.t(), w)).t(),
-        lambda x, w: torch.cat([x.t(), w]).t(),
-        lambda x, w: torch.relu(x.t() + w).t() @ w,
-        lambda x, w: (x.t() @ w).t() + w.t(),
-        lambda x, w: torch.relu((x.t() @ w).t()),
-        lambda x, w: torch.relu((w @ x.t()).t()),
-        lambda x, w: torch.nn.functional.linear(x.t(), w, w[0]).t(),
-        lambda x, w: (x.reshape(2, 8, 16) @ w).transpose(1, 2) @ w[:8],
-    ],
-)
-def test_a_weight_that_onnxruntime_rearranges_in_place_keeps_its_values(function: Callable[..., Any], prepack: bool) -> None:  # noqa: FBT001
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = torch.nn.Parameter(torch.randn(16, 16))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = function(x, self.w)
-            return result
-
-    model, x = Model(), torch.randn(16, 16)
-    with torch.no_grad():
-        fast, _ = compiled(model, prepack=prepack)
-        for _ in range(2):
-            torch.testing.assert_close(fast(x), model(x))
-
-
-def test_a_session_that_shares_sees_each_write_at_once() -> None:
-    writes: list[Callable[[Any], object]] = [
-        lambda w: w.numpy()[7, 11:13].__iadd__(100),  # a write of two elements that torch does not count
-        lambda w: w.data.mul_(0.5),
-        lambda w: setattr(w, "data", torch.randn_like(w)),
-        lambda w: w.copy_(torch.zeros_like(w)),
-    ]
-    for write in writes:
-        torch.compiler.reset()
-        model, x = two_layers(), torch.randn(3, SIDE)
-        with torch.no_grad():
-            fast, _ = compiled(model, prepack=False)
-            fast(x)
-            write(model[2].weight)
-            torch.testing.assert_close(fast(x), model(x))
-
-
 def test_the_memory_of_shared_weights_lives_as_long_as_the_session() -> None:
     model, x = two_layers(), torch.randn(3, SIDE)
     with torch.no_grad():

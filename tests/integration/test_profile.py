@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -18,10 +20,10 @@ from ortlens.errors import UsageError
 from ortlens.lens import time_budget
 from ortlens.lens.profiling import profiles
 from tests.integration.marked_lines import line_of
+from tests.integration.small_models import SMALL_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import pandas as pd
 
@@ -46,21 +48,6 @@ def explained(target: Callable[..., Any], *args: Any, **options: Any) -> ortlens
 def profiled(lens: ortlens.Lens, *args: Any, repeat: int = 3, **kwargs: Any) -> pd.DataFrame:  # noqa: ANN401 - any target
     with torch.no_grad():
         return lens.profile(*args, repeat=repeat, **kwargs)
-
-
-def uneven(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    heavy = x @ x @ x @ x @ x  # the heavy line
-    light = torch.tanh(y) * 2 + 1  # the light line
-    return heavy, light
-
-
-def test_a_costly_line_is_on_top() -> None:
-    x, y = torch.randn(384, 384) / 20, torch.randn(16, 16)
-    kernels = profiled(explained(uneven, x, y), x, y, repeat=5)
-    shares = kernels.groupby("line").share.sum().sort_values(ascending=False)
-    assert shares.index[0] == line_of("the heavy line", __file__)
-    assert shares.iloc[0] > 0.95
-    assert set(shares.index) == {line_of("the heavy line", __file__), line_of("the light line", __file__)}
 
 
 def test_profiling_leaves_the_answer_and_the_log_of_calls_alone() -> None:
@@ -280,3 +267,64 @@ def test_bytes_are_those_that_a_kernel_touches() -> None:
     row, weight = 512 * 4, 4 * 512 * 2048
     assert kernels["Gather"] == 2 * 8 + 2 * (2 * row)
     assert kernels[["Gemm"]].iloc[0] == 2 * row + weight + 4 * 2048 + 2 * 4 * 2048
+
+
+class Planted(torch.nn.Module):
+    """A light product and a heavy one, each with an activation that ONNX Runtime fuses with it."""
+
+    def __init__(self, *, convolutions: bool) -> None:
+        super().__init__()
+        if convolutions:
+            self.light: torch.nn.Module = torch.nn.Conv2d(16, 16, 3, padding=1)
+            self.heavy: torch.nn.Module = torch.nn.Conv2d(16, 160, 3, padding=1)
+        else:
+            self.light, self.heavy = torch.nn.Linear(256, 256), torch.nn.Linear(256, 768)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        light = self.light(x)  # the light product
+        light = torch.relu(light)  # the light activation
+        heavy = self.heavy(x)  # the heavy product
+        heavy = torch.relu(heavy)  # the heavy activation
+        return light, heavy
+
+
+def shares_by_text(lens: ortlens.Lens) -> dict[str, float]:
+    """Share of each commented line of `Planted.forward`."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    found: defaultdict[str, float] = defaultdict(float)
+    for kernel in lens.captured().kernels:
+        found[lines[(kernel.line or 1) - 1].partition("# ")[2]] += kernel.share or 0.0
+    return found
+
+
+@pytest.mark.serial
+@pytest.mark.timed
+@pytest.mark.parametrize("convolutions", [False, True])
+def test_time_is_charged_to_the_products_and_most_to_the_heavy_one(*, convolutions: bool) -> None:
+    torch.manual_seed(0)
+    model = Planted(convolutions=convolutions).eval()
+    x = torch.randn(1, 16, 24, 24) if convolutions else torch.randn(48, 256)  # short runs are seldom interrupted
+    lens = explained(model, x)
+    profiled(lens, x, repeat=60)
+    found = shares_by_text(lens)
+    assert found["the light activation"] + found["the heavy activation"] < 0.1  # what brings the result of a convolution into order
+    assert found["the heavy product"] > found["the light product"] > 0
+
+
+def test_kernel_time_of_an_architecture_goes_back_to_user_lines() -> None:
+    torch.manual_seed(0)
+    small = SMALL_MODELS["resnet"]
+    model, inputs = small.build().eval(), small.inputs(2)
+    with torch.no_grad():
+        lens = ortlens.explain(model, calls=1)(**inputs)
+        kernels = lens.profile(repeat=3, **inputs)
+    known = kernels[kernels.line.notna() & kernels.node.notna()]
+    assert known.share.sum() >= 0.95 * lens.sessions.shape[0], kernels[kernels.line.isna()]
+    assert kernels.groupby("session_id").share.sum().to_numpy() == pytest.approx(1.0)
+    assert set(kernels.session_id) == set(lens.sessions.session_id)
+    assert (known.confidence != "none").all()
+    names = {node.node for node in lens.captured().nodes}
+    assert all(set(nodes) <= names for nodes in kernels.nodes), "a kernel leads to a node that there is not"
+    assert (lens.sessions.distortion >= 1).all()
+    assert (lens.sessions.arena_bytes > 0).all()
+    assert (lens.models.optimized_node_count < lens.models.node_count).all()

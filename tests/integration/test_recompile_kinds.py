@@ -1,4 +1,4 @@
-"""Kinds of recompiles: each names its guard and its advice, and none is left once the program is changed as advised."""
+"""Recompiles have the advice that fits their guard and their values, and none is left once the program is changed as advised."""
 
 # ruff: noqa: ANN401 - what is called takes anything
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,14 +18,16 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
+from ortlens.analysis.advice import Adviser
 from ortlens.analysis.catalogue import advise
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from ortlens.trace.records import Recompile
+    from ortlens.trace.records import Break, Capture, Recompile
 
 X = torch.ones(3)
 SCALE: Any = 2
@@ -163,7 +166,7 @@ def changing(change: Callable[[], object], *args: Any) -> tuple[Call, ...]:
     return Call(args or (X,)), Call(args or (X,), before=change)
 
 
-def recompiles(function: Any, made: tuple[Call, ...], *, dynamic: bool | None = None) -> tuple[Recompile, ...]:
+def captured(function: Any, made: tuple[Call, ...], *, dynamic: bool | None = None) -> Capture:
     torch._dynamo.reset()
     lens = Lens("eager")
     compiled = torch.compile(function, backend=lens, dynamic=dynamic)
@@ -174,7 +177,7 @@ def recompiles(function: Any, made: tuple[Call, ...], *, dynamic: bool | None = 
             if context is not None:
                 stack.enter_context(context())
             compiled(*given, **last) if isinstance(last, Kwargs) else compiled(*args)
-    return lens.captured().recompiles
+    return lens.captured()
 
 
 def marked(*sizes: int) -> tuple[Call, ...]:
@@ -221,194 +224,75 @@ class Kind(NamedTuple):
     """Calls that compile a function twice.
 
     Attributes:
-        guard: Part of the guard that fails.
-        advice: Beginning of the advice.
+        told: The advice: its kind, then its parameters; a star stands for the rest, which depends on the order of guards.
         function: The function.
         calls: Its calls.
         dynamic: As `torch.compile` takes it.
     """
 
-    guard: str
-    advice: str
+    told: str
     function: Any
     calls: tuple[Call, ...]
     dynamic: bool | None = None
 
 
-ONE_VALUE = "Call with one value of `{}`, or write a separate function for each"
-KINDS = {
-    "size": Kind(
-        "size mismatch",
-        "Call `torch._dynamo.mark_dynamic(x, 0)` before the first call, or compile with `dynamic=True`",
-        plain,
-        SIZES,
-        dynamic=False,
-    ),
-    "size of 1": Kind(
-        "size mismatch",
-        "Nothing to change, unless calls with size 0 or 1 in dimension 0 of `x` can be avoided",
-        plain,
-        calls((torch.ones(4),), (torch.ones(1),)),
-    ),
-    "rank": Kind("rank mismatch", "Call with the same number of dimensions for `x`", plain, calls((X,), (torch.ones(3, 3),))),
-    "dtype": Kind("dtype mismatch", "Convert `x` to one dtype before the call", plain, calls((X,), (X.double(),))),
-    "stride": Kind("stride mismatch", "Pass `x` in one memory layout, for example as `x.contiguous()`", plain, calls((WIDE,), (NARROW,))),
-    "requires_grad": Kind(
-        "requires_grad mismatch",
-        "Call with `x.requires_grad` the same every time, or with `x.detach()`",
-        plain,
-        calls((X,), (X.clone().requires_grad_(),)),
-    ),
-    "requires_grad of a weight": Kind(
-        "requires_grad mismatch", "Keep `self.linear.", *of_module(Linear(), lambda net: net.requires_grad_(requires_grad=False))
-    ),
-    "grad mode": Kind(
-        "grad_mode",
-        "Make every call in the same mode, with or without `torch.no_grad()`",
-        plain,
-        (Call((X,)), Call((X,), context=torch.no_grad)),
-    ),
-    "inference tensor": Kind(
-        "dispatch key set", "Create `x` always under `torch.inference_mode()` or never", plain, calls((X,), (INFERENCE,))
-    ),
-    "autocast": Kind(
-        "autocast(cpu)_enabled",
-        "Make every call inside `torch.autocast`, or every call outside",
-        plain,
-        (Call((X,)), Call((X,), context=bfloat16)),
-    ),
-    "autocast dtype": Kind(
-        "autocast(cpu)_dtype", "Use one dtype for `torch.autocast`", plain, (Call((X,), context=bfloat16), Call((X,), context=float16))
-    ),
-    "default dtype": Kind(
-        "default_dtype",
-        "Set `torch.set_default_dtype` once, before the first call",
-        plain,
-        changing(lambda: torch.set_default_dtype(torch.float64)),
-    ),
-    "deterministic": Kind(
-        "deterministic_algorithms",
-        "Set `torch.use_deterministic_algorithms` once, before the first call",
-        plain,
-        changing(lambda: torch.use_deterministic_algorithms(mode=True)),
-    ),
-    "threads": Kind(
-        "num_threads",
-        "Set `torch.set_num_threads` once, before the first call",
-        plain,
-        changing(lambda: torch.set_num_threads(torch.get_num_threads() + 1)),
-    ),
-    "int": Kind("n == 2", "Compile with `dynamic=True`, or pass `n` as a tensor, unless it is a size", times, calls((X, 2), (X, 3))),
-    "default argument": Kind("n == 2", "Compile with `dynamic=True`, or pass `n` as a tensor", times, calls((X,), (X, 5))),
-    "int and float": Kind("n == 2", "Pass `n` as a tensor, unless it is a size", times, calls((X, 2), (X, 2.5))),
-    "float": Kind("n == 2.5", "Pass `n` as a tensor, or compile with `dynamic=True`", times, calls((X, 2.5), (X, 3.5))),
-    "bool": Kind("mode == True", ONE_VALUE.format("mode"), by_flag, calls((X, True), (X, False))),
-    "string": Kind("mode == 'sine'", ONE_VALUE.format("mode"), by_flag, calls((X, "sine"), (X, "cosine"))),
-    "enum": Kind("___check_obj_id(mode", "Pass the same object for `mode` every time", by_flag, calls((X, Color.RED), (X, Color.BLUE))),
-    "None": Kind(
-        "expected type of 'y'", "Pass a tensor for `y` every time: None is compiled separately", added, calls((X, X + 1), (X, None))
-    ),
-    "tensor and number": Kind(
-        "expected type of 'n'", "Pass the same kind of object for `n` every time", times, calls((X, torch.tensor(2.0)), (X, 2.0))
-    ),
-    "length of a list": Kind(
-        "len(items) == 2",
-        "Pass `items` with the same number of items every time, or its items as one tensor",
-        summed,
-        calls((X, [X, X + 1]), (X, [X, X + 1, X + 2])),
-    ),
-    "keys": Kind(
-        "dict.keys(items)",
-        "Pass `items` with the same keys in the same order every time",
-        summed,
-        calls((X, {"a": X, "b": X + 1}), (X, {"b": X + 1, "a": X})),
-    ),
-    "number of keys": Kind(
-        "len(items) != 1", "Pass `items` with the same keys every time", summed, calls((X, {"a": X + 1}), (X, {"a": X + 1, "b": X + 2}))
-    ),
-    "keyword arguments": Kind(
-        "len(kwargs) != 1",
-        "Pass the same keyword arguments every time",
-        keywords,
-        calls((X, Kwargs(a=X + 1)), (X, Kwargs(a=X + 1, b=X + 2))),
-    ),
-    "class of an argument": Kind(
-        "___check_type_id(items", "Pass an object of the same class for `items` every time", summed, calls((X, [X, X + 1]), (X, (X, X + 1)))
-    ),
-    "class of a module": Kind(
-        "___check_type_id(f", "Pass an object of the same class for `f` every time", applied, calls((X, nn.ReLU()), (X, nn.Tanh()))
-    ),
-    "function": Kind(
-        "___check_obj_id(f", "Pass the same object for `f` every time: its identity", applied, calls((X, torch.sin), (X, torch.cos))
-    ),
-    "lambda": Kind(
-        "f.__code__",
-        "Pass the same object for `f` every time, created once and not on every call",
-        applied,
-        calls((X, lambda x: x * 2), (X, lambda x: x * 2)),
-    ),
-    "closure": Kind("n == 2", "Compile with `dynamic=True`, or pass `n` as a tensor", *closure(2)),
-    "field of an object": Kind(
-        "config.scale == 2.5",
-        "Pass `config.scale` as a tensor, or compile with `dynamic=True`",
-        scaled,
-        calls((X, SimpleNamespace(scale=2.5)), (X, SimpleNamespace(scale=3.5))),
-    ),
-    "global": Kind("G['SCALE'] == 2", "Make the global `SCALE` a tensor", by_global, changing(set_global(SCALE=3))),
-    "global string": Kind("G['MODE'] == 'sine'", ONE_VALUE.format("MODE"), by_global_flag, changing(set_global(MODE="cosine"))),
-    "number of a module": Kind("self.by == 2.5", "Pass `self.by` as a tensor, or compile with `dynamic=True`", *number_of_module(2.5, 3.5)),
-    "counter": Kind(
-        "self.by == 0",
-        "Make `self.by` a tensor, as a buffer of the module, or set `torch._dynamo.config.allow_unspec_int_on_nn_module = True`, "
-        "which still compiles 0 and 1 separately",
+KINDS = (
+    Kind("mark_dynamic name=x dim=0", plain, SIZES, dynamic=False),
+    Kind("expected_size name=x dim=0", plain, calls((torch.ones(4),), (torch.ones(1),))),
+    Kind("same_rank name=x", plain, calls((X,), (torch.ones(3, 3),))),
+    Kind("one_dtype name=x", plain, calls((X,), (X.double(),))),
+    Kind("one_dtype name=a", from_numpy, calls((X, np.ones(3, np.float32)), (X, np.ones(3, np.float64)))),
+    Kind("one_layout name=x", plain, calls((WIDE,), (NARROW,))),
+    Kind("pass_same_requires_grad name=x", plain, calls((X,), (X.clone().requires_grad_(),))),
+    Kind("same_requires_grad name=self.linear.*", *of_module(Linear(), lambda net: net.requires_grad_(requires_grad=False))),
+    Kind("one_grad_mode", plain, (Call((X,)), Call((X,), context=torch.no_grad))),
+    Kind("one_inference_mode name=x", plain, calls((X,), (INFERENCE,))),
+    Kind("one_autocast", plain, (Call((X,)), Call((X,), context=bfloat16))),
+    Kind("one_autocast_dtype", plain, (Call((X,), context=bfloat16), Call((X,), context=float16))),
+    Kind("set_once name=torch.set_default_dtype", plain, changing(lambda: torch.set_default_dtype(torch.float64))),
+    Kind("set_once name=torch.use_deterministic_algorithms", plain, changing(lambda: torch.use_deterministic_algorithms(mode=True))),
+    Kind("set_once name=torch.set_num_threads", plain, changing(lambda: torch.set_num_threads(torch.get_num_threads() + 1))),
+    # numbers, by where they come from
+    Kind("pass_as_tensor name=n dynamic", times, calls((X, 2), (X, 3))),
+    Kind("pass_as_tensor name=n dynamic", times, calls((X,), (X, 5))),
+    Kind("pass_as_tensor name=n dynamic", *closure(2)),
+    Kind("pass_as_tensor name=n", times, calls((X, 2), (X, 2.5))),
+    Kind("pass_as_tensor name=n floats", times, calls((X, 2.5), (X, 3.5))),
+    Kind("pass_as_tensor name=config.scale floats", scaled, calls((X, SimpleNamespace(scale=2.5)), (X, SimpleNamespace(scale=3.5)))),
+    Kind("pass_as_tensor name=self.by floats", *number_of_module(2.5, 3.5)),
+    Kind("pass_as_tensor name=size[0] dynamic", reshaped, RESHAPED),
+    Kind("pass_as_tensor name=n", lambda x, n: x + torch.zeros(n, 3), calls((X, 1), (X, 2)), dynamic=True),
+    Kind("make_tensor name=SCALE outside", by_global, changing(set_global(SCALE=3))),
+    Kind(
+        "number_in_buffer name=self.by setting=torch._dynamo.config.allow_unspec_int_on_nn_module = True special",
         Counting(0),
         calls((X,), (X,)),
     ),
-    "mode of a module": Kind(
-        "training == True",
-        "Keep `self.drop` in one mode, `train()` or `eval()`, for all calls: each mode is compiled separately",
-        *of_module(Dropping(), nn.Module.eval),
-    ),
-    "number of layers": Kind(
-        "len(self._modules['layers']._modules)",
-        "Keep the same modules in `self.layers`",
-        *of_module(Layers(), lambda net: net.layers.append(nn.Linear(3, 3))),
-    ),
-    "class of a layer": Kind(
-        "___check_type_id(self._modules['linear']",
-        "Keep an object of the same class in `self.linear` every time",
-        *of_module(Linear(), lambda net: setattr(net, "linear", nn.Identity())),
-    ),
-    "same tensor": Kind(
-        "Duplicate tensors", "Pass different tensors for `x`, `y`, or the same one every time", added, calls((X, X + 1), (X, X))
-    ),
-    "equal sizes": Kind(
-        "size()[0] == ", "Let `", joined, calls((torch.ones(4), torch.ones(4)), (torch.ones(4), torch.ones(6))), dynamic=True
-    ),
-    "equal sizes and 1": Kind(
-        "size()[0] == ",
-        "Nothing to change, unless calls with size 0 or 1 in dimension 0 of `y` can be avoided",
-        added,
-        calls((torch.ones(4), torch.ones(4)), (torch.ones(4), torch.ones(1))),
-        dynamic=True,
-    ),
-    "condition on a size": Kind(
-        "% 2) == 0",
-        "Call with sizes for which `(x.size()[0] % 2) == 0` is always true or always false",
-        even,
-        calls((torch.ones(4),), (torch.ones(5),)),
-        dynamic=True,
-    ),
-    "array": Kind(
-        "dtype mismatch",
-        "Convert `a` to one dtype before the call",
-        from_numpy,
-        calls((X, np.ones(3, np.float32)), (X, np.ones(3, np.float64))),
-    ),
-    "size as an argument": Kind(
-        "size[0] == 2", "Compile with `dynamic=True`, or pass `size[0]` as a tensor, unless it is a size", reshaped, RESHAPED
-    ),
-}
+    # flags and objects
+    Kind("one_value name=mode flag", by_flag, calls((X, True), (X, False))),
+    Kind("one_value name=mode", by_flag, calls((X, "sine"), (X, "cosine"))),
+    Kind("one_value name=MODE", by_global_flag, changing(set_global(MODE="cosine"))),
+    Kind("same_object name=mode", by_flag, calls((X, Color.RED), (X, Color.BLUE))),
+    Kind("same_object name=f", applied, calls((X, torch.sin), (X, torch.cos))),
+    Kind("same_object name=f code", applied, calls((X, lambda x: x * 2), (X, lambda x: x * 2))),
+    Kind("pass_tensor name=y", added, calls((X, X + 1), (X, None))),
+    Kind("same_kind name=n", times, calls((X, torch.tensor(2.0)), (X, 2.0))),
+    Kind("same_count name=items", summed, calls((X, [X, X + 1]), (X, [X, X + 1, X + 2]))),
+    Kind("same_keys name=items ordered", summed, calls((X, {"a": X, "b": X + 1}), (X, {"b": X + 1, "a": X}))),
+    Kind("same_keys name=items", summed, calls((X, {"a": X + 1}), (X, {"a": X + 1, "b": X + 2}))),
+    Kind("same_keyword_arguments", keywords, calls((X, Kwargs(a=X + 1)), (X, Kwargs(a=X + 1, b=X + 2)))),
+    Kind("same_class name=items", summed, calls((X, [X, X + 1]), (X, (X, X + 1)))),
+    Kind("same_class name=f", applied, calls((X, nn.ReLU()), (X, nn.Tanh()))),
+    # modules
+    Kind("one_mode name=self.drop", *of_module(Dropping(), nn.Module.eval)),
+    Kind("same_modules name=self.layers", *of_module(Layers(), lambda net: net.layers.append(nn.Linear(3, 3)))),
+    Kind("same_class name=self.linear kept", *of_module(Linear(), lambda net: setattr(net, "linear", nn.Identity()))),
+    # several tensors
+    Kind("different_tensors names=`x`, `y`", added, calls((X, X + 1), (X, X))),
+    Kind("differ_at_first names=*", joined, calls((torch.ones(4), torch.ones(4)), (torch.ones(4), torch.ones(6))), dynamic=True),
+    Kind("expected_size name=y dim=0", added, calls((torch.ones(4), torch.ones(4)), (torch.ones(4), torch.ones(1))), dynamic=True),
+    Kind("same_condition condition=(x.size()[0] % 2) == 0", even, calls((torch.ones(4),), (torch.ones(5),)), dynamic=True),
+)
 NUMBERS = calls((X, 2), (X, 3), (X, 4))
 FLOATS = calls((X, 2.5), (X, 3.5), (X, 4.5))
 TENSORS = calls((X, torch.tensor(2)), (X, torch.tensor(3)))
@@ -439,19 +323,26 @@ FOLLOWED: dict[str, tuple[Any, tuple[Call, ...], bool | None]] = {
 """Programs changed as advised, but for those that only make the same call again."""
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_recompile_names_its_guard_and_its_advice(name: str) -> None:
-    kind = KINDS[name]
-    first = recompiles(kind.function, kind.calls, dynamic=kind.dynamic)[0]
-    assert kind.guard in (first.guard or "")
-    assert (first.advice or "").startswith(kind.advice)
-    assert "___" not in (first.advice or "")
+def told(capture: Capture, item: Break | Recompile) -> str:
+    """The advice on it: its kind, then its parameters."""
+    advice = Adviser(capture)(item)
+    assert advice is not None
+    assert advice.sentence() == item.advice
+    return " ".join((advice.kind, *(f"{name}={value}" if value else name for name, value in advice.params.items())))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.told)
+def test_a_recompile_has_the_advice_that_fits_its_guard(kind: Kind) -> None:
+    capture = captured(kind.function, kind.calls, dynamic=kind.dynamic)
+    found = told(capture, capture.recompiles[0])
+    assert found.startswith(kind.told[:-1]) if kind.told.endswith("*") else found == kind.told
+    assert "___" not in found
 
 
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_a_program_changed_as_advised_is_not_recompiled(name: str) -> None:
     function, made, dynamic = FOLLOWED[name]
-    assert [item.guard for item in recompiles(function, made, dynamic=dynamic)] == []
+    assert [item.guard for item in captured(function, made, dynamic=dynamic).recompiles] == []
 
 
 def counted_before_a_break(x: torch.Tensor) -> torch.Tensor:
@@ -487,3 +378,125 @@ def test_two_compiled_functions_of_one_code_are_compiled_again() -> None:
     for mode in ("sine", "cosine"):
         torch.compile(by_flag, backend=lens)(X, mode)
     assert len(lens.recompiles) == 1
+
+
+TABLES = {size: torch.arange(float(size)) for size in (3, 4, 5, 6)}
+OF_TABLES = tuple(Call((torch.ones(size),)) for size in TABLES)
+
+
+def looked_up(x: torch.Tensor) -> torch.Tensor:
+    """Adds what a dictionary holds for the size, which makes the size a constant."""
+    return x + TABLES[x.shape[0]]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_nobody_is_told_to_mark_a_size_that_the_code_makes_a_constant(*, dynamic: bool | None) -> None:
+    capture = captured(looked_up, OF_TABLES, dynamic=dynamic)
+    assert [told(capture, row) for row in capture.recompiles] == ["few_sizes name=x dim=0"] * 3
+    with pytest.raises(Exception, match="specialized it to be a constant"):  # what marking does
+        captured(looked_up, marked(3))
+
+
+def test_after_a_reset_the_constants_of_another_function_do_not_count() -> None:
+    lens = Lens("eager")
+    for function, advice in ((looked_up, "few_sizes"), (torch.nn.functional.silu, "mark_dynamic")):
+        torch._dynamo.reset()
+
+        def applied_once(x: torch.Tensor, function: Callable[..., Any] = function) -> torch.Tensor:
+            made: torch.Tensor = function(x)
+            return made
+
+        compiled = torch.compile(applied_once, backend=lens)
+        for size in (3, 4):
+            compiled(torch.ones(size))
+        assert told(lens.captured(), lens.captured().recompiles[-1]).startswith(advice)
+
+
+def test_a_limit_that_sizes_reached_which_are_constants_does_not_say_mark() -> None:
+    with torch._dynamo.config.patch(recompile_limit=2):
+        capture = captured(looked_up, OF_TABLES)
+    kinds = {told(capture, item).partition(" ")[0] for item in capture.breaks}
+    assert "few_sizes" in kinds
+    assert "mark_dynamic" not in kinds
+
+
+@pytest.mark.parametrize(("folder", "advice"), [("site-packages", "unbreak_caller"), ("mine", "one_dtype name=x")])
+def test_of_a_librarys_function_that_was_compiled_by_itself_the_graph_break_before_it_is_named(
+    folder: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / folder
+    package.mkdir()
+    name = f"helper_{folder[:4]}"
+    (package / f"{name}.py").write_text("def double(x):\n    return x * 2\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(package)
+    helper = importlib.import_module(name)
+
+    def breaks_in_a_loop(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        made = []
+        for x in tensors:
+            torch._dynamo.graph_break()
+            made.append(helper.double(x))
+        return made
+
+    capture = captured(breaks_in_a_loop, calls((X, X.double())))
+    assert [(row.function, told(capture, row)) for row in capture.recompiles] == [("double", advice)]
+    capture = captured(helper.double, calls((X,), (X.double(),)))  # the user calls it
+    assert told(capture, capture.recompiles[0]) == "one_dtype name=x"
+
+
+VALUES: list[tuple[Any, tuple[Call, ...], bool | None, tuple[str, ...]]] = [
+    (plain, SIZES, False, ("3", "4", "5")),
+    (times, NUMBERS, False, ("2", "3", "4")),
+    (times, FLOATS, False, ("2.5", "3.5", "4.5")),
+    (times, calls((X, 2), (X, 3.5)), False, ("2", "3.5")),
+    (lambda x, sizes: x * len(sizes), calls((X, [2, 3]), (X, [2, 3, 4])), None, ("2", "3")),
+    (plain, calls((X,), (X.double(),)), None, ("Float", "Double")),
+    (lambda x, n: x + torch.zeros(n, 3), calls((X, 1), (X, 2)), True, ("1", "2")),
+    (*of_module(Dropping(), nn.Module.eval), None, ("True", "False")),
+    (applied, calls((X, nn.ReLU()), (X, nn.Tanh())), None, ("<class 'ReLU'>", "<class 'Tanh'>")),
+]
+
+
+def test_values_that_came_are_read_from_the_frame() -> None:
+    for function, made, dynamic, values in VALUES:
+        rows = captured(function, made, dynamic=dynamic).recompiles
+        assert [row.values for row in rows] == [values[:count] for count in range(2, len(values) + 1)]
+
+
+def test_a_guard_that_always_fails_is_named_with_its_values_and_remedy() -> None:
+    capture = captured(Counting(0), calls(*[(X,)] * 11))
+    assert len(capture.recompiles) == torch._dynamo.config.recompile_limit - 1
+    for number, row in enumerate(capture.recompiles, start=1):
+        assert row.guard == f"self.by == {number - 1}"
+        assert row.values == tuple(str(n) for n in range(number + 1))
+        assert told(capture, row).startswith("number_in_buffer name=self.by")
+    (limit,) = capture.breaks
+    assert "limit" in limit.reason
+    assert (limit.file, limit.function) == (__file__, "forward")
+    assert "Make `self.by` a tensor" in (limit.advice or "")
+    assert "seen: 0, 1, 2, 3, 4, 5, 6, 7, 8)" in (limit.advice or "")
+
+
+def test_two_functions_at_the_limit_are_two_breaks_each_where_its_guard_was_read() -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = ["0"]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.seen[0] != "none":  # read here
+                self.seen[0] = str(int(self.seen[0]) + 1)
+            return x + 1
+
+    def shorter(x: torch.Tensor, key: str) -> torch.Tensor:
+        return x - len(key)
+
+    lens = Lens("eager")
+    counts, other = torch.compile(Counts(), backend=lens), torch.compile(shorter, backend=lens)
+    for number in range(10):
+        counts(X)
+        other(X, "a" * number)
+    first, second = lens.captured().breaks
+    assert (first.function, second.function) == ("forward", "shorter")
+    assert (first.source or "").endswith("# read here")
+    assert "`key == 'aaaaaaa'`" in (second.advice or "")

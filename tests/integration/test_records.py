@@ -7,15 +7,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import pytest
 import torch
 
 from ortlens import Lens
-from ortlens.trace.runlog import CAPACITY
+
+if TYPE_CHECKING:
+    from ortlens.trace.records import Capture
 
 
 def two_pieces(x: torch.Tensor) -> Any:
@@ -23,19 +24,17 @@ def two_pieces(x: torch.Tensor) -> Any:
 
 
 @pytest.fixture(scope="module")
-def recorded() -> tuple[Lens, int]:
-    """Forty calls, and how long compiling and calling took, in ns."""
-    started = time.perf_counter_ns()
+def capture() -> Capture:
+    """Forty calls."""
     lens = Lens(name="mine")
     compiled = torch.compile(two_pieces, backend=lens)
     with torch.no_grad():
         for _ in range(40):
             compiled(torch.ones(8))
-    return lens, time.perf_counter_ns() - started
+    return lens.captured()
 
 
-def test_runs_and_sessions_agree_to_the_nanosecond(recorded: tuple[Lens, int]) -> None:
-    capture = recorded[0].captured()
+def test_runs_and_sessions_agree_to_the_nanosecond(capture: Capture) -> None:
     assert len(capture.runs) == 80
     assert all(run.total_ns == run.bind_ns + run.run_ns + run.output_ns for run in capture.runs)
     assert all(min(run.bind_ns, run.run_ns, run.output_ns) >= 0 for run in capture.runs)
@@ -54,21 +53,7 @@ def test_runs_and_sessions_agree_to_the_nanosecond(recorded: tuple[Lens, int]) -
     assert {run.graph_id for run in capture.runs} == {graph.graph_id for graph in capture.graphs}
 
 
-def test_counts_stay_exact_when_the_ring_is_full() -> None:
-    lens, times = Lens(), CAPACITY + 300
-    compiled = torch.compile(lambda x: x + 1, backend=lens)
-    with torch.no_grad():
-        for _ in range(times):
-            compiled(torch.ones(1))
-    (session,) = lens.captured().sessions
-    assert session.calls == times
-    assert CAPACITY - 2 <= len(lens.runs) <= CAPACITY
-    assert lens.runs.call.max() == times - 1
-    assert lens.runs.total_ns.sum() < session.total_ns
-
-
-def test_models_are_kept_as_they_run(recorded: tuple[Lens, int]) -> None:
-    capture = recorded[0].captured()
+def test_models_are_kept_as_they_run(capture: Capture) -> None:
     for model in capture.models:
         data = capture.attachments[model.path or ""]
         assert hashlib.sha256(data).hexdigest() == model.sha256
@@ -82,16 +67,11 @@ def test_models_are_kept_as_they_run(recorded: tuple[Lens, int]) -> None:
             assert origin in nodes
 
 
-def test_phases_of_the_compilation_are_measured_and_fit_into_it(recorded: tuple[Lens, int]) -> None:
-    lens, whole = recorded
-    (graph,) = lens.captured().graphs
+def test_a_graph_has_the_name_and_place_of_its_function(capture: Capture) -> None:
+    (graph,) = capture.graphs
     assert (graph.name, graph.file, graph.line) == ("two_pieces", __file__, two_pieces.__code__.co_firstlineno)
     assert graph.op_count == 4
-    parts = [graph.dynamo_ns, graph.aot_ns, graph.partition_ns, graph.convert_ns, graph.optimize_ns, graph.session_ns]
-    assert all(part is not None and part > 0 for part in parts)
-    assert graph.compile_ns == sum(part or 0 for part in parts)
-    assert (graph.compile_ns or 0) <= whole
-    assert sum(session.create_ns for session in lens.captured().sessions) <= (graph.session_ns or 0)
+    assert sum(session.create_ns for session in capture.sessions) <= (graph.session_ns or 0)
 
 
 @pytest.mark.parametrize(("target", "name"), [(torch.nn.Sequential(torch.nn.ReLU()), "Sequential"), (torch.sin, "sin")])

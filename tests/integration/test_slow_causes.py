@@ -1,4 +1,7 @@
-"""What makes a program slow on purpose is among the first things that a report names, with its line. Costs are not asserted."""
+"""What makes a program slow on purpose is among the first things that a report names, with its line. Costs are not asserted.
+
+Recompiles are in test_recompile_kinds.py.
+"""
 
 from __future__ import annotations
 
@@ -92,22 +95,6 @@ def reloaded() -> Program:
     return model, (torch.randn(8, 256),)
 
 
-class Counts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-        self.seen = ["0"]
-
-    def forward(self, x: torch.Tensor) -> object:
-        if self.seen[0] != "none":  # recompiles
-            self.seen[0] = str(int(self.seen[0]) + 1)
-        return self.layer(x)
-
-
-def recompiled() -> Program:
-    return Counts(), (torch.randn(8, 64),)
-
-
 def huge_output() -> Program:
     layer = nn.Linear(64, 64)
 
@@ -137,7 +124,6 @@ CAUSES = {
     "a break in a loop": Planted(broken, ("graph_break",)),
     "a fallback per layer": Planted(fallbacks, ("slow_causes.kept",)),
     "reloaded weights": Planted(reloaded, ("weights of p", "disable")),
-    "recompiles": Planted(recompiled, ("recompile limit", "seen")),
     "a huge output": Planted(huge_output, ("returns 64.1 MiB", "writes 64.0 MiB")),
 }
 

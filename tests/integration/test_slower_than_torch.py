@@ -136,14 +136,6 @@ def test_a_loop_over_bags_is_named_first() -> None:
     assert "(Loop" in profiled.title, "the kernel is known now"
 
 
-def test_a_healthy_model_gets_no_warning() -> None:
-    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 64))
-    lens = explained(model.eval(), torch.randn(32, 64))
-    (graph,), (partition,) = lens.captured().graphs, lens.captured().partitions
-    assert None not in (graph.ort_ns, graph.torch_ns, partition.ort_ns, partition.torch_ns)
-    assert [finding.title for finding in slow_findings(lens) if finding.severity == "warning"] == []
-
-
 def test_the_trial_writes_into_copies_and_counts_nowhere() -> None:
     class Counts(nn.Module):
         steps: torch.Tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,31 +11,13 @@ from ortlens import Lens
 from ortlens.backend.runtime import runner
 from ortlens.backend.runtime.weights import CALLS, WHOLE_BYTES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 def _net() -> torch.nn.Sequential:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 48), torch.nn.Linear(48, 64))
 
 
-def _through_data(weight: torch.Tensor, place: int) -> None:
-    weight.data.view(-1)[place] += 50
-
-
-def _through_numpy(weight: torch.Tensor, place: int) -> None:
-    weight.detach().numpy().reshape(-1)[place] += 50
-
-
-def _through_storage(weight: torch.Tensor, place: int) -> None:
-    torch.empty(0).set_(weight.untyped_storage())[place] += 50
-
-
-@pytest.mark.parametrize("write", [_through_data, _through_numpy, _through_storage], ids=lambda write: write.__name__)
-def test_one_element_anywhere_is_noticed_within_the_promised_calls(
-    write: Callable[[torch.Tensor, int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_element_anywhere_is_noticed_within_the_promised_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_MAX_REFREEZES", 1000)
     net, lens, x = _net(), Lens(), torch.ones(2, 64)
     compiled = torch.compile(net, backend=lens)
@@ -46,7 +27,7 @@ def test_one_element_anywhere_is_noticed_within_the_promised_calls(
         compiled(x)
         for weight in net.parameters():
             for place in {0, 1, weight.numel() // 2 + 1, weight.numel() - 1}:
-                write(weight, place)
+                torch.empty(0).set_(weight.untyped_storage())[place] += 50
                 right = net(x)
                 calls = next(call for call in range(1, CALLS + 1) if torch.allclose(compiled(x), right, atol=1e-3))
                 assert calls == 1 or weight.nbytes > WHOLE_BYTES

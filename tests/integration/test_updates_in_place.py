@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.runner import PartitionRunner
 
 
-def stepped(
-    kind: Callable[..., torch.optim.Optimizer], options: dict[str, Any], compiled: Callable[..., Any]
-) -> tuple[nn.Module, Callable[[], Any]]:
+def stepped(compiled: Callable[..., Any]) -> tuple[nn.Module, Callable[[], Any]]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
-    optimiser = kind(net.parameters(), lr=0.1, **options)
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.1, foreach=True)
     for weight in net.parameters():
         weight.grad = torch.randn(weight.shape)
     optimiser.step()  # makes the state
@@ -49,24 +47,17 @@ def reused(runner: PartitionRunner, call: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "state"),
-    [(torch.optim.SGD, {"momentum": 0.9}, 2), (torch.optim.Adam, {"foreach": True}, 4)],
-    ids=["SGD", "Adam of lists"],
-)
 @pytest.mark.slow
-def test_an_optimiser_updates_weights_and_state_in_place(
-    kind: Callable[..., torch.optim.Optimizer], options: dict[str, Any], state: int
-) -> None:
+def test_an_optimiser_updates_weights_and_state_in_place() -> None:
     lens = Lens()
-    plain, plain_step = stepped(kind, options, lambda step: step)
-    net, step = stepped(kind, options, lambda step: torch.compile(step, backend=lens))
+    plain, plain_step = stepped(lambda step: step)
+    net, step = stepped(lambda step: torch.compile(step, backend=lens))
     for _ in range(4):
         plain_step()
         step()
         torch.testing.assert_close(list(net.parameters()), list(plain.parameters()))
     (runner,) = (runner for graph in lens.live_graphs() for runner in graph.runners)
-    assert reused(runner, step) == len(runner.partition.outputs) == 4 * state
+    assert reused(runner, step) == len(runner.partition.outputs) == 4 * 4
 
 
 class Counter(nn.Module):
@@ -200,7 +191,7 @@ def steps_of(module: Rows, plain: Rows, count: int = 1) -> Lens:
 
 
 ROWS = [
-    *((Rows, 1, 32, torch.float32), (Rows, 3, 1024, torch.float32), (Rows, 1, 1024, torch.float64), (Rows, 3, 32, torch.float64)),
+    *((Rows, 1, 32, torch.float32), (Rows, 3, 1024, torch.float64)),
     *((Assigning, 1, 1024, torch.float64), (OfOneValue, 3, 32, torch.float32), (ReturningAPart, 1, 1024, torch.float64)),
 ]
 

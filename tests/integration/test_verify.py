@@ -1,15 +1,25 @@
-"""`verify`: planted faults are named, with the user's line, and clean models raise no alarm."""
+"""`verify`: planted faults are named, with the user's line and the rewrite at fault, and what is no fault raises no alarm."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import onnxruntime
+import pytest
 import torch
 from onnxscript import opset18
 
 import ortlens
+from ortlens.backend.runtime import rewrites
+from ortlens.lens.verify import inner_values
+from ortlens.lens.verify.bisect import OPTIMIZERS
 from tests.integration.marked_lines import line_of
-from tests.integration.small_models import SMALL_MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Value: TypeAlias = Any  # of ONNX Script
 op: Any = opset18
@@ -21,19 +31,17 @@ def softmax_over_the_batch(x: Value, dim: int, half_to_float: int = 0) -> Value:
     return op.Softmax(x, axis=0)
 
 
-def explained(name: str, **options: object) -> tuple[ortlens.Lens, dict[str, Any]]:
-    torch.manual_seed(0)
-    small = SMALL_MODELS[name]
-    model, inputs = small.build().eval(), small.inputs(2)
-    with torch.no_grad():
-        return ortlens.explain(model, calls=1, options=options)(**inputs), inputs
+def attended(x: torch.Tensor) -> torch.Tensor:
+    first = torch.softmax(x @ x.t(), -1)
+    return torch.softmax(first @ x, -1) * 2
 
 
 @torch.no_grad()
 def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own() -> None:
     target = _aten._softmax.default
-    lens, inputs = explained("bert", custom_translation_table={target: softmax_over_the_batch})
-    numerics = lens.verify(**inputs)
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    lens = ortlens.explain(attended, calls=1, options={"custom_translation_table": {target: softmax_over_the_batch}})(x)
+    numerics = lens.verify(x)
     nodes = lens.nodes
     planted = list(nodes[nodes.target == str(target)].node)
     place = list(numerics.first_divergence).index(True)
@@ -42,9 +50,10 @@ def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own() -> Non
     assert (first.ok, first.closer_to_fp64) == (False, "eager")
     assert "its ONNX function is wrong" in first.note
     assert all(numerics[:place].ok)
+    assert f"see {planted[0]}" in numerics.iloc[place + 1].note
     (finding,) = lens.findings[lens.findings.rule == "numbers_differ"].to_dict("records")
     assert (finding["subject"], finding["file"], finding["line"]) == (planted[0], line.file, line.line)
-    everything = lens.verify(per_op=True, **inputs)  # with the call as a whole, and what makes it differ
+    everything = lens.verify(x, per_op=True)  # with the call as a whole, and what makes it differ
     alone = everything[everything.scope == "op"]
     assert alone.ok.notna().all()
     assert set(alone[alone.ok == False].node) == set(planted)  # noqa: E712 - a column with gaps
@@ -53,15 +62,21 @@ def test_a_wrong_converter_is_the_first_divergence_and_wrong_on_its_own() -> Non
 
 @torch.no_grad()
 def test_a_clean_model_raises_no_alarm_and_every_value_is_compared() -> None:
-    lens, inputs = explained("resnet")
-    numerics = lens.verify(**inputs)
+    torch.manual_seed(0)
+    features = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten())
+    model, x = (
+        torch.nn.Sequential(*features, torch.nn.Linear(72, 8), torch.nn.LayerNorm(8), torch.nn.GELU()).eval(),
+        torch.randn(2, 3, 8, 8),
+    )
+    lens = ortlens.explain(model, calls=1)(x)
+    numerics = lens.verify(x)
     assert list(numerics.ok.unique()) == [True]
     assert not numerics.first_divergence.any()
     assert lens.findings[lens.findings.severity != "info"].empty
     computed = lens.nodes[(lens.nodes.kind == "compute") & lens.nodes.partition_id.notna()]
     assert set(computed.node) == set(numerics[numerics.scope != "call"].node)
     assert set(numerics.scope) == {"value", "output", "call"}
-    assert lens.verify(per_op=True, **inputs).ok.all()
+    assert lens.verify(x, per_op=True).ok.all()
 
 
 class Overflowing(torch.nn.Module):
@@ -117,19 +132,6 @@ def test_nan_is_traced_to_its_line_and_what_is_nan_on_both_sides_is_not_called_r
     assert "only NaN on both sides" in again[again.node == "log"].note.iloc[0]
 
 
-@torch.no_grad()
-def test_a_mask_of_infinities_is_no_origin() -> None:
-    def masked(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x.masked_fill(x < 0, -torch.inf), -1)
-
-    x = torch.tensor([[1.0, -1.0, 2.0], [3.0, 1.0, -2.0]])
-    lens = ortlens.explain(masked, calls=1)(x)
-    numerics = lens.verify(x)
-    assert "origin" not in set(numerics.nonfinite.dropna())
-    assert numerics.ok.all()
-    assert lens.findings.empty
-
-
 def columns(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x).sum(0)
 
@@ -145,24 +147,128 @@ def cancelling() -> torch.Tensor:
     return torch.atanh((torch.tanh(x) - torch.tanh(x).mean(0)).clamp(-0.999, 0.999)).float()
 
 
+_WEIGHT = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+
+
+def decided(x: torch.Tensor) -> torch.Tensor:
+    return torch.floor((x @ _WEIGHT) * 1e6) * 1e-6 * 3e4
+
+
+def partly(x: torch.Tensor) -> torch.Tensor:
+    room = torch.empty_like(x)
+    room[:] = x * 2
+    return room + 1
+
+
+def ranked(x: torch.Tensor) -> torch.Tensor:
+    return (x * 1.0).argsort()
+
+
+QUIET: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], dict[str, str]]] = {
+    "a mask of infinities is no origin": (
+        lambda x: torch.softmax(x.masked_fill(x < 0, -torch.inf), -1),
+        (torch.tensor([[1.0, -1.0, 2.0], [3.0, 1.0, -2.0]]),),
+        {},
+    ),
+    "terms that cancel are no loss of accuracy": (columns, (cancelling(),), {}),
+    "a decision on a rounding difference": (decided, (torch.randn(64, 256, generator=torch.Generator().manual_seed(1)),), {}),
+    "memory that nobody wrote to is not compared": (partly, (torch.rand(4, 8),), {"empty_like": ""}),
+    "values in small groups are compared alike": (
+        lambda x, y: (x * 2 + y).relu(),
+        (torch.rand(3, 4), torch.rand(3, 4)),
+        {"mul": "", "relu": ""},
+    ),
+    "positions of equal values": (
+        ranked,
+        ((torch.rand(4000, generator=torch.Generator().manual_seed(0)) * 20).floor(),),
+        {"sort": "equal values in another order", "result": "the order of equal values is undefined"},
+    ),
+}
+
+
 @torch.no_grad()
-def test_terms_that_cancel_are_no_loss_of_accuracy_and_a_lost_one_is_wrong() -> None:
-    x = cancelling()
-    lens = ortlens.explain(columns, calls=1)(x)
-    numerics = lens.verify(x)
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_no_fault_raises_no_alarm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "small groups" in name:
+        monkeypatch.setattr(inner_values, "GROUP_BYTES", 1)
+    function, args, notes = QUIET[name]
+    lens = ortlens.explain(function, calls=1)(*args)
+    numerics = lens.verify(*args)
     assert not (numerics.ok == False).any()  # noqa: E712 - a column with gaps
-    assert not {"loses_accuracy", "numbers_differ", "call_differs"}.intersection(lens.findings.rule)
-    assert lens.verify(x, per_op=True).ok.fillna(value=True).all()
-    planted = ortlens.explain(columns, calls=1, options={"custom_translation_table": {_aten.sum.dim_IntList: without_the_last}})(x)
-    planted.verify(x)
-    assert "numbers_differ" in set(planted.findings.rule)
+    assert numerics[numerics.node.str.startswith("empty")].ok.isna().all()
+    assert "origin" not in set(numerics.nonfinite.dropna())
+    assert lens.findings[lens.findings.severity != "info"].empty
+    assert all(note in numerics[numerics.node.str.startswith(node)].note.iloc[0] for node, note in notes.items())
+    assert lens.verify(*args, per_op=True).ok.fillna(value=True).all()
 
 
 @torch.no_grad()
-def test_positions_of_equal_values_are_no_difference_of_numbers() -> None:
-    x = (torch.rand(4000, generator=torch.Generator().manual_seed(0)) * 20).floor()
-    numerics = ortlens.explain(lambda t: (t * 1.0).argsort(), calls=1)(x).verify(x)
-    (ties,) = numerics[(numerics.scope == "value") & (numerics.node == "sort")].to_dict("records")
-    assert ties["ok"]
-    assert "equal values in another order" in ties["note"]
-    assert ties["max_abs"] != ties["max_abs"]  # empty
+def test_a_lost_term_is_wrong() -> None:
+    lens = ortlens.explain(columns, calls=1, options={"custom_translation_table": {_aten.sum.dim_IntList: without_the_last}})(cancelling())
+    lens.verify(cancelling())
+    assert "numbers_differ" in set(lens.findings.rule)
+
+
+class Normalised(torch.nn.Module):
+    """Layer normalisation whose epsilon is an input, which ONNX Runtime's rewrite takes for 1e-5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(torch.rand(16)), torch.nn.Parameter(torch.rand(16))
+
+    def forward(self, x: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + epsilon) * self.weight + self.bias
+
+
+@torch.no_grad()
+def test_the_rewrite_of_onnx_runtime_that_changes_the_numbers_is_named_and_the_advice_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrites, "_NORM_OPTIMIZERS", ("SimplifiedLayerNormFusion",))  # leaves on what the backend disables for this model
+    torch.manual_seed(0)
+    model, args = Normalised(), (torch.rand(3, 16) * 1e-3, torch.tensor(1e-2))
+    lens = ortlens.explain(model, calls=1)(*args)
+    numerics = lens.verify(*args)
+    wrong = numerics[numerics.ok == False]  # noqa: E712 - a column with gaps
+    assert list(wrong.scope) == ["output", "call"], "the values inside are right: asking for them keeps the rewrite away"
+    assert list(wrong.first_divergence) == [True, False]
+    (finding,) = lens.findings[lens.findings.rule == "fusion_changes_numbers"].to_dict("records")
+    assert re.search(r"LayerNormFusionL[12] causes it, from optimisation level \w+ on", wrong.note.iloc[0])
+    assert "LayerNormFusion" in finding["title"]
+    assert 'optimization.disable_specified_optimizers", "LayerNormFusionL' in finding["mitigation"]
+    assert finding["file"] == __file__
+    numerics = lens.verify(*args, per_op=True)
+    assert numerics[numerics.scope == "op"].ok.all()
+    assert list(numerics[numerics.ok == False].scope) == ["output", "call"]  # noqa: E712 - a column with gaps
+    assert "LayerNormFusion" in lens.findings[lens.findings.rule == "fusion_changes_numbers"].title.iloc[0]
+
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("optimization.disable_specified_optimizers", "LayerNormFusionL1;LayerNormFusionL2")
+    lens = ortlens.explain(model, calls=1, options={"ort_session_options": options})(*args)
+    assert lens.verify(*args).ok.all()
+
+
+LISTED = """
+import sys, onnxruntime, onnx
+from onnx import helper as h, TensorProto as T
+x, y = (h.make_tensor_value_info(name, T.FLOAT, [2]) for name in "xy")
+one = h.make_tensor("one", T.FLOAT, [1], [1.0])
+graph = h.make_graph([h.make_node("Add", ["x", "one"], ["y"])], "g", [x], [y], [one])
+model = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9).SerializeToString()
+options = onnxruntime.SessionOptions()
+options.log_severity_level = 0
+onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_the_names_of_rewrites_are_those_of_the_installed_version() -> None:
+    def applied(*without: str) -> set[str]:
+        done = subprocess.run([sys.executable, "-c", LISTED, *without], capture_output=True, text=True, check=True, timeout=300)
+        return set(re.findall(r"Applying graph transformer (\w+) on step 1", done.stderr))
+
+    always = {"FreeDimensionOverrideTransformer", "Level1_RuleBasedTransformer", "Level2_RuleBasedTransformer"}
+    made_for_all = {"FuseFp16InitializerToFp32NodeTransformer", "MemcpyTransformer"}
+    named = applied()
+    assert len(named) > 30
+    assert named - always - made_for_all <= set(OPTIMIZERS)
+    assert applied(*OPTIMIZERS) <= {"FreeDimensionOverrideTransformer", "EnsureUniqueDQForNodeUnit"} | made_for_all

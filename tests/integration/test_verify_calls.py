@@ -306,16 +306,10 @@ def test_weights_that_are_too_large_to_copy_are_listed(monkeypatch: pytest.Monke
     assert numerics[numerics.node != "weights"].ok.all()
 
 
-def branched(x: torch.Tensor) -> torch.Tensor:
-    return torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos(), (x,))  # type: ignore[no-any-return]
-
-
-def mapped(x: torch.Tensor) -> torch.Tensor:
-    return control_flow.map(lambda row: row.sin() * 2, x.reshape(2, 2))  # type: ignore[no-any-return]
-
-
-def scanned(x: torch.Tensor) -> object:
-    return scan(lambda carry, row: (carry + row, carry * row), torch.zeros(()), x)
+def controlled(x: torch.Tensor) -> tuple[object, ...]:
+    branched = torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos(), (x,))
+    mapped = control_flow.map(lambda row: row.sin() * 2, x.reshape(2, 2))
+    return branched, mapped, *scan(lambda carry, row: (carry + row, carry * row), torch.zeros(()), x)
 
 
 def checkpointed(x: torch.Tensor) -> object:
@@ -323,7 +317,7 @@ def checkpointed(x: torch.Tensor) -> object:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # PyTorch's own, while it compiles the body of `map`
-@pytest.mark.parametrize("function", [branched, mapped, scanned, checkpointed])
+@pytest.mark.parametrize("function", [controlled, checkpointed])
 def test_control_flow_is_compared_with_its_gradients(function: Callable[..., object]) -> None:
     """PyTorch compiles the bodies itself when they are called uncompiled, or their gradients raise; a checkpoint may need `backward()`."""
     x = torch.rand(4, requires_grad=True)
