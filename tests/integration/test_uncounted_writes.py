@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
-import pytest
 import torch
 
 from ortlens import Lens
 from ortlens.backend.runtime import runner
 from ortlens.backend.runtime.weights import CALLS, WHOLE_BYTES
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def _net() -> torch.nn.Sequential:
