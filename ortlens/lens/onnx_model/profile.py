@@ -60,7 +60,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
                 plain, profiled = (runner_of(each, inputs, feed) for each in (session, twin))
                 turns.make(_timed(plain, turns.plain_ns), _timed(profiled, turns.profiled_ns), repeats, affordable, step)
             written = Path(twin.end_profiling())
-            optimized, cost = without_weights(folder / "optimized.onnx"), profiles.measure_cost()
+            optimized, cost = without_weights(folder / "optimized.onnx", structure), profiles.measure_cost()
             shown = optimized if optimized is not None else structure
             read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
             known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})

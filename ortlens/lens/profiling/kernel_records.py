@@ -64,23 +64,29 @@ def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
     return list(found.values())
 
 
-def without_weights(path: Path) -> onnx.ModelProto | None:
-    """Read the model as optimised by ONNX Runtime, without its weights; None if the provider cannot write it."""
+def without_weights(path: Path, source: onnx.ModelProto | None) -> onnx.ModelProto | None:
+    """Read the model as optimised by ONNX Runtime, with no other constants than its `source` has; None if the provider cannot write it."""
     import onnx
 
     if not path.is_file():
         return None
     model = onnx.load(path, load_external_data=False)
-    for graph in (
-        model.graph,
-        *(body for node in node_provenance.iter_nodes(model.graph) for _, body in node_provenance.subgraphs_of(node)),
-    ):
-        for tensor in graph.initializer:
-            if len(tensor.raw_data) > _LARGE:  # with the user's session options, weights stay inside the model
-                tensor.ClearField("raw_data")
-                tensor.data_location = onnx.TensorProto.EXTERNAL
-                tensor.external_data.add(key="location", value="weights.bin")
+    known = set() if source is None else {tensor.name for tensor in _inline(source)}
+    if source is not None:
+        known |= {name for node in node_provenance.iter_nodes(source.graph) if node.op_type == "Constant" for name in node.output}
+    for tensor in _inline(model):  # small weights, and with the user's session options all; what ONNX Runtime made of them has another name
+        if tensor.name not in known or len(tensor.raw_data) > _LARGE:
+            for data in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+                tensor.ClearField(data)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value="weights.bin")
     return model
+
+
+def _inline(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """List the initializers whose data is in the model."""
+    bodies = [body for node in node_provenance.iter_nodes(model.graph) for _, body in node_provenance.subgraphs_of(node)]
+    return [tensor for graph in (model.graph, *bodies) for tensor in graph.initializer if not tensor.data_location]
 
 
 def bodies_of(model: onnx.ModelProto) -> dict[str, str]:

@@ -179,7 +179,7 @@ def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profile
     if graph is None or twin.session_id is None or sitting.runner in profiler.failures:
         return
     try:
-        optimized, reporter = without_weights(sitting.folder / "optimized.onnx"), graph.context.reporter
+        optimized, reporter = without_weights(sitting.folder / "optimized.onnx", sitting.runner.model), graph.context.reporter
         read = profiles.read_profile(written, turns.groups, bodies_of(optimized or twin.model), cost.after_event)
         compute = [node.name for node in sitting.runner.partition.nodes]
         known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
