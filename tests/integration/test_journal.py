@@ -136,14 +136,14 @@ def test_a_kill_at_any_point_loses_nothing_that_was_written(tmp_path: Path) -> N
     path, loads = tmp_path / "run.journal", []
 
     def act() -> None:
-        write = journal.Journal._write
+        write = journal.Journal.write
 
         def counting(self: journal.Journal, entry: dict[str, object], data: bytes = b"") -> None:
             write(self, entry, data)
             counted[:8] = struct.pack("q", struct.unpack("q", counted[:8])[0] + 1)
 
         vars_of: Any = journal.Journal
-        vars_of._write = counting
+        vars_of.write = counting
         vars(journal)["INTERVAL"] = 0.005
         recorded(path, calls=10**9)
 
@@ -231,7 +231,7 @@ def test_a_forked_process_leaves_the_journal_alone(tmp_path: Path) -> None:
     before = path.stat().st_size
 
     def act() -> None:
-        writer.attached("models/x.onnx", b"x")
+        writer.write({"attach": "models/x.onnx"}, b"x")
         writer.close()
 
     os.waitpid(in_a_fork(act), 0)
