@@ -29,6 +29,7 @@ _SETTING = re.compile(r"`(torch\._(?:dynamo|functorch|inductor)\.config\.\w+ = \
 _CONFIG = "torch._dynamo.config"
 _SWITCHES = ("capture_dynamic_output_shape_ops", "trace_autograd_ops")
 _SCALARS = f"{_CONFIG}.capture_scalar_outputs = True"
+_ALLOW_RNN = f"{_CONFIG}.allow_rnn = True"
 _FUNCTION = re.compile(r"<(?:\w+ )*(?:function|cyfunction|built-in function|ufunc) '?(?P<name>[\w.]+)'?")
 _BUILTIN = re.compile(r"builtin operator `(?P<name>[\w.]+)`")
 _SKIPPED = re.compile(r"(?:the (?:Python )?builtin|the function) `(?P<name>[\w.<> ]+?)\.?`")
@@ -216,11 +217,6 @@ def _autograd(item: Break) -> Advice:
     return advise("compute_gradients_outside", setting=_hinted_setting(item))
 
 
-def _recurrent(item: Break) -> Advice:
-    """Advise the setting except where an LSTM fails to compile for training, and other layers become a graph of all their steps."""
-    return advise("call_layer_outside", setting=f"{_CONFIG}.allow_rnn = True" if "lstm_in_inference" in item.traits else None)
-
-
 def _name_in(item: Break, form: re.Pattern[str]) -> str | None:
     """Find what PyTorch's text names."""
     found = form.search(_said(item))
@@ -260,7 +256,8 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], str | Callable[[Break], Advice | N
     (("cache limit exceeded",), "keep_listed_values"),
     (("recompile_limit reached",), "keep_listed_values"),
     (("graph break in loop",), "unbreak_loop"),
-    (("RNN, GRU, or LSTM",), _recurrent),
+    # With the setting, an LSTM fails to compile for training, and other layers become a graph of all their steps.
+    (("RNN, GRU, or LSTM",), lambda item: advise("call_layer_outside", setting=_ALLOW_RNN if "lstm_in_inference" in item.traits else None)),
     (("Data-dependent branching",), _branching),
     (("Tensor.item()",), _item_call),
     (("Tensor.tolist()",), "compute_with_tensor"),

@@ -229,40 +229,26 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     members = grouped(((row.target, row.reason_code), row) for row in capture.fallbacks)
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
     counts = {cause: sum(row.graph_id not in replaced for row in rows) for cause, rows in members.items()}
-    kept = (
-        _group(rows, counts[cause], modules, prices, splitting, has_bfloat16=capture.figures.cpu_bfloat16)
-        for cause, rows in members.items()
-        if counts[cause]
-    )
+
+    def group(rows: list[Fallback], node_count: int) -> FallbackGroup:
+        placed = min(rows, key=lambda row: (not row.file, (row.graph_id, row.node) not in modules))  # the first of the best
+        priced = [prices[row.graph_id, row.node] for row in rows if row.calls and prices]
+        return FallbackGroup(
+            exception=next((row.exception for row in (placed, *rows) if row.exception), None),
+            node_count=node_count,
+            module=modules.get((placed.graph_id, placed.node)),
+            calls=sum(row.calls for row in rows),
+            total_ns=sum(row.total_ns for row in rows),
+            ns_per_call=round(sum(priced)) if priced else None,
+            splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
+            cause=cause_of(placed),
+            advice=advice_for_fallback(placed, has_instructions=capture.figures.cpu_bfloat16),
+            **same(placed, "target", "reason_code", "reason", "file", "line", "source"),
+        )
+
+    kept = [group(rows, counts[cause]) for cause, rows in members.items() if counts[cause]]
     return tuple(sorted(kept, key=lambda group: (-(group.ns_per_call or 0), -group.total_ns, -group.node_count, group.target)))
 
 
 def _module(node: Node) -> str:
     return f"{node.module} ({node.module_type})" if node.module_type else f"{node.module}"
-
-
-def _group(  # noqa: PLR0913 - what is known of all groups
-    rows: list[Fallback],
-    node_count: int,
-    modules: Mapping[tuple[str, str], str],
-    prices: Mapping[tuple[str, str], float],
-    splitting: Mapping[tuple[str, str], float],
-    *,
-    has_bfloat16: bool | None,
-) -> FallbackGroup:
-    def how_well_placed(row: Fallback) -> tuple[bool, bool]:
-        return (not row.file, (row.graph_id, row.node) not in modules)
-
-    placed = min(rows, key=how_well_placed)  # the first of the best
-    return FallbackGroup(
-        exception=next((row.exception for row in (placed, *rows) if row.exception), None),
-        node_count=node_count,
-        module=modules.get((placed.graph_id, placed.node)),
-        calls=sum(row.calls for row in rows),
-        total_ns=sum(row.total_ns for row in rows),
-        ns_per_call=round(sum(priced)) if (priced := [prices[row.graph_id, row.node] for row in rows if row.calls and prices]) else None,
-        splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
-        cause=cause_of(placed),
-        advice=advice_for_fallback(placed, has_instructions=has_bfloat16),
-        **same(placed, "target", "reason_code", "reason", "file", "line", "source"),
-    )

@@ -76,6 +76,12 @@ def asset(name: str) -> str:
     return _COMMENT.sub("", text).replace("\n", "") if name.endswith(".css") else text.strip()
 
 
+@cache
+def static(name: str) -> str:
+    """Read a file that the frontend's build made."""
+    return (_FOLDER.with_name("static") / name).read_text(encoding="utf-8")
+
+
 def safe(text: str, width: int = _MAX_TEXT) -> str:
     """Cut text, write control characters out and escape markup: it is harmless in HTML, within tags and in attributes."""
     return escape(clipped(text, width), quote=True)

@@ -12,7 +12,6 @@ import secrets
 from dataclasses import replace
 from functools import cache, cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -25,6 +24,7 @@ from ortlens.analysis.identity import Link, links
 from ortlens.errors import UsageError
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.views.html import mimebundle
+from ortlens.views.markup import static
 from ortlens.views.netron.frame import embedding
 from ortlens.views.payload import MAX_RUNS, payload_bytes
 from ortlens.views.selection import Selectable, panel
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     Test = Callable[[Link], bool]
 
 
-_STATIC = Path(__file__).parent / "static"
 _HELD: dict[str, SharedBlob] = {}
 
 
@@ -90,23 +89,19 @@ def release(user: object) -> None:
 @cache
 def code() -> bytes:
     """Return the explorer's code and style sheet as gzip'd JSON; the same bundles give the same bytes."""
-    parts = {"js": _text("explorer.widget.js"), "css": _text("explorer.css")}
+    parts = {"js": static("explorer.widget.js"), "css": static("explorer.css")}
     return gzip.compress(json.dumps(parts, separators=(",", ":")).encode(), mtime=0)
 
 
 @cache
 def loader() -> str:
     """Return the JavaScript module that every output carries, which finds the code and runs it."""
-    return _text("explorer.loader.js")
+    return static("explorer.loader.js")
 
 
 def _same(one: Capture, other: Capture) -> bool:
     """Tell whether snapshots differ in their time alone, as those of a lens that saw nothing new do."""
     return one is other or replace(one, created="") == replace(other, created="")
-
-
-def _text(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
 
 
 class SelectionError(UsageError, traitlets.TraitError):

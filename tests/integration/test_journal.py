@@ -186,7 +186,7 @@ def test_a_forked_process_leaves_the_journal_alone(tmp_path: Path) -> None:
     before = path.stat().st_size
 
     def act() -> None:
-        writer.attached("models/x.onnx", b"x")
+        writer.write({"attach": "models/x.onnx"}, b"x")
         writer.close()
 
     os.waitpid(in_a_fork(act), 0)

@@ -26,7 +26,7 @@ from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Partition, Run, Session
+    from ortlens.trace.records import Capture, Graph, Kernel, LedgerPart, Partition, Session
 
 ENOUGH_CALLS = 3
 """Fewer calls describe the warm-up."""
@@ -51,15 +51,15 @@ class RunTime:
 def run_times(capture: Capture) -> dict[str, RunTime]:
     """Compute the median times of a run by session id; a session with fewer than `ENOUGH_CALLS` kept runs is absent."""
     rows = grouped((run.session_id, run) for run in capture.runs[-_MAX_RUNS:] if run.session_id is not None)
-    return {session_id: _medians(kept) for session_id, kept in rows.items() if len(kept) >= ENOUGH_CALLS}
-
-
-def _medians(runs: list[Run]) -> RunTime:
-    return RunTime(
-        crossing_ns=round(median(run.bind_ns + run.output_ns for run in runs)),
-        run_ns=round(median(run.run_ns for run in runs)),
-        output_ns=round(median(run.output_ns for run in runs)),
-    )
+    return {
+        session_id: RunTime(
+            crossing_ns=round(median(run.bind_ns + run.output_ns for run in kept)),
+            run_ns=round(median(run.run_ns for run in kept)),
+            output_ns=round(median(run.output_ns for run in kept)),
+        )
+        for session_id, kept in rows.items()
+        if len(kept) >= ENOUGH_CALLS
+    }
 
 
 def current(capture: Capture) -> tuple[Graph, ...]:

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from functools import cache
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortlens.analysis.fusions import optimised
@@ -22,7 +21,7 @@ from ortlens.trace.facts import facts_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.flame_svg import flame_svg
 from ortlens.views.html import answers_of
-from ortlens.views.markup import asset, page_html
+from ortlens.views.markup import asset, page_html, static
 from ortlens.views.payload import packed_payload, payload_from_shown
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.report.drawing import drawings_of
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 BUDGET_BYTES = 1_500_000
 """What a page may weigh: more does not go through every mail gate. ONNX models that do not fit are left out, with a sentence."""
 
-_STATIC = Path(__file__).parents[1] / "static"
 _ENDS = re.compile(r"<(/script|!--)", re.IGNORECASE)
 _STARTED = "document.documentElement.classList.add('js')"
 _FOLD = "document.currentScript.parentNode.open=false"
@@ -133,12 +131,12 @@ def _page(
 ) -> str:
     return page_html(
         "report.html",
-        styles=(asset("summary.css"), asset("comparison.css"), _static("explorer.css"), asset("report.css")),
+        styles=(asset("summary.css"), asset("comparison.css"), static("explorer.css"), asset("report.css")),
         scripts=(_STARTED, _FOLD, _bundle()),
         sources=sources,
         model_notes=notes,
         packed=packed,
-        licences=_quoted(_static("THIRD_PARTY_LICENSES.txt") + notice),
+        licences=_quoted(static("THIRD_PARTY_LICENSES.txt") + notice),
         started=_STARTED,
         fold=_FOLD,
         bundle=_bundle(),
@@ -151,13 +149,8 @@ def _base64(data: bytes) -> str:
 
 
 @cache
-def _static(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
-
-
-@cache
 def _bundle() -> str:
-    return _quoted(_static("explorer.report.js"))
+    return _quoted(static("explorer.report.js"))
 
 
 def _quoted(text: str) -> str:

@@ -92,7 +92,7 @@ def test_no_python_of_ours_reads_a_sentence_of_ours() -> None:
     modules = {path.relative_to(ROOT / "ortlens").as_posix(): path for path in sorted((ROOT / "ortlens").rglob("*.py"))}
     texts = {name: path.read_text(encoding="utf-8") for name, path in modules.items() if name not in OF_DYNAMO}
     texts = {name: text for name, text in texts.items() if MENTIONED.search(text)}
-    assert len(texts) > 80
+    assert len(texts) > 60
     assert [f"{name}:{place}" for name, text in texts.items() for place in dict.fromkeys(reads(text))] == []
 
 
