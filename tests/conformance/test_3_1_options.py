@@ -66,13 +66,12 @@ def names(*kinds: str, **options: Any) -> list[str]:
 
 @pytest.mark.usefixtures("_four_providers")
 def test_3_1_preferred_execution_providers() -> None:
-    own = {"device_id": "3"}
-    assert chosen("cuda:1", preferred_execution_providers=[(OTHER, {"threads": 2}), (CUDA, own)]) == [
-        (OTHER, {"threads": 2}),
-        (CUDA, own),
-        (CPU, {}),
-    ]
-    assert names("cuda:0", preferred_execution_providers=[OTHER]) == [OTHER, CUDA, CPU]
+    own = {"device_id": "3", "arena_extend_strategy": "kSameAsRequested"}
+    given = [(OTHER, {"threads": 2}), (CUDA, own)]
+    assert chosen("cuda:1", preferred_execution_providers=given) == [*given, (CPU, {})]
+    assert names("cuda:0", preferred_execution_providers=[OTHER], default_execution_providers=[MAIA]) == [OTHER, CUDA, MAIA, CPU]
+    assert names("cuda:0", preferred_execution_providers=[CPU]) == [CPU, CUDA], "what is preferred stays first, the CPU too"
+    assert names("cuda:0", preferred_execution_providers=[CUDA, OTHER, CUDA]) == [CUDA, OTHER, CPU]
 
 
 def test_3_1_preferred_execution_providers_reach_the_session() -> None:
@@ -89,7 +88,7 @@ def test_3_1_preferred_execution_providers_that_are_missing() -> None:
 
 @pytest.mark.usefixtures("_four_providers")
 def test_3_1_infer_execution_providers() -> None:
-    assert names("cpu") == [CPU]
+    assert names() == names("cpu") == [CPU]
     assert chosen("cpu", "cuda:1", "cpu") == [(CUDA, {"device_id": "1"}), (CPU, {})]
     assert names("cuda:0", "cpu", "maia") == [MAIA, CUDA, CPU]
     assert names("cuda:0", infer_execution_providers=False) == [CPU]
@@ -106,6 +105,7 @@ def test_3_1_infer_execution_providers_from_outputs() -> None:
 @pytest.mark.usefixtures("_four_providers")
 def test_3_1_default_execution_providers() -> None:
     assert names("cuda:0", default_execution_providers=[OTHER]) == [CUDA, OTHER, CPU]
+    assert chosen("cpu", default_execution_providers=[(OTHER, {"threads": 2})]) == [(CPU, {}), (OTHER, {"threads": 2})]
     assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
     assert names(infer_execution_providers=False) == [CPU]
 

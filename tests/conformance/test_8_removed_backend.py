@@ -15,6 +15,7 @@ from torch import nn
 
 from ortlens import Lens
 from ortlens.backend.runtime import devices
+from tests.conformance.operator_case import r
 from tests.integration.against_eager import same_as_eager
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 BATCHES = (3, 5, 8, 2)
-
-
-def r(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def sessions_per_partition(capture: Capture) -> list[int]:
@@ -265,7 +262,10 @@ def outermost(x: torch.Tensor) -> torch.Tensor:
     return torch.sigmoid(outer(torch.sigmoid(x)))
 
 
-@pytest.mark.parametrize("backend", [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "ortlens"])
+BACKENDS = pytest.mark.parametrize("backend", [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "ortlens"])
+
+
+@BACKENDS
 def test_8_6_one_break_three_calls_deep(backend: str) -> None:
     lens = Lens(backend)
     with torch.no_grad():
@@ -276,7 +276,7 @@ def test_8_6_one_break_three_calls_deep(backend: str) -> None:
     assert lens.recompiles.empty
 
 
-@pytest.mark.parametrize("backend", [pytest.param("inductor", marks=[pytest.mark.inductor, pytest.mark.slow]), "ortlens"])
+@BACKENDS
 def test_8_6_three_static_shapes(backend: str) -> None:
     lens = Lens(backend)
     compiled = torch.compile(torch.sin, backend=lens, dynamic=False)

@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional
 
 from ortlens import Lens
-from tests.opinfo.errors import Call, complaint, error_inputs, module_errors, other_types
+from tests.opinfo.errors import Call, complaint, error_inputs, module_errors, other_types, refusal
+from tests.opinfo.sweep import difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,16 @@ DATA: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[tuple[Any, ...]
     "take": (lambda x, k: (x * 2).take(k) + 1, (X, T([0, -20])), ((X, T([0, 20])), (X, T([-21, 0])))),
     "embedding": (lambda x, k: functional.embedding(k, x * 2) + 1, (X, T([0, 1])), ((X, T([0, 4])), (X, T([-1, 0])))),
     "index": (lambda x, k: (x * 2)[:, k] + 1, (X, T([0, -5])), ((X, T([0, 5])), (X, T([-6, 0])))),
+    **{
+        f"index_add at {dtype}": (
+            lambda x, k: (x * 2).index_add(0, k, x[:2]) + 1,
+            (X, T([2, 0], dtype=dtype)),
+            ((X, T([-1, 0], dtype=dtype)), (X, T([0, 4], dtype=dtype))),
+        )
+        for dtype in (torch.int64, torch.int32)
+    },
+    "scatter a number": (lambda x, k: (x * 2).scatter(0, k[:, None], 2.0), (X, T([0, 3])), ((X, T([0, -1])),)),
+    "scatter_reduce": (lambda x, k: x.scatter_reduce(0, k[:, None], x + 1, "prod"), (X, T([0, 3])), ((X, T([0, -1])),)),
     "index_copy": (lambda x, k: (x * 2).index_copy(0, k, x[:2]) + 1, (X, T([0, 1])), ((X, T([0, 4])), (X, T([-1, 0])))),
     **{f"max_unpool{dims}d": (_unpool(dims), at, ((at[0], at[1] * 0 - 1), (at[0], at[1] + 64))) for dims, at in POOLED.items()},
     **{
@@ -139,6 +150,7 @@ TYPES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "heaviside": (lambda x: torch.heaviside(x + 0, x.double()), (X,)),
     "squeeze of a dimension twice": (lambda x: (x * 2).squeeze((0, 0)), (X,)),
     "negative beta": (lambda x: functional.smooth_l1_loss(x + 0, x, beta=-1.0), (X,)),
+    "max_unpool2d": (lambda x: functional.max_unpool2d(x, x % 4, [2, 2]), (T([[[[0, 1], [2, 3]]] * 2]), T([[[[0, 1], [2, 3]]] * 2]).mT)),
     "max of no rows": (lambda x: (x * 2)[:0].max(0), (X,)),
 }
 """Name -> a function, and tensors of element types or sizes that PyTorch refuses."""
@@ -151,8 +163,15 @@ TYPES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 def test_data_that_eager_refuses_raises_the_same(name: str, *, dynamic: bool) -> None:
     function, before, refused = DATA[name]
-    torch.testing.assert_close(torch.compile(function, backend="ortlens", dynamic=dynamic)(*before), function(*before))
-    assert [complaint(Call(name, function, given), before, dynamic=dynamic) for given in refused] == [""] * len(refused)
+    compiled = torch.compile(function, backend="ortlens", dynamic=dynamic)
+    torch.testing.assert_close(compiled(*before), function(*before))
+    pairs = [(refusal(function, given), refusal(compiled, given)) for given in refused]
+    assert all(expected.kind for expected, _ in pairs)
+    other = [made.kind is not expected.kind or difference(made.arguments, expected.arguments) for expected, made in pairs]
+    for given in (
+        given for given, differs in zip(refused, other, strict=True) if differs
+    ):  # what `aot_eager` does as well is not the backend's
+        assert complaint(Call(name, function, given), before, dynamic=dynamic) == ""
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -162,14 +181,14 @@ def test_element_types_that_eager_refuses_raise_the_same(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["argmax", "clamp", "gather", "index_add", "masked_scatter", "take"])
+@pytest.mark.parametrize("name", ["clamp", "gather", "masked_scatter"])
 def test_a_part_of_the_database_raises_the_same(name: str) -> None:
     found = {call.name: complaint(call) for call in (*error_inputs(name), *other_types(name))}
     assert {call: text for call, text in found.items() if text} == {}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["nn.NLLLoss", "nn.Embedding", "Adafactor"])
+@pytest.mark.parametrize("name", ["nn.NLLLoss", "Adafactor"])
 def test_modules_and_optimisers_raise_the_same(name: str) -> None:
     found = {call.name: complaint(call) for call in module_errors() if call.name.startswith(f"{name} ")}
     assert found
@@ -209,13 +228,8 @@ def test_reasons_are_not_exceptions_of_others(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_angles_of_points_stay_converted(dtype: torch.dtype) -> None:
-    lens = Lens()
-    y, x = (
-        value.flatten()
-        for value in torch.meshgrid(
-            T([0.0, -0.0, 1.0, -torch.inf, torch.nan], dtype=dtype), T([0.0, -0.0, -2.0, torch.inf], dtype=dtype), indexing="ij"
-        )
-    )
+    points = T([0.0, -0.0, 1.0, -2.0, torch.inf, -torch.inf, torch.nan], dtype=dtype)
+    lens, (y, x) = Lens(), torch.cartesian_prod(points, points).T
     found, wanted = torch.compile(torch.atan2, backend=lens)(y, x), torch.atan2(y, x)
     torch.testing.assert_close(found, wanted, equal_nan=True)
     assert found.signbit().logical_or(wanted.isnan()).equal(wanted.signbit().logical_or(wanted.isnan()))

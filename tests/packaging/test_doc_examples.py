@@ -72,10 +72,6 @@ def python_blocks(text: str) -> list[Block]:
     return [block for block in blocks_of(text) if block.language in {"python", "py", "python3"}]
 
 
-def test_the_readme_has_an_example_that_runs() -> None:
-    assert [block for block in python_blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.reason is None]
-
-
 # Each page in a process of its own, forked from one that has imported what takes seconds.
 EACH_APART = """
 import importlib, json, os, sys, tempfile, traceback
@@ -153,18 +149,12 @@ not python
 """
 
 
-def test_blocks_are_found_with_their_lines_and_reasons() -> None:
+def test_blocks_are_found_and_what_fails_or_prints_nothing_is_named_with_its_line(run_python: Callable[..., str]) -> None:
     found = [(block.line, block.body, block.reason) for block in python_blocks(PAGE)]
     assert found == [(3, "x = 1\n", None), (8, "import no_such_package\n", "needs a GPU"), (14, "assert x == 1\n", None)]
-
-
-def test_a_broken_example_fails_and_names_its_line(run_python: Callable[..., str]) -> None:
-    blocks = [(block.line, block.body) for block in python_blocks(PAGE.replace("x == 1", "x == 2")) if block.reason is None]
-    with pytest.raises(AssertionError, match=r'File "page.md", line 15'):
-        run_python(SESSION, json.dumps(["page.md", blocks]))
-
-
-def test_an_example_that_prints_nothing_fails_and_names_its_line(run_python: Callable[..., str]) -> None:
-    empty = "import pandas\nprint(pandas.DataFrame(columns=['a']))"
-    with pytest.raises(AssertionError, match=r"page.md, line 3: nothing is printed"):
-        run_python(SESSION, json.dumps(["page.md", [(3, empty)]]))
+    for blocks, said in (
+        ([(3, "x = 1\n"), (14, "assert x == 2\n")], r'File "page.md", line 15'),
+        ([(3, "import pandas\nprint(pandas.DataFrame(columns=['a']))")], r"page.md, line 3: nothing is printed"),
+    ):
+        with pytest.raises(AssertionError, match=said):
+            run_python(SESSION, json.dumps(["page.md", blocks]))

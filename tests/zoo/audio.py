@@ -53,7 +53,6 @@ ARCHITECTURES = (
         upsampling_ratios=[4, 2],
         num_lstm_layers=1,
     ),
-    _audio("HubertModel", wave(), **_WAV2VEC2),
     _audio(
         "MoonshineModel",
         lambda: {**wave()(), "decoder_input_ids": tokens(8)},
@@ -81,7 +80,6 @@ ARCHITECTURES = (
         **_SIDES,
         use_cache=False,
     ),
-    _audio("UniSpeechSatModel", wave(), **_WAV2VEC2),
     _audio(
         "Wav2Vec2BertModel",
         lambda: _spectrogram(32, 16),
@@ -89,7 +87,6 @@ ARCHITECTURES = (
         feature_projection_input_dim=16,
     ),
     _audio("Wav2Vec2ConformerModel", wave(), **_WAV2VEC2, position_embeddings_type="relative"),
-    _audio("Wav2Vec2ForCTC", wave(), **_WAV2VEC2),
     _audio("Wav2Vec2Model", wave(), **_WAV2VEC2, do_stable_layer_norm=True, feat_extract_norm="layer"),
     _audio("WavLMModel", wave(), **_WAV2VEC2),
     _audio(

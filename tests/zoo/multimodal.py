@@ -89,11 +89,7 @@ _FORECAST: dict[str, Any] = {
 }
 
 ARCHITECTURES = (
-    _entry(
-        "AltCLIPModel", "multimodal", text_and_pixels(), text_config=_TEXT | {"project_dim": 64}, vision_config=_VISION, projection_dim=64
-    ),
     _entry("BlipModel", "multimodal", text_and_pixels(), **_BOTH),
-    _entry("ChineseCLIPModel", "multimodal", text_and_pixels(), **_BOTH),
     _entry("CLIPModel", "multimodal", text_and_pixels(), **_BOTH),
     _entry(
         "CLIPSegForImageSegmentation",
@@ -133,7 +129,6 @@ ARCHITECTURES = (
         vision_config=_LAYERS | {"num_patches": 16, "patch_size": 8},
     ),
     _entry("VisualBertModel", "multimodal", _regions_of_text, **_TEXT, visual_embedding_dim=32),
-    _entry("SiglipModel", "multimodal", text_and_pixels(), text_config=_TEXT, vision_config=_VISION),
     _entry("AutoformerModel", "time series", _forecast, **_FORECAST, moving_average=3, label_length=4),
     _entry(
         "DecisionTransformerModel",
@@ -166,5 +161,4 @@ ARCHITECTURES = (
         ffn_dim=64,
         num_hidden_layers=2,
     ),
-    _entry("TimeSeriesTransformerModel", "time series", _forecast, **_FORECAST),
 )

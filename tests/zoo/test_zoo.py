@@ -20,7 +20,7 @@ REPRESENTATIVE = (
     "Wav2Vec2Model",
 )
 WHOLE = [name for name, row in RECORDED.items() if row["graphs"] == row["partitions"] == 1 and row["coverage"] == 1.0]
-# Most of the 180 share their code with others: what is not whole, and each fourth of the rest. `make sweep-zoo` measures all.
+# Most share their code with others: what is not whole, and each fourth of the rest. `make sweep-zoo` measures all.
 SLOW = [name for place, name in enumerate(ARCHITECTURES) if name not in REPRESENTATIVE and (name not in WHOLE or place % 4 == 0)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.opinfo.extremes import differing, extremes
+from tests.unit.backend.conversion.functions.one_graph import as_pytorch, extremes
 
 SCALES, ZEROS = torch.tensor([0.1, 3.7, 1e-3, 64.0]), torch.tensor([0, 5, -3, 127], dtype=torch.int32)
 TENSOR: dict[str, Any] = {
@@ -24,26 +24,21 @@ CHANNEL: dict[str, Any] = {
 
 
 def test_whole_tensors() -> None:
-    found, capture = differing(TENSOR, extremes(torch.float32))
-    assert found == {}
-    assert not capture.fallbacks
+    as_pytorch(TENSOR, extremes(torch.float32), atol=0, stays=())
 
 
 def test_channels() -> None:
     numbers = extremes(torch.float32)
-    found, capture = differing(CHANNEL, numbers[: len(numbers) // 4 * 4].reshape(4, -1))
-    assert found == {}
-    assert not capture.fallbacks
+    as_pytorch(CHANNEL, numbers[: len(numbers) // 4 * 4].reshape(4, -1), atol=0, stays=())
 
 
 def test_gradients() -> None:
     numbers = torch.linspace(-30, 30, 101)
-    assert differing(TENSOR, numbers, backward=True)[0] == {}
-    assert differing(CHANNEL, numbers[:100].reshape(4, 25), backward=True)[0] == {}
+    as_pytorch(TENSOR, numbers, grad=True)
+    as_pytorch(CHANNEL, numbers[:100].reshape(4, 25), grad=True)
 
 
 def test_other_types_stay_in_pytorch() -> None:
     doubles = torch.ones(3, dtype=torch.float64)
-    found, capture = differing({"float64": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255)}, doubles)
-    assert found == {}
+    capture = as_pytorch({"float64": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255)}, doubles, atol=0)
     assert [row.target for row in capture.fallbacks] == ["aten.fake_quantize_per_tensor_affine_cachemask.default"]

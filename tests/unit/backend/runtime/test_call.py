@@ -119,17 +119,6 @@ def test_inputs_of_any_layout_and_fresh_memory_for_every_result() -> None:
     torch.testing.assert_close(results, [x * 2 for x in inputs])
 
 
-def test_padded_strides_that_follow_from_a_half_of_a_size() -> None:
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.fft.rfft(x).conj().real, torch.fft.rfft(x).conj().imag
-
-    compiled = torch.compile(function, backend="ortlens", dynamic=True)
-    with torch.no_grad():
-        for columns in (4, 7, 10):
-            x = torch.linspace(-1, 1, 3 * columns).reshape(3, columns)
-            torch.testing.assert_close(compiled(x), function(x), check_stride=True)
-
-
 def test_the_source_of_a_call_grows_with_its_weights_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
 

@@ -26,28 +26,6 @@ def names(*kinds: str, **options: Any) -> list[str]:
     return [name for name, _ in chosen(*kinds, **options)]
 
 
-def test_inferred_from_devices_others_before_cuda_before_the_cpu() -> None:
-    assert names("cpu") == [CPU]
-    assert names("cpu", "cuda:0", "cpu") == [CUDA, CPU]
-    assert names("cuda:0", "cpu", "maia") == [MAIA, CUDA, CPU]
-    assert names() == [CPU]
-    assert names("cuda:0", infer_execution_providers=False) == [CPU]
-    assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
-
-
-def test_preferred_before_inferred_before_default() -> None:
-    assert names("cuda:0", preferred_execution_providers=[OTHER], default_execution_providers=[MAIA]) == [OTHER, CUDA, MAIA, CPU]
-    assert names("cuda:0", preferred_execution_providers=[CPU]) == [CPU, CUDA], "what is preferred stays first, the CPU too"
-    assert names("cuda:0", preferred_execution_providers=[CUDA, OTHER, CUDA]) == [CUDA, OTHER, CPU]
-
-
-def test_options_of_providers_are_kept_and_the_users_win() -> None:
-    assert chosen("cuda:1") == [(CUDA, {"device_id": "1"}), (CPU, {})]
-    own = {"device_id": "3", "arena_extend_strategy": "kSameAsRequested"}
-    assert chosen("cuda:1", preferred_execution_providers=[(CUDA, own)]) == [(CUDA, own), (CPU, {})]
-    assert chosen("cpu", default_execution_providers=[(OTHER, {"threads": 2})]) == [(CPU, {}), (OTHER, {"threads": 2})]
-
-
 @pytest.mark.parametrize("option", ["preferred_execution_providers", "default_execution_providers"])
 def test_a_provider_that_is_not_there_is_refused_with_those_that_are(option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} names 'Nope'.*{MAIA}, {CUDA}, {OTHER}, {CPU}"):

@@ -1,4 +1,4 @@
-"""Bags of embeddings: they stay in PyTorch, whose kernel is faster, and deployed models have a form without a loop."""
+"""Operators that stay in PyTorch, whose kernels are faster, and that deployed models contain: bags of embeddings, the gamma function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 from ortlens import Lens
 from ortlens.backend.conversion.functions import indexing, own_functions
 from tests.integration.test_export_onnx import run_bare
-from tests.unit.backend.conversion.functions.one_graph import differing, left
+from tests.unit.backend.conversion.functions.one_graph import as_pytorch, extremes, left
 
 if TYPE_CHECKING:
     import pathlib
@@ -44,28 +44,43 @@ FORMS: dict[str, Any] = {
     "all empty": lambda t, _, mode: functional.embedding_bag(IDS[:0], t, OFFSETS[:2] * 0, mode=mode),
     "extreme": lambda t, _, mode: extreme(t, mode),
 }
-CASES: dict[str, Any] = {
+BAGS: dict[str, Any] = {
     f"{mode} {form}": functools.partial(FORMS[form], mode=mode)
     for mode, form in itertools.product(MODES, FORMS)
     if form != "shares" or mode == "sum"
 }
-IN_ORT = {target: functools.partial(function) for target, function in own_functions().items() if function.__module__ == indexing.__name__}
+GAMMA: dict[str, Any] = {
+    "lgamma": torch.lgamma,
+    "digamma": torch.digamma,
+    "psi": lambda x: torch.polygamma(0, x),
+    "trigamma": lambda x: torch.polygamma(1, x),
+    "several": lambda x: torch.mvlgamma(x.abs() + 2, 3),
+}
+POLES = torch.tensor([-1e6 - 0.5, -3.0, -2.5, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, 1 + 2**-23, 1 - 2**-24, 2 + 2**-22, 2 - 2**-23, 10.0])
+
+X = torch.linspace(0.1, 9, 40)
+OWN = own_functions()
+IN_ORT = {target: functools.partial(OWN[target]) for target in OWN if OWN[target].__module__ == indexing.__name__ or "gamma" in str(target)}
+OPTIONS = {"custom_translation_table": IN_ORT}
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_they_stay_in_pytorch(*, dynamic: bool) -> None:
-    found, capture = differing(CASES, TABLE, SHARES, dynamic=dynamic)
-    assert found == {}
+def test_bags_stay_in_pytorch() -> None:
+    capture = as_pytorch(BAGS, TABLE, SHARES, dynamic=True)
     assert {"aten.arange.start_step", "aten.view.default"} <= left(capture)  # they only serve the bags
-    assert sum("embedding_bag" in row.target for row in capture.fallbacks) == len(CASES)
+    assert sum("embedding_bag" in row.target for row in capture.fallbacks) == len(BAGS)
     assert {row.reason_code for row in capture.fallbacks} == {"policy"}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_gamma_functions_stay_in_pytorch(*, grad: bool) -> None:
+    capture = as_pytorch(GAMMA, X, grad=grad)
+    assert {row.reason_code for row in capture.fallbacks if "gamma" in row.target} == {"policy"}
+    assert {"aten.lgamma.default", "aten.digamma.default", "aten.polygamma.default"} <= left(capture)
 
 
 @pytest.mark.parametrize("wrong", [-1, 10, 2**62 - 1])
 def test_an_id_out_of_range_raises_in_the_onnx_form(wrong: int) -> None:
-    bags = torch.compile(
-        lambda table, ids: functional.embedding_bag(ids, table, OFFSETS), backend=Lens(options={"custom_translation_table": IN_ORT})
-    )
+    bags = torch.compile(lambda table, ids: functional.embedding_bag(ids, table, OFFSETS), backend=Lens(options=OPTIONS))
     torch.testing.assert_close(bags(TABLE, IDS), functional.embedding_bag(IDS, TABLE, OFFSETS))
     with pytest.raises(RuntimeError, match=r"idx|Index"):
         bags(TABLE, IDS.where(IDS > 0, wrong))
@@ -73,32 +88,34 @@ def test_an_id_out_of_range_raises_in_the_onnx_form(wrong: int) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "dynamic"),
-    [
-        *((dtype, False) for dtype in (torch.float32, torch.float64, torch.float16)),
-        pytest.param(torch.float32, True, marks=pytest.mark.slow),
-    ],
+    [(torch.float32, False), (torch.float64, False), (torch.float16, False), pytest.param(torch.float32, True, marks=pytest.mark.slow)],
     ids=str,
 )
 def test_the_onnx_form_is_right(dtype: torch.dtype, *, dynamic: bool) -> None:
-    lens = Lens(options={"custom_translation_table": IN_ORT})
-
-    def all_of_them(table: torch.Tensor, shares: torch.Tensor) -> list[torch.Tensor]:
-        return [case(table, shares) for case in CASES.values()]
-
-    given = (TABLE.to(dtype), SHARES.to(dtype))
-    with torch.no_grad():
-        got, want = torch.compile(all_of_them, backend=lens, dynamic=dynamic)(*given), all_of_them(*given)
-    torch.testing.assert_close(dict(zip(CASES, got, strict=True)), dict(zip(CASES, want, strict=True)), equal_nan=True)
-    capture = lens.captured()
-    assert [row for row in capture.fallbacks if "embedding_bag" in row.target] == []
+    cases: dict[str, Any] = {name: lambda *given, case=case: case(*given[:2]) for name, case in BAGS.items()}
+    if dtype is not torch.float64:  # for which the series are too short
+        cases |= {name: lambda *given, case=case: case(given[2]) for name, case in GAMMA.items()}
+    x = torch.cat([extremes(torch.float32), torch.linspace(-12, 12, 2001), POLES])
+    capture = as_pytorch(cases, TABLE.to(dtype), SHARES.to(dtype), x.to(dtype), dynamic=dynamic, atol=1e-6, options=OPTIONS)
+    assert [target for target in left(capture) if "embedding_bag" in target or "gamma" in target] == []
     assert not {op for node in capture.nodes for op in node.onnx_ops} & {"Loop", "SequenceInsert", "ScatterND"}
+
+
+def test_the_onnx_form_keeps_its_digits_at_its_zeros() -> None:
+    near = torch.tensor([1 + 2**-23, 1 - 2**-24, 2 + 2**-22, 2 - 2**-23])
+    made = torch.compile(torch.lgamma, backend=Lens(options=OPTIONS))(near)
+    torch.testing.assert_close(made, torch.lgamma(near.double()).float(), rtol=1e-6, atol=0)
+
+
+def test_what_the_series_are_too_short_for_stays() -> None:
+    cases = {"float64": lambda x: torch.lgamma(x.double()), "third": lambda x: torch.polygamma(3, x)}
+    as_pytorch(cases, X, atol=0, options={"on_error": "raise"})
 
 
 def test_equal_bags_are_added_whole_by_several_threads() -> None:
     """ScatterND would lose rows here."""
-    lens = Lens(options={"custom_translation_table": IN_ORT})
     table, ids, offsets = torch.ones(50, 64), torch.randint(0, 50, (20_000,)), torch.tensor([0, 1, 19_999])
-    compiled = torch.compile(lambda ids, table, starts: functional.embedding_bag(ids, table, starts, mode="sum"), backend=lens)
+    compiled = torch.compile(lambda i, t, starts: functional.embedding_bag(i, t, starts, mode="sum"), backend=Lens(options=OPTIONS))
     with torch.no_grad():
         for _ in range(10):
             assert compiled(ids, table, offsets)[:, 0].tolist() == [1, 19_998, 1]
@@ -110,14 +127,14 @@ def test_a_deployed_model_contains_them(tmp_path: pathlib.Path) -> None:
             super().__init__()
             self.bags = nn.ModuleList(nn.EmbeddingBag(10, 6, mode=mode, padding_idx=2) for mode in MODES)
 
-        def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-            return torch.stack([bag(ids, offsets) for bag in self.bags])
+        def forward(self, ids: torch.Tensor, offsets: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([bag(ids, offsets) for bag in self.bags]) + (x.lgamma() + x.digamma() + torch.polygamma(1, x)).sum()
 
     model, lens = Bags().eval(), Lens()
     with torch.no_grad():
-        want = model(IDS, OFFSETS)
-        torch.testing.assert_close(torch.compile(model, backend=lens)(IDS, OFFSETS), want)
+        want = model(IDS, OFFSETS, X)
+        torch.testing.assert_close(torch.compile(model, backend=lens)(IDS, OFFSETS, X), want)
     path = lens.export_onnx(tmp_path / "indexing.onnx")
-    (made,) = run_bare(path, {"ids": IDS, "offsets": OFFSETS}).values()
+    (made,) = run_bare(path, {"ids": IDS, "offsets": OFFSETS, "x": X}).values()
     torch.testing.assert_close(made, want)
     assert "Loop" not in {node.op_type for node in onnx.load(path).graph.node}
