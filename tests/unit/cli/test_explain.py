@@ -94,17 +94,11 @@ def test_a_target_is_named_by_its_module_or_file_and_may_be_a_class_or_inside_on
     assert target_from_text("torch:relu") is torch.relu
 
 
-def test_models_run_for_inference(tmp_path: Path) -> None:
-    torch.manual_seed(7)
-    assert cli.main(["explain", "somemodels:make", "--input", "i64[2,7]", "--calls", "1", "-o", "run.ortlens"]) == 0
-    saved = ortlens.load(tmp_path / "run.ortlens")
-    assert set(saved.graphs.phase) == {"inference"}
-    assert not saved.nodes.target.str.contains("dropout|bernoulli|rand").any()  # evaluation mode
-
-
 def test_profile_verify_report_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--html", "run.html", "--save", "run.ortlens"]
-    assert cli.main(["explain", "somemodels:net", "--input", "i64[2,7]:50", "--calls", "1", "--profile", "--verify", "--json", *files]) == 0
+    assert (
+        cli.main(["explain", "somemodels:make", "--input", "i64[2,7]:50", "--calls", "1", "--profile", "--verify", "--json", *files]) == 0
+    )
     streams = capsys.readouterr()
     assert json.loads(streams.out)["graph_count"] == 1
     assert "run.html" in streams.err
@@ -112,6 +106,8 @@ def test_profile_verify_report_and_json(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(saved.kernels) > 0
     assert saved.numerics.ok.all()
     assert (tmp_path / "run.html").stat().st_size > 10_000
+    assert set(saved.graphs.phase) == {"inference"}
+    assert not saved.nodes.target.str.contains("dropout|bernoulli|rand").any(), "it runs in evaluation mode"
 
 
 def test_wrong_numbers_exit_with_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,20 +16,14 @@ MODEL = str(DATA / "pytorch_torchscript.onnx")
 REFERENCE = f"{DATA / 'make_pytorch.py'}:made"
 
 
-def test_an_onnx_model_needs_no_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_onnx_model_needs_no_input_and_is_verified_against_its_module(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["explain", MODEL, "--calls", "2", "--profile", "-o", str(tmp_path / "run.ortlens")]) == 0
     said = capsys.readouterr().out
     assert said.startswith("pytorch_torchscript.onnx: ONNX model in onnxruntime")
     assert "Kernels" in said
     assert not ortlens.load(tmp_path / "run.ortlens").kernels.empty
-
-
-def test_inputs_of_an_onnx_model_are_given_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", MODEL, "--calls", "1", "--json", "--input", "x=f32[2,3,8,8]:-1:1"]) == 0
     assert json.loads(capsys.readouterr().out)["onnx"]["inputs"] == "x=f32[2,3,8,8]"
-
-
-def test_an_onnx_model_is_verified_against_its_module(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", MODEL, "--calls", "1", "--verify", "--reference", REFERENCE]) == 0
     assert "verified" in capsys.readouterr().out
 
