@@ -89,8 +89,7 @@ _FORECAST: dict[str, Any] = {
 }
 
 ARCHITECTURES = (
-    _entry("BlipModel", "multimodal", text_and_pixels(), **_BOTH),
-    _entry("CLIPModel", "multimodal", text_and_pixels(), **_BOTH),
+    *(_entry(model, "multimodal", text_and_pixels(), **_BOTH) for model in ("BlipModel", "CLIPModel")),
     _entry(
         "CLIPSegForImageSegmentation",
         "multimodal",

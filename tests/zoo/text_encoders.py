@@ -24,12 +24,10 @@ def _encoder(model: str, inputs: Callable[[], dict[str, Any]] = padded_text, /, 
 
 
 ARCHITECTURES = (
-    _encoder("AlbertModel", embedding_size=32),
-    _encoder("BertModel"),
-    _encoder("BertForMaskedLM"),
+    *(_encoder(model, embedding_size=32) for model in ("AlbertModel", "ConvBertModel", "RoFormerModel")),
+    *map(_encoder, ("BertModel", "BertForMaskedLM", "IBertModel", "MPNetModel", "RobertaModel", "RobertaPreLayerNormModel")),
     _encoder("BigBirdModel", attention_type="original_full"),
     _encoder("CanineModel", text, downsampling_rate=4, local_transformer_stride=8, num_hash_buckets=64),
-    _encoder("ConvBertModel", embedding_size=32),
     _encoder("DebertaModel", **_DEBERTA),
     _encoder("DebertaV2Model", **_DEBERTA, position_buckets=8, share_att_key=True, norm_rel_ebd="layer_norm"),
     Architecture(
@@ -54,16 +52,11 @@ ARCHITECTURES = (
         },
         inputs=padded_text,
     ),
-    _encoder("IBertModel"),
     _encoder("LongformerModel", attention_window=8, pad_token_id=0),
     _encoder("LukeModel", entity_vocab_size=20, entity_emb_size=32),
     _encoder("MobileBertModel", embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32, num_feedforward_networks=2),
     _encoder("ModernBertModel", pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, local_attention=8),
-    _encoder("MPNetModel"),
     _encoder("NystromformerModel", num_landmarks=16, segment_means_seq_len=16),
-    _encoder("RobertaModel"),
-    _encoder("RobertaPreLayerNormModel"),
-    _encoder("RoFormerModel", embedding_size=32),
     _encoder("SqueezeBertModel", embedding_size=64),
     Architecture(model="XLMModel", family="text encoder", config=_XLM, inputs=padded_text),
     Architecture(

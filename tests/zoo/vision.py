@@ -42,8 +42,7 @@ def _vision(model: str, inputs: Callable[[], dict[str, Any]], /, **config: Any) 
 ARCHITECTURES = (
     _vision("BeitModel", pixels(), **_VIT, use_relative_position_bias=True),
     _vision("BitModel", pixels(64), embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_groups=4),
-    _vision("ConvNextModel", pixels(), hidden_sizes=[16, 32], depths=[2, 2], num_stages=2),
-    _vision("ConvNextV2Model", pixels(), hidden_sizes=[16, 32], depths=[2, 2], num_stages=2),
+    *(_vision(model, pixels(), hidden_sizes=[16, 32], depths=[2, 2], num_stages=2) for model in ("ConvNextModel", "ConvNextV2Model")),
     _vision(
         "CvtModel",
         pixels(),
@@ -118,8 +117,7 @@ ARCHITECTURES = (
     _vision("ResNetModel", pixels(64), embedding_size=16, **_STAGES, layer_type="bottleneck"),
     _vision("SegformerForSemanticSegmentation", pixels(64), **_FOUR, decoder_hidden_size=32),
     _vision("SwiftFormerModel", pixels(64), image_size=64, depths=[1, 1, 1, 1], embed_dims=[8, 16, 16, 32]),
-    _vision("SwinModel", pixels(), **_SWIN),
-    _vision("Swinv2Model", pixels(), **_SWIN),
+    *(_vision(model, pixels(), **_SWIN) for model in ("SwinModel", "Swinv2Model")),
     _vision("Swin2SRModel", pixels(), image_size=32, embed_dim=16, depths=[2], num_heads=[2], window_size=4),
     _vision("TimesformerModel", frames(4, 32), **_VIT, num_frames=4),
     _vision("ViTForImageClassification", pixels(), **_VIT),

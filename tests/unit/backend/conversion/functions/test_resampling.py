@@ -1,4 +1,4 @@
-"""Interpolation in every mode, with sizes and scale factors, up and down, and what it does at the corners."""
+"""Interpolation in every mode, up and down, and samples of images: at places in them, at borders, outside, and at no numbers."""
 
 from __future__ import annotations
 
@@ -83,3 +83,24 @@ def test_convolutions_with_one_number_for_all_dimensions(*, grad: bool) -> None:
     }
     capture = as_pytorch(made, X, grad=grad)
     assert grad or not left(capture)
+
+
+inf, nan = torch.inf, torch.nan
+SAMPLED: dict[str, Any] = {
+    f"{mode}, {padding}, {corners}": lambda x, g, mode=mode, padding=padding, corners=corners: F.grid_sample(x, g, mode, padding, corners)
+    for mode, padding, corners in itertools.product(("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (False, True))
+}
+SQUARE = torch.tensor([inf, 0.25, 1, 2, 1, 0.5, 0, -0.5]).reshape(1, 2, 2, 2)
+IMAGE = torch.sin(torch.arange(70.0)).reshape(1, 2, 7, 5)
+FAR = torch.linspace(-7, 7, 84).reshape(1, 6, 7, 2)
+ODD = torch.tensor([inf, -inf, nan, 0.1, 3, 5, 0.2, nan, 0.25, inf, -1e5, 0.3]).reshape(1, 1, 6, 2)
+
+
+@pytest.mark.parametrize(("image", "places"), [(SQUARE, ODD), (SQUARE[:, :, :1], FAR)])
+def test_samples_at_places_of_any_kind(image: torch.Tensor, places: torch.Tensor) -> None:
+    as_pytorch(SAMPLED, image, places, stays=())
+
+
+def test_samples_of_symbolic_sizes() -> None:
+    few = {name: SAMPLED[name] for name in ("bilinear, zeros, False", "nearest, border, True", "bicubic, reflection, False")}
+    as_pytorch(few, IMAGE, FAR, dynamic=True, stays=())
