@@ -18,8 +18,6 @@ from tests.conformance.operator_case import Calls, r
 from tests.integration.against_eager import assert_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch.export import ExportedProgram
 
     from ortlens import Lens
@@ -116,16 +114,12 @@ def test_8_7_none_and_keyword_arguments(name: str) -> None:
     assert whole(as_its_module(torch.export.export(Flexible(), args, traced), *args, **called))
 
 
-NESTED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-    "dicts": (lambda d: [d["a"][0] + 1, (d["b"], {"z": d["a"][1] * 2})], ({"a": (r(2), r(3)), "b": r(1)},)),
-    "lists": (lambda x: {"r": [x[0] * 2, [x[1][0] + 1]], "n": (None, 3, "text", {"a": 2.5})}, ([r(2), [r(3)]],)),
-    "handed_back": (lambda x, y: ((x["k"] + y[0],), y, x["k"]), ({"k": r(2)}, (r(2), r(4)))),
-}
+def test_8_7_nested_inputs_and_outputs() -> None:
+    def function(d: dict[str, Any], x: list[Any], y: tuple[torch.Tensor, torch.Tensor]) -> Any:
+        dicts, lists = [d["a"][0] + 1, (d["b"], {"z": d["a"][1] * 2})], {"r": [x[0] * 2, [x[1][0] + 1]], "n": (None, 3, "text", {"a": 2.5})}
+        return dicts, lists, (d["b"] + y[0],), y, d["b"]
 
-
-@pytest.mark.parametrize("name", NESTED)
-def test_8_7_nested_inputs_and_outputs(name: str) -> None:
-    function, args = NESTED[name]
+    args = ({"a": (r(2), r(3)), "b": r(1)}, [r(2), [r(3)]], (r(2), r(4)))
     assert whole(as_its_module(torch.export.export(Calls(function), args), *args))
 
 
