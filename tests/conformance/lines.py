@@ -69,7 +69,7 @@ LINES = (
     _line("3.1 one_dynamic_session", "One dynamic-shape session serves all sizes.", "test_8_1_elementwise"),
     _option("a_session_is_reused", "A session is reused whenever its input types and shapes accept the call."),
     _option("unknown_names", "Unknown option names raise an error that lists the valid ones."),
-    _option("elementwise", "Elementwise functions match eager with changing sizes, both ways."),
+    _line("8.1 elementwise", "Elementwise functions match eager with changing sizes, both ways.", "test_8_1_elementwise"),
     _line("8.1 MLP", "An MLP matches eager with changing batch sizes, forward and backward.", "test_8_1_mlp"),
     _line("8.1 LLaMA", "A LLaMA block matches eager with changing batch sizes, forward and backward.", "test_8_1_llama"),
     _line("8.1 batch size 1", "Batch size 1 adds at most one graph.", "test_8_1_batch_size_one"),
@@ -84,13 +84,15 @@ LINES = (
     _line("8.6 counting", "One break three calls deep is 8 graphs, 7 breaks, 8 ops; three shapes are 2 recompiles.", "test_8_6"),
     _line("8.7 dynamic dims", "ExportedPrograms with dynamic dimensions.", "test_8_7_dynamic"),
     _line("8.7 files", "Programs saved to and loaded from a file; retraced programs.", "test_8_7_saved"),
-    _option("constants", "Constants specialised at tracing."),
+    _line("8.7 constants", "Constants specialised at tracing.", "test_8_7_constants"),
     _line("8.7 arguments", "None and keyword arguments in any order.", "test_8_7_none_and_keyword_arguments"),
     _line("8.7 nesting", "Nested tuple, list and dict inputs and outputs.", "test_8_7_nested"),
     _line("8.7 mutation", "Mutated buffers, persistent or not; mutated inputs.", "test_8_7_mutated", "test_8_7_batch_norm"),
     _line("8.7 lazy", "Lazy modules; conditions.", "test_8_7_lazy", "test_8_7_conditions"),
-    _option(
-        "operators", "The classic cases run in ONNX Runtime or stay with a stated reason; the numbers match: static, dynamic, exported."
+    _line(
+        "8.8 operators",
+        "The classic cases run in ONNX Runtime or stay with a stated reason; the numbers match: static, dynamic, exported.",
+        "test_8_8_operators",
     ),
     _line("8.8 higher-order", "cond, while_loop, scan and flex attention stay in PyTorch, with a reason.", "test_8_8_higher_order"),
     _line("8.8 random", "Random numbers under a seed are PyTorch's.", "test_8_8_random", "test_8_8_dropout"),
