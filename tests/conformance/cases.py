@@ -10,7 +10,6 @@ from torch import nn
 
 from tests.conformance.operator_case import Elsewhere, OpCase, case, r, steady, whole
 
-SYMBOLIC_SCALE = {"aten.mul.Tensor": "dtype"}  # a Python float that follows from sizes
 SIZE_NUMBER = {"aten.scalar_tensor.default": "policy"}  # the same, made a tensor before anything is computed
 ODD_OR_EVEN = Elsewhere("guards on whether the stride divides a size", before="2.13", roads=("dynamic",), graphs=2)
 EFFECT = {"with_effects": "no_converter"}  # Dynamo keeps the check of the result in order by a token
@@ -196,7 +195,7 @@ LAYERS: dict[str, OpCase] = {
         dynamic_stays={"aten.adaptive_max_pool2d.default": "no_converter", "aten.adaptive_max_pool3d.default": "no_converter"},
     ),
     "interpolate_nearest_down": case(lambda x: F.interpolate(x, size=(3, 3)), r(1, 3, 7, 8), dynamic_stays=SIZE_NUMBER),
-    "interpolate_linear": case(lambda x: F.interpolate(x, size=7, mode="linear"), r(1, 3, 5), dynamic_stays=SYMBOLIC_SCALE),
+    "interpolate_linear": case(lambda x: F.interpolate(x, size=7, mode="linear"), r(1, 3, 5), dynamic_stays=SIZE_NUMBER),
     "attention": case(F.scaled_dot_product_attention, r(2, 4, 6, 8), r(2, 4, 6, 8), r(2, 4, 6, 8), then=(r(3, 4, 5, 8),) * 3),
     "attention_three_dimensions": case(
         lambda q: F.scaled_dot_product_attention(q, q, q),

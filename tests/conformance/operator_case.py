@@ -82,7 +82,7 @@ class OpCase:
 
     def is_plain(self, road: str) -> bool:
         """Whether all of it goes to ONNX Runtime as one graph, with the settings that most cases have."""
-        usual = (1, "", 1e-5, {}, None)
+        usual: Any = (1, "", 1e-5, {}, None)
         return not self.expected_stays(road) and usual == (self.graphs, self.not_exported, self.atol, self.config, self.elsewhere)
 
     def expected_graphs(self, road: str) -> int | None:
@@ -144,7 +144,7 @@ def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
     compiled = torch.compile(_of_users(given.function), backend=lens, dynamic=dynamic)
     calls = [given.args] + ([given.then] if dynamic and given.then is not None else [])
     # Sizes that are equal by chance stay sizes of their own.
-    with torch.no_grad(), torch._dynamo.config.patch(**given.config), shape_config.patch(use_duck_shape=False):
+    with torch.no_grad(), torch._dynamo.config.patch(**given.config), shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]  # torch adds it when it is imported
         for args in calls:
             _compare(compiled, given.function, args, given.atol)
     return lens.captured()

@@ -115,7 +115,7 @@ def test_8_2_several_outputs() -> None:
 
 def test_8_2_no_inputs() -> None:
     capture = same_as_eager(lambda: (torch.ones(3) * 2, torch.arange(4) + 1), ())
-    assert [session.input_signature for session in capture.sessions] == [""]
+    assert [(session.input_signature, session.providers) for session in capture.sessions] == [("", ("CPUExecutionProvider",))]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -1,4 +1,4 @@
-"""Every Python example of the README and of the docs runs, in the order in which a reader would type it.
+"""Every Python example of the README, of the docs and of docstrings runs; on a page in the order in which a reader would type it.
 
 The blocks of one file are one session in one fresh process and an empty folder. A block that cannot run in a test says
 why, in a comment on the line before it: `<!-- not run: needs a GPU -->`.
@@ -6,6 +6,8 @@ why, in a comment on the line before it: `<!-- not run: needs a GPU -->`.
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 import re
 from dataclasses import dataclass
@@ -158,3 +160,24 @@ def test_blocks_are_found_and_what_fails_or_prints_nothing_is_named_with_its_lin
     ):
         with pytest.raises(AssertionError, match=said):
             run_python(SESSION, json.dumps(["page.md", blocks]))
+
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def modules_with_examples() -> list[str]:
+    files = [path for path in sorted((ROOT / "ortlens").rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_the_examples_of_a_module_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # An example may save a file; it must not land in the checkout.
+    monkeypatch.chdir(tmp_path)
+    failed, tried = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
+    assert tried > 0
+    assert failed == 0
+
+
+def test_the_package_has_examples() -> None:
+    assert {"ortlens", "ortlens._optional"} <= set(modules_with_examples())

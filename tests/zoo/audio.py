@@ -65,22 +65,6 @@ ARCHITECTURES = (
     _audio("SEWModel", wave(), **_SEW),
     _audio("SEWDModel", wave(), **_SEW, position_buckets=8, max_position_embeddings=32),
     _audio(
-        "Speech2TextModel",
-        lambda: {**_spectrogram(64, 16), "decoder_input_ids": tokens(8)},
-        **_SPEECH,
-        input_feat_per_channel=16,
-        conv_channels=32,
-        max_source_positions=64,
-        max_target_positions=32,
-    ),
-    _audio(
-        "SpeechT5ForSpeechToText",
-        lambda: {**wave()(), "decoder_input_ids": tokens(8)},
-        **_WAV2VEC2 | {"vocab_size": 100},
-        **_SIDES,
-        use_cache=False,
-    ),
-    _audio(
         "Wav2Vec2BertModel",
         lambda: _spectrogram(32, 16),
         **layers(32),

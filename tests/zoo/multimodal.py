@@ -53,10 +53,6 @@ def _regions() -> dict[str, Any]:
     return {"input_ids": tokens(), "visual_feats": torch.randn(BATCH, 6, 32), "visual_pos": torch.rand(BATCH, 6, 4)}
 
 
-def _regions_of_text() -> dict[str, Any]:
-    return {"input_ids": tokens(), "visual_embeds": torch.randn(BATCH, 6, 32)}
-
-
 def _patches() -> dict[str, Any]:
     return {
         "input_ids": tokens(),
@@ -90,16 +86,6 @@ _FORECAST: dict[str, Any] = {
 
 ARCHITECTURES = (
     *(_entry(model, "multimodal", text_and_pixels(), **_BOTH) for model in ("BlipModel", "CLIPModel")),
-    _entry(
-        "CLIPSegForImageSegmentation",
-        "multimodal",
-        text_and_pixels(),
-        **_BOTH,
-        reduce_dim=16,
-        extract_layers=[0, 1],
-        decoder_num_attention_heads=2,
-        decoder_intermediate_size=32,
-    ),
     _entry("GitModel", "multimodal", text_and_pixels(), **_TEXT, vision_config=_VISION, use_cache=False),
     _entry(
         "GroupViTModel",
@@ -127,7 +113,6 @@ ARCHITECTURES = (
         text_config=_TEXT | {"projection_size": 64},
         vision_config=_LAYERS | {"num_patches": 16, "patch_size": 8},
     ),
-    _entry("VisualBertModel", "multimodal", _regions_of_text, **_TEXT, visual_embedding_dim=32),
     _entry("AutoformerModel", "time series", _forecast, **_FORECAST, moving_average=3, label_length=4),
     _entry(
         "DecisionTransformerModel",

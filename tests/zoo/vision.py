@@ -90,13 +90,6 @@ ARCHITECTURES = (
         focal_levels=[2, 2],
         focal_windows=[3, 3],
     ),
-    _vision(
-        "GLPNForDepthEstimation",
-        pixels(64),
-        **_FOUR,
-        num_encoder_blocks=4,
-        decoder_hidden_size=16,
-    ),
     _vision("HieraModel", pixels(64), image_size=[64, 64], embed_dim=16, depths=[1, 1, 1], num_heads=[1, 2, 4], num_query_pool=2),
     _vision(
         "LevitModel",
@@ -111,7 +104,6 @@ ARCHITECTURES = (
     _vision("MobileViTModel", pixels(64), image_size=64, hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 8, 16, 16, 16, 32]),
     _vision("MobileViTV2Model", pixels(64), image_size=64, width_multiplier=0.25),
     _vision("PoolFormerModel", pixels(64), num_encoder_blocks=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 16, 32]),
-    _vision("PvtModel", pixels(), image_size=32, **_FOUR, sequence_reduction_ratios=[4, 2, 1, 1]),
     _vision("PvtV2Model", pixels(), image_size=32, **_FOUR),
     _vision("RegNetModel", pixels(64), embedding_size=16, **_STAGES, groups_width=8),
     _vision("ResNetModel", pixels(64), embedding_size=16, **_STAGES, layer_type="bottleneck"),

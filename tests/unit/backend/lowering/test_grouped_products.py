@@ -118,7 +118,7 @@ def test_nothing_to_multiply() -> None:
     function = attended(by_hand)
     compiled = torch.compile(function, backend="ortlens", dynamic=True)
     with torch.no_grad():
-        for shape in ((3, 4, 6), (0, 3, 5), (2, 0, 5), (2, 3, 0)):
+        for shape in ((3, 4, 6), (0, 3, 5), (2, 3, 0)):
             given = inputs(*shape)
             torch.testing.assert_close(compiled(*given), function(*given))
 

@@ -72,13 +72,6 @@ ACTIVATIONS: dict[str, Any] = {name: getattr(functional, name) for name in _PLAI
     "gelu": lambda x: functional.gelu(x.clamp(max=1e4)),
     "rrelu in evaluation": lambda x: functional.rrelu(x, training=False),
 }
-SMALL: dict[str, Any] = {
-    "sigmoid": torch.sigmoid,
-    "its logarithm": lambda x: torch.log(torch.sigmoid(x)),
-    "elu": functional.elu,
-    "selu": functional.selu,
-    "celu": lambda x: functional.celu(x, 2.0),
-}
 CHOICES: dict[str, Any] = {
     "where": lambda x, mask: torch.where(mask, x, x.flip(0)),
     "where broadcasts": lambda x, mask: torch.where(mask[:, None], x, x.flip(0)),
@@ -143,17 +136,9 @@ def test_choices_in_types_that_the_where_of_onnx_runtime_lacks() -> None:
     as_pytorch(cases, *map(extremes, dtypes), atol=0, stays=())
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_small_results_keep_their_digits(*, dynamic: bool) -> None:
-    x = torch.tensor([-80, -50, -30, -20, -18.5, -18, -17, -1e-3, -1e-5, -1e-8, 1e-8, 20])
-    small = torch.tensor([1e-4, -1e-4, 1e-8, -1e-8, 1e-20])
-    cases = {f"{name} {at}": lambda *given, case=case, at=at: case(given[at]) for name, case in SMALL.items() for at in (0, 1)}
-    cases |= {
-        "log1p": lambda *given: given[2].log1p(),
-        "expm1": lambda *given: given[2].expm1(),
-        "erfc": lambda *given: (given[2] + 5).erfc(),
-    }
-    as_pytorch(cases, x, x.double(), small, dynamic=dynamic, atol=0)
+def test_small_arguments_keep_their_digits() -> None:
+    cases = {"log1p": torch.log1p, "expm1": torch.expm1, "erfc": lambda x: torch.erfc(x + 5)}
+    as_pytorch(cases, torch.tensor([1e-4, -1e-4, 1e-8, -1e-8, 1e-20]), atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
