@@ -277,7 +277,9 @@ FINDS = {
         c="values(6, 4, 1, 5)",
     ),
     # Zeros of both signs were one constant, and a zero was added to none.
-    "zeros of both signs": program("a / 0.0", "a / -0.0", "1 / (a * 0.0)", "1 / (a * -0.0)", "1 / (a * -0.0 + 0.0)", a="values(3, n) + 9"),
+    "zeros of both signs": program(
+        "a / 0.0", "a / -0.0", "1 / (a * 0.0)", "1 / (a * -0.0)", "1 / (b + 0.0)", a="values(3, n) + 9", b="values(4, n) * 0.0"
+    ),
     "orders of one number": program("a.flip(0)", "a.flip(-1)", "F.pad(a, ())", a="values(8)", options={"on_error": "raise"}),
 }
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 X = torch.sin(torch.arange(2 * 3 * 6 * 7 * 9.0)).reshape(2, 3, 6, 7, 9)
 AVERAGE, LARGEST = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d), (F.max_pool1d, F.max_pool2d, F.max_pool3d)
-WINDOWS = {2: ((2, 2, 1), (3, 2, 1), (2, 3, 0), (3, 1, 0), (3, 1, 1)), 1: ((2, 2, 1), (2, 3, 0)), 3: ((3, 2, 1), (3, 1, 0))}
+WINDOWS = {2: ((3, 2, 1), (2, 3, 0), (3, 1, 1)), 1: ((2, 2, 1), (2, 3, 0)), 3: ((3, 2, 1), (3, 1, 0))}
 """Dimensions -> size, step and padding."""
 _UNBLOCKED = ["Add", "Conv", "Conv", "Conv", "MaxPool"]  # on processors for which ONNX Runtime has no such order
 
