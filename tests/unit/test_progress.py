@@ -155,7 +155,7 @@ def test_work_within_work_takes_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\n" not in terminal.getvalue()
 
 
-def test_short_work_is_shown_where_the_whole_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_is_shown_where_the_whole_is_long_and_another_thread_leaves_the_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
     with progress("outer", 2, "step"):
         with progress("first", 1, "step") as step:
@@ -165,10 +165,6 @@ def test_short_work_is_shown_where_the_whole_is_long(monkeypatch: pytest.MonkeyP
             step(1)
     assert "first" not in terminal.getvalue()
     assert "second" in terminal.getvalue()
-
-
-def test_another_thread_leaves_the_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = a_terminal(monkeypatch)
     with progress("outer", 2, "step", at_once=True):
         thread = threading.Thread(target=work)
         thread.start()

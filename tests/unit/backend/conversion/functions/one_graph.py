@@ -76,6 +76,7 @@ def as_pytorch(  # noqa: PLR0913 - what a compilation takes
     torch.compiler.reset()
     with torch.set_grad_enabled(grad), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="ortlens")
         ours, theirs = (_called(function, inputs, grad=grad) for function in (torch.compile(whole, backend=lens, dynamic=dynamic), whole))
     capture = lens.captured()
     found = {name: text for name in theirs if (text := _difference(ours[name], theirs[name], inputs, atol))}
