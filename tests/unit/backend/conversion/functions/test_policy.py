@@ -82,7 +82,7 @@ def test_gamma_functions_stay_in_pytorch(*, grad: bool) -> None:
 def test_an_id_out_of_range_raises_in_the_onnx_form(wrong: int) -> None:
     bags = torch.compile(lambda table, ids: functional.embedding_bag(ids, table, OFFSETS), backend=Lens(options=OPTIONS))
     torch.testing.assert_close(bags(TABLE, IDS), functional.embedding_bag(IDS, TABLE, OFFSETS))
-    with pytest.raises(RuntimeError, match=r"idx|Index"):
+    with pytest.raises(RuntimeError, match=r"idx|[Ii]ndex"):
         bags(TABLE, IDS.where(IDS > 0, wrong))
 
 
