@@ -28,8 +28,12 @@ class Line:
         return any(test == own or test.startswith(f"{own}_") for own in self.tests)
 
 
+def _line(name: str, claim: str, *tests: str) -> Line:
+    return Line(name=name, claim=claim, tests=tests)
+
+
 def _option(field: str, claim: str) -> Line:
-    return Line(name=f"3.1 {field}", claim=claim, tests=(f"test_3_1_{field}",))
+    return _line(f"3.1 {field}", claim, f"test_3_1_{field}")
 
 
 LINES = (
@@ -43,10 +47,10 @@ LINES = (
     _option("training", "Optimisers, BatchNorm buffers, bf16 autocast, accumulation and checkpoints follow eager over twenty steps."),
     _option("export_options", "ExportOptions, as dataclass or mapping: dynamic_shapes, opset_version."),
     _option("ort_session_options", "A SessionOptions of the user's is used as it is."),
-    Line(
-        name="3.1 pre_ort_model_transforms",
-        claim="Callables see each ONNX model, in order, before its session is made, and may change it.",
-        tests=("test_8_3",),
+    _line(
+        "3.1 pre_ort_model_transforms",
+        "Callables see each ONNX model, in order, before its session is made, and may change it.",
+        "test_8_3",
     ),
     _option("freeze_weights", "Weights become constants of the session; a changed one is noticed."),
     _option("min_partition_nodes", "Smaller partitions stay in PyTorch, with reason too_small."),
@@ -62,71 +66,39 @@ LINES = (
     ),
     _option("execution_count", "execution_count counts session calls."),
     _option("sessions_by_graph", "Each partition's GraphModule leads to its session infos, with the eight fields."),
-    Line(name="3.1 one_dynamic_session", claim="One dynamic-shape session serves all sizes.", tests=("test_8_1_elementwise",)),
+    _line("3.1 one_dynamic_session", "One dynamic-shape session serves all sizes.", "test_8_1_elementwise"),
     _option("a_session_is_reused", "A session is reused whenever its input types and shapes accept the call."),
     _option("unknown_names", "Unknown option names raise an error that lists the valid ones."),
-    Line(
-        name="8.1 elementwise", claim="Elementwise functions match eager with changing sizes, both ways.", tests=("test_8_1_elementwise",)
+    _line("8.1 elementwise", "Elementwise functions match eager with changing sizes, both ways.", "test_8_1_elementwise"),
+    _line("8.1 MLP", "An MLP matches eager with changing batch sizes, forward and backward.", "test_8_1_mlp"),
+    _line("8.1 LLaMA", "A LLaMA block matches eager with changing batch sizes, forward and backward.", "test_8_1_llama"),
+    _line("8.1 batch size 1", "Batch size 1 adds at most one graph.", "test_8_1_batch_size_one"),
+    _line("8.2 outputs", "Several outputs; no inputs.", "test_8_2_several_outputs", "test_8_2_no_inputs"),
+    _line("8.2 scalars", "int, float, bool and SymInt inputs and outputs.", "test_8_2_scalar"),
+    _line("8.2 SymInt", "SymInt arithmetic and getitem inside a partition.", "test_8_2_symint", "test_8_2_getitem"),
+    _line("8.2 devices", "Inputs on mixed devices; cpu, cuda and maia, others refused by name.", "test_8_2_mixed", "test_8_2_devices"),
+    _line("8.2 NVTX", "NVTX ranges around bind, run and output where CUDA is present.", "test_8_2_nvtx"),
+    _line("8.3 transforms", "Transforms see every model once, in order, and may change what runs.", "test_8_3"),
+    _line("8.4 dumps", "Dumped files appear on first run only, numbered, with the graph's text beside them.", "test_3_1_dump_path"),
+    _line("8.5 caching", "Options caching as in 3.1.", "test_3_1_equal_options"),
+    _line("8.6 counting", "One break three calls deep is 8 graphs, 7 breaks, 8 ops; three shapes are 2 recompiles.", "test_8_6"),
+    _line("8.7 dynamic dims", "ExportedPrograms with dynamic dimensions.", "test_8_7_dynamic"),
+    _line("8.7 files", "Programs saved to and loaded from a file; retraced programs.", "test_8_7_saved"),
+    _line("8.7 constants", "Constants specialised at tracing.", "test_8_7_constants"),
+    _line("8.7 arguments", "None and keyword arguments in any order.", "test_8_7_none_and_keyword_arguments"),
+    _line("8.7 nesting", "Nested tuple, list and dict inputs and outputs.", "test_8_7_nested"),
+    _line("8.7 mutation", "Mutated buffers, persistent or not; mutated inputs.", "test_8_7_mutated", "test_8_7_batch_norm"),
+    _line("8.7 lazy", "Lazy modules; conditions.", "test_8_7_lazy", "test_8_7_conditions"),
+    _line(
+        "8.8 operators",
+        "The classic cases run in ONNX Runtime or stay with a stated reason; the numbers match: static, dynamic, exported.",
+        "test_8_8_operators",
     ),
-    Line(name="8.1 MLP", claim="An MLP matches eager with changing batch sizes, forward and backward.", tests=("test_8_1_mlp",)),
-    Line(name="8.1 LLaMA", claim="A LLaMA block matches eager with changing batch sizes, forward and backward.", tests=("test_8_1_llama",)),
-    Line(name="8.1 batch size 1", claim="Batch size 1 adds at most one graph.", tests=("test_8_1_batch_size_one",)),
-    Line(name="8.2 outputs", claim="Several outputs; no inputs.", tests=("test_8_2_several_outputs", "test_8_2_no_inputs")),
-    Line(name="8.2 scalars", claim="int, float, bool and SymInt inputs and outputs.", tests=("test_8_2_scalar",)),
-    Line(name="8.2 SymInt", claim="SymInt arithmetic and getitem inside a partition.", tests=("test_8_2_symint", "test_8_2_getitem")),
-    Line(
-        name="8.2 devices",
-        claim="Inputs on mixed devices; cpu, cuda and maia, others refused by name.",
-        tests=("test_8_2_mixed", "test_8_2_devices"),
-    ),
-    Line(name="8.2 NVTX", claim="NVTX ranges around bind, run and output where CUDA is present.", tests=("test_8_2_nvtx",)),
-    Line(name="8.3 transforms", claim="Transforms see every model once, in order, and may change what runs.", tests=("test_8_3",)),
-    Line(
-        name="8.4 dumps",
-        claim="Dumped files appear on first run only, numbered, with the graph's text beside them.",
-        tests=("test_3_1_dump_path",),
-    ),
-    Line(
-        name="8.5 caching",
-        claim="Options caching as in 3.1.",
-        tests=("test_3_1_equal_options",),
-    ),
-    Line(
-        name="8.6 counting",
-        claim="One break three calls deep is 8 graphs, 7 breaks, 8 ops; three shapes are 2 recompiles.",
-        tests=("test_8_6",),
-    ),
-    Line(name="8.7 dynamic dims", claim="ExportedPrograms with dynamic dimensions.", tests=("test_8_7_dynamic",)),
-    Line(
-        name="8.7 files",
-        claim="Programs saved to and loaded from a file; retraced programs.",
-        tests=("test_8_7_saved",),
-    ),
-    Line(name="8.7 constants", claim="Constants specialised at tracing.", tests=("test_8_7_constants",)),
-    Line(name="8.7 arguments", claim="None and keyword arguments in any order.", tests=("test_8_7_none_and_keyword_arguments",)),
-    Line(name="8.7 nesting", claim="Nested tuple, list and dict inputs and outputs.", tests=("test_8_7_nested",)),
-    Line(
-        name="8.7 mutation", claim="Mutated buffers, persistent or not; mutated inputs.", tests=("test_8_7_mutated", "test_8_7_batch_norm")
-    ),
-    Line(name="8.7 lazy", claim="Lazy modules; conditions.", tests=("test_8_7_lazy", "test_8_7_conditions")),
-    Line(
-        name="8.8 operators",
-        claim="The classic cases run in ONNX Runtime or stay with a stated reason; the numbers match: static, dynamic, exported.",
-        tests=("test_8_8_operators", "test_8_8_no_case"),
-    ),
-    Line(
-        name="8.8 higher-order",
-        claim="cond, while_loop, scan and flex attention stay in PyTorch, with a reason.",
-        tests=("test_8_8_higher_order",),
-    ),
-    Line(name="8.8 random", claim="Random numbers under a seed are PyTorch's.", tests=("test_8_8_random", "test_8_8_dropout")),
-    Line(
-        name="8.8 broken code",
-        claim="Code that Dynamo breaks gives right answers over several graphs.",
-        tests=("test_8_8_code", "test_8_8_a_module"),
-    ),
-    Line(name="8.9 per op", claim="Every node's converted op can be checked against PyTorch on its own.", tests=()),
-    Line(name="8.10 fake weights", claim="Analysed without memory for weights; real ones come from a checkpoint.", tests=("test_8_10",)),
+    _line("8.8 higher-order", "cond, while_loop, scan and flex attention stay in PyTorch, with a reason.", "test_8_8_higher_order"),
+    _line("8.8 random", "Random numbers under a seed are PyTorch's.", "test_8_8_random", "test_8_8_dropout"),
+    _line("8.8 broken code", "Code that Dynamo breaks gives right answers over several graphs.", "test_8_8_code", "test_8_8_a_module"),
+    _line("8.9 per op", "Every node's converted op can be checked against PyTorch on its own."),
+    _line("8.10 fake weights", "Analysed without memory for weights; real ones come from a checkpoint.", "test_8_10"),
 )
 
 

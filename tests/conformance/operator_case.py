@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.fx.experimental import _config as shape_config
+from torch.utils import _pytree as pytree
 
 import ortlens
 from ortlens import Lens
 from tests.integration.against_eager import SEED, assert_same, twin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ortlens.trace.records import Capture
 
@@ -78,6 +80,11 @@ class OpCase:
             special = self.elsewhere.stays
         return self.stays if special is None else special
 
+    def is_plain(self, road: str) -> bool:
+        """Whether all of it goes to ONNX Runtime as one graph, with the settings that most cases have."""
+        usual: Any = (1, "", 1e-5, {}, None)
+        return not self.expected_stays(road) and usual == (self.graphs, self.not_exported, self.atol, self.config, self.elsewhere)
+
     def expected_graphs(self, road: str) -> int | None:
         """How many graphs there are with the installed torch."""
         if self.elsewhere is not None and self.elsewhere.holds(road) and self.elsewhere.graphs is not None:
@@ -110,14 +117,25 @@ def steady(module: nn.Module) -> nn.Module:
 
 
 class Calls(nn.Module):
-    """A function as a module, which `torch.export` wants."""
+    """Functions as a module, which `torch.export` wants: each is called with its own arguments."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, *functions: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        self.functions = functions
+        self.parts = nn.ModuleList(function for function in functions if isinstance(function, nn.Module))
 
     def forward(self, *args: Any) -> Any:
-        return self.function(*args)
+        if len(self.functions) == 1:
+            return self.functions[0](*args)
+        return [function(*own) for function, own in zip(self.functions, args, strict=True)]
+
+
+def together(cases: Sequence[OpCase]) -> OpCase:
+    """Put cases without anything special into one, so that they are compiled together."""
+    if len(cases) == 1:
+        return cases[0]
+    calls = Calls(*(_of_users(given.function) for given in cases))
+    return OpCase(function=calls, args=tuple(given.args for given in cases), then=tuple(given.then or given.args for given in cases))
 
 
 def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
@@ -125,7 +143,8 @@ def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
     lens = Lens()
     compiled = torch.compile(_of_users(given.function), backend=lens, dynamic=dynamic)
     calls = [given.args] + ([given.then] if dynamic and given.then is not None else [])
-    with torch.no_grad(), torch._dynamo.config.patch(**given.config):
+    # Sizes that are equal by chance stay sizes of their own.
+    with torch.no_grad(), torch._dynamo.config.patch(**given.config), shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]  # torch adds it when it is imported
         for args in calls:
             _compare(compiled, given.function, args, given.atol)
     return lens.captured()
@@ -147,7 +166,7 @@ def exported_like_eager(given: OpCase) -> Capture:
     function = given.function
     module = function if isinstance(function, nn.Module) else Calls(function)
     with torch.no_grad():
-        program = torch.export.export(module, tuple(twin(arg) for arg in given.args))
+        program = torch.export.export(module, pytree.tree_map(twin, given.args))
         lenses: list[Lens] = []
 
         def call(*args: Any) -> Any:
@@ -159,7 +178,7 @@ def exported_like_eager(given: OpCase) -> Capture:
 
 
 def _compare(ours: Callable[..., Any], theirs: Callable[..., Any], args: tuple[Any, ...], atol: float) -> None:
-    mine, reference = [twin(arg) for arg in args], [twin(arg) for arg in args]
+    mine, reference = pytree.tree_map(twin, args), pytree.tree_map(twin, args)
     torch.manual_seed(SEED)
     expected = theirs(*reference)
     torch.manual_seed(SEED)

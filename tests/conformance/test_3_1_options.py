@@ -66,13 +66,12 @@ def names(*kinds: str, **options: Any) -> list[str]:
 
 @pytest.mark.usefixtures("_four_providers")
 def test_3_1_preferred_execution_providers() -> None:
-    own = {"device_id": "3"}
-    assert chosen("cuda:1", preferred_execution_providers=[(OTHER, {"threads": 2}), (CUDA, own)]) == [
-        (OTHER, {"threads": 2}),
-        (CUDA, own),
-        (CPU, {}),
-    ]
-    assert names("cuda:0", preferred_execution_providers=[OTHER]) == [OTHER, CUDA, CPU]
+    own = {"device_id": "3", "arena_extend_strategy": "kSameAsRequested"}
+    given = [(OTHER, {"threads": 2}), (CUDA, own)]
+    assert chosen("cuda:1", preferred_execution_providers=given) == [*given, (CPU, {})]
+    assert names("cuda:0", preferred_execution_providers=[OTHER], default_execution_providers=[MAIA]) == [OTHER, CUDA, MAIA, CPU]
+    assert names("cuda:0", preferred_execution_providers=[CPU]) == [CPU, CUDA], "what is preferred stays first, the CPU too"
+    assert names("cuda:0", preferred_execution_providers=[CUDA, OTHER, CUDA]) == [CUDA, OTHER, CPU]
 
 
 def test_3_1_preferred_execution_providers_reach_the_session() -> None:
@@ -89,23 +88,16 @@ def test_3_1_preferred_execution_providers_that_are_missing() -> None:
 
 @pytest.mark.usefixtures("_four_providers")
 def test_3_1_infer_execution_providers() -> None:
-    assert names("cpu") == [CPU]
+    assert names() == names("cpu") == [CPU]
     assert chosen("cpu", "cuda:1", "cpu") == [(CUDA, {"device_id": "1"}), (CPU, {})]
     assert names("cuda:0", "cpu", "maia") == [MAIA, CUDA, CPU]
     assert names("cuda:0", infer_execution_providers=False) == [CPU]
 
 
-def test_3_1_infer_execution_providers_from_outputs() -> None:
-    lens = Lens()
-    with torch.no_grad():
-        torch.testing.assert_close(torch.compile(lambda: torch.ones(3) * 2, backend=lens)(), torch.ones(3) * 2)
-    assert lens.sessions.providers.tolist() == [(CPU,)] * len(lens.sessions)
-    assert len(lens.sessions) == 1
-
-
 @pytest.mark.usefixtures("_four_providers")
 def test_3_1_default_execution_providers() -> None:
     assert names("cuda:0", default_execution_providers=[OTHER]) == [CUDA, OTHER, CPU]
+    assert chosen("cpu", default_execution_providers=[(OTHER, {"threads": 2})]) == [(CPU, {}), (OTHER, {"threads": 2})]
     assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
     assert names(infer_execution_providers=False) == [CPU]
 
@@ -158,7 +150,7 @@ def test_3_1_ort_session_options() -> None:
     assert used.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 
-@pytest.mark.parametrize("freeze", ["auto", True, False])
+@pytest.mark.parametrize("freeze", ["auto", False])
 def test_3_1_freeze_weights(freeze: Any) -> None:
     model, lens = nn.Linear(6, 2).eval(), Lens(options={"freeze_weights": freeze})
     compiled = torch.compile(model, backend=lens)
@@ -251,14 +243,15 @@ def test_3_1_cache_dir(tmp_path: Path) -> None:
     assert int(converting) > 0
 
 
-@pytest.mark.parametrize("given", [{"min_partition_nodes": 2}, OrtBackendOptions(min_partition_nodes=2)], ids=["mapping", "dataclass"])
-def test_3_1_mapping_or_dataclass_everywhere(given: Any) -> None:
+def test_3_1_mapping_or_dataclass_everywhere() -> None:
+    mapping: Any = {"min_partition_nodes": 2}
+    options: Any = OrtBackendOptions(min_partition_nodes=2)
     with torch.no_grad():
-        torch.compile(two_pieces, backend="ortlens", options=given)(X) if isinstance(given, dict) else None
-        torch.compile(two_pieces, backend=ortlens.torch_compile_backend, options=given)(X)
-        lenses = [run(given), ortlens.explain(two_pieces, options=given, calls=1)(X)]
-        torch.compile(two_pieces, backend=OrtBackend(given))(X)
-    assert [backend.options for backend in OrtBackend.get_cached_instances()] == [OrtBackendOptions(min_partition_nodes=2)]
+        torch.compile(two_pieces, backend="ortlens", options=mapping)(X)
+        torch.compile(two_pieces, backend=ortlens.torch_compile_backend, options=options)(X)
+        lenses = [run(mapping), run(options), ortlens.explain(two_pieces, options=options, calls=1)(X)]
+    assert OrtBackend(mapping).options == OrtBackend(options).options == options
+    assert [backend.options for backend in OrtBackend.get_cached_instances()] == [options]
     assert all("too_small" in lens.fallbacks.reason_code.tolist() for lens in lenses)
     with pytest.raises(dataclasses.FrozenInstanceError):
         OrtBackendOptions().min_partition_nodes = 3  # type: ignore[misc]  # the mistake under test

@@ -1,7 +1,4 @@
-"""CONTRACT 8.8: the classic operator cases, static and dynamic through `torch.compile`, and as ExportedProgram.
-
-What an operator does with plain numbers alone is in PyTorch's own database, which `tests.opinfo` goes through.
-"""
+"""CONTRACT 8.8: the classic operator cases, static and dynamic through `torch.compile`, and as ExportedProgram."""
 
 from __future__ import annotations
 
@@ -10,38 +7,38 @@ import os
 import pytest
 import torch
 
-from tests.conformance import cases_layers, cases_math, cases_reductions, cases_shapes
-from tests.conformance.operator_case import compiled_like_eager, exported_like_eager, stays_of
+from tests.conformance.cases import CASES
+from tests.conformance.operator_case import compiled_like_eager, exported_like_eager, stays_of, together
 
 ROADS = ("static", "dynamic", "exported")
-TABLES = (cases_shapes.CASES, cases_math.CASES, cases_reductions.CASES, cases_layers.CASES)
-CASES = {name: given for table in TABLES for name, given in table.items()}
-
-# Every case down every road takes minutes: `make sweep-conformance` sets this. Without it, each case takes one road, in turn, and
-# `make test` runs every third of them: each road and each table is among them.
+# `make sweep-conformance` sets this. Without it, each case takes one road, in turn, and `make test` runs a part of them.
 EVERY_ROAD = bool(os.environ.get("ORTLENS_EVERY_ROAD"))
-CHOSEN = [
-    (name, road) for place, name in enumerate(CASES) for turn, road in enumerate(ROADS) if EVERY_ROAD or (place + turn) % len(ROADS) == 0
-]
+CHOSEN = {
+    road: [name for place, name in enumerate(CASES) if EVERY_ROAD or (place + turn) % len(ROADS) == 0] for turn, road in enumerate(ROADS)
+}
+_TOGETHER = 9
 
 
-def test_8_8_no_case_is_written_twice() -> None:
-    assert len(CASES) == sum(len(table) for table in TABLES)
-    assert len(CASES) >= 130
+def batches() -> list[tuple[str, list[str]]]:
+    """Each road with the names of cases that are compiled together; those with something special are alone."""
+    made = []
+    for road, names in CHOSEN.items():
+        plain = [name for name in names if CASES[name].is_plain(road)]
+        made += [(road, plain[place : place + _TOGETHER]) for place in range(0, len(plain), _TOGETHER)]
+        made += [(road, [name]) for name in names if name not in plain]
+    return made
 
 
-@pytest.mark.filterwarnings(
-    "ignore:var\\(\\):UserWarning", "ignore:Using padding='same':UserWarning", "ignore:The tensor attribute:UserWarning"
-)
+@pytest.mark.filterwarnings("ignore:var\\(\\):UserWarning", "ignore:The tensor attribute:UserWarning")
 @pytest.mark.parametrize(
-    ("name", "road"),
+    ("road", "names"),
     [
-        pytest.param(name, road, id=f"{name}-{road}", marks=() if place // len(ROADS) % 6 == 0 else pytest.mark.slow)
-        for place, (name, road) in enumerate(CHOSEN)
+        pytest.param(road, names, id=f"{names[0]}-{road}", marks=() if place % 5 == 0 else pytest.mark.slow)
+        for place, (road, names) in enumerate(batches())
     ],
 )
-def test_8_8_operators(name: str, road: str) -> None:
-    given = CASES[name]
+def test_8_8_operators(road: str, names: list[str]) -> None:
+    given = together([CASES[name] for name in names])
     if road == "exported" and given.not_exported:
         with pytest.raises(Exception, match=given.not_exported), torch.no_grad():
             exported_like_eager(given)

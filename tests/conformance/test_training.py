@@ -45,20 +45,6 @@ class ConvNet(nn.Module):
         return self.head(self.features(x).mean((2, 3)))
 
 
-class Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(11, 16)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True) for _ in range(2))
-        self.head = nn.Linear(16, 11)
-
-    def forward(self, tokens: torch.Tensor) -> Any:
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
 def pair(make: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module, Callable[..., Any], Lens]:
     torch.manual_seed(0)
     ours, lens = make(), Lens()
@@ -70,6 +56,8 @@ def follow(
     models: tuple[nn.Module, nn.Module],
     optimizer: Callable[..., torch.optim.Optimizer],
     loss_of: Callable[[Callable[..., Any], int], torch.Tensor],
+    *,
+    tolerance: float = LOSS_TOLERANCE,
 ) -> None:
     """Twenty steps side by side; every loss, the parameters and the buffers of the end agree, and the loss went down."""
     steppers = [optimizer(model.parameters()) for model in models]
@@ -81,10 +69,10 @@ def follow(
             loss.backward()
             steppers[side].step()
             curves[side].append(loss.item())
-    torch.testing.assert_close(curves[0], curves[1], atol=LOSS_TOLERANCE, rtol=LOSS_TOLERANCE)
+    torch.testing.assert_close(curves[0], curves[1], atol=tolerance, rtol=tolerance)
     assert curves[0][-1] < curves[0][0] * 0.9
     states = [dict(model.state_dict()) for model in models]
-    torch.testing.assert_close(*states, atol=5e-3, rtol=5e-3)
+    torch.testing.assert_close(*states, atol=5 * tolerance, rtol=5 * tolerance)
 
 
 def test_3_1_training_conv_net_with_batch_norm_and_sgd() -> None:
@@ -101,21 +89,6 @@ def test_3_1_training_conv_net_with_batch_norm_and_sgd() -> None:
     assert set(lens.sessions.calls) == {STEPS}
 
 
-@pytest.mark.slow
-def test_3_1_training_transformer_with_adamw() -> None:
-    ours, theirs, compiled, lens = pair(Transformer)
-    tokens = torch.arange(24).view(4, 6) % 11
-
-    def loss_of(forward: Callable[..., Any], step: int) -> torch.Tensor:
-        given = tokens.roll(step % 3, 1)
-        return F.cross_entropy(forward(given).flatten(0, 1), given.roll(-1, 1).flatten())
-
-    follow((compiled, theirs), (ours, theirs), lambda p: torch.optim.AdamW(p, lr=5e-3), loss_of)
-    assert sorted(lens.graphs.phase) == ["backward", "forward"]
-    assert all(coverage > 0.9 for coverage in lens.graphs.coverage)
-    assert set(lens.sessions.calls) == {STEPS}
-
-
 def test_3_1_training_under_bfloat16_autocast() -> None:
     """The products are in bfloat16, of which ONNX Runtime's CPU provider has few: what it lacks stays, and the curves agree."""
     ours, theirs, compiled, lens = pair(lambda: nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 3)))
@@ -127,25 +100,17 @@ def test_3_1_training_under_bfloat16_autocast() -> None:
         assert out.dtype is torch.bfloat16
         return F.mse_loss(out.float(), y)
 
-    steppers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
-    for _ in range(STEPS):
-        losses = [loss_of(forward, 0) for forward in (compiled, theirs)]
-        torch.testing.assert_close(*losses, atol=2e-2, rtol=2e-2)
-        for stepper, loss in zip(steppers, losses, strict=True):
-            stepper.zero_grad()
-            loss.backward()
-            stepper.step()
+    follow((compiled, theirs), (ours, theirs), lambda p: torch.optim.SGD(p, lr=0.1), loss_of, tolerance=1e-2)
     assert set(lens.fallbacks.reason_code) <= {"session_refused", "dtype"}
     assert sum(lens.sessions.calls) > 0
-    for mine, reference in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert mine.dtype is torch.float32
-        torch.testing.assert_close(mine, reference, atol=2e-2, rtol=5e-2)
+    assert {parameter.dtype for parameter in ours.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.BatchNorm1d(6)], ids=["layer", "group", "batch"])
-def test_3_1_training_under_bfloat16_autocast_with_norms(norm: nn.Module) -> None:
+def test_3_1_training_under_bfloat16_autocast_with_norms() -> None:
     """A norm of bfloat16 with float32 weights saves float32 statistics, whatever PyTorch's fake tensors say of them."""
-    ours, theirs, compiled, _ = pair(lambda: nn.Sequential(nn.Linear(6, 6), copy.deepcopy(norm), nn.Linear(6, 3)))
+    norms = (nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.BatchNorm1d(6))
+    layers = (layer for norm in norms for layer in (nn.Linear(6, 6), norm))
+    ours, theirs, compiled, _ = pair(lambda: nn.Sequential(*layers, nn.Linear(6, 3)))
     for forward in (compiled, theirs):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = forward(r(12, 6))

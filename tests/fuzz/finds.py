@@ -425,6 +425,21 @@ FINDS = {
         steps=("call(7)", "given(7, b='2.5')", "given(7, b='0.5')"),
         dynamic=True,
     ),
+    # Rules of onnxscript took one bound for both, and looked at products without the rows that they multiply.
+    "bounds within bounds": program(
+        "a.clamp(0, 1).clamp(2, 3)",
+        "torch.relu(a.clamp(-3, -1))",
+        "torch.minimum(torch.maximum(a, torch.full((1, 1), -1.0)), torch.full((1, 1), 1.0))",
+        "(b.reshape(6, 2) @ c.reshape(2, 10)).reshape(4, 3, 5)",
+        a="values(4, n)",
+        b="values(5, 4, 3, 1)",
+        c="values(6, 4, 1, 5)",
+    ),
+    # Zeros of both signs were one constant, and a zero was added to none.
+    "zeros of both signs": program(
+        "a / 0.0", "a / -0.0", "1 / (a * 0.0)", "1 / (a * -0.0)", "1 / (b + 0.0)", a="values(3, n) + 9", b="values(4, n) * 0.0"
+    ),
+    "orders of one number": program("a.flip(0)", "a.flip(-1)", "F.pad(a, ())", a="values(8)", options={"on_error": "raise"}),
 }
 
 GRAPH_FINDS = {

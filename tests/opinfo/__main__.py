@@ -1,10 +1,9 @@
-"""Send the whole operator database through the backend: `python -m tests.opinfo [--most N] [--jobs N] [NAME ...]`.
+"""Send the whole operator database through the backend: `python -m tests.opinfo [--jobs N] [NAME ...]`.
 
 Operators run in processes of their own that are started again after a crash or when nothing comes for a while. Outcomes are
 kept in build/opinfo, one file per operator, so that a run that was stopped goes on where it was; operators named on the command
-line are measured anew. `--dtypes` and `--roads` measure a part, whose outcomes replace the same part of those that are kept.
-Without names, docs/data/operators.json is written; `--data` writes it without measuring. `--numbers` measures operations on numbers
-alone, in a few minutes, and writes their part of it.
+line are measured anew. Without names, docs/data/operators.json is written; `--data` writes it without measuring. `--numbers` measures
+operations on numbers alone, in a few minutes, and writes their part of it.
 """
 
 from __future__ import annotations
@@ -24,24 +23,23 @@ from tests.opinfo.condensed import condensed, condensed_numbers
 from tests.opinfo.exceptions import reason_for
 
 KEPT = ROOT / "build" / "opinfo"
-DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
-"""Element types that ONNX Runtime's CPU provider holds, those that programs use most first."""
+_PART = ("4", "float32,float64,float16,int64,int32,uint8,bool", "static,dynamic,backward")
+"""Samples per operator and element type; the element types of ONNX Runtime's CPU provider; roads."""
 
-ROADS = ("static", "dynamic", "backward")
 _LIMIT_S = 120
 """Longest silence of a process: one sample takes a second at most, one import of torch some ten."""
 
 
-def _run(names: list[str], part: argparse.Namespace) -> None:
+def _run(names: list[str]) -> None:
     """Run operators one after the other, over as many processes as it takes."""
     left = list(names)
     while left:
-        child = Child("tests.opinfo.sweep", str(part.most), ",".join(part.dtypes), ",".join(part.roads), *left, limit_s=_LIMIT_S)
+        child = Child("tests.opinfo.sweep", *_PART, *left, limit_s=_LIMIT_S)
         current: str | None = None
         rows: list[dict[str, Any]] = []
         while (row := child.row()) is not None:
             if "begin" in row:
-                _keep(current, rows, part)
+                _keep(current, rows)
                 current, rows = row["begin"], []
             else:
                 rows.append(row)
@@ -51,18 +49,14 @@ def _run(names: list[str], part: argparse.Namespace) -> None:
             rows.append(
                 {"operator": current, "dtype": "", "road": "", "sample": len(rows), "verdict": "crash", "detail": ended or f"exit {status}"}
             )
-        _keep(current, rows, part)
+        _keep(current, rows)
         left = left[left.index(current) + 1 :] if current in left else []
 
 
-def _keep(name: str | None, rows: list[dict[str, Any]], part: argparse.Namespace) -> None:
-    if name is None:
-        return
-    KEPT.mkdir(parents=True, exist_ok=True)
-    path = KEPT / f"{name}.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    others = [row for row in before if row["dtype"] and (row["dtype"] not in part.dtypes or row["road"] not in part.roads)]
-    path.write_text(json.dumps([*others, *rows]), encoding="utf-8")
+def _keep(name: str | None, rows: list[dict[str, Any]]) -> None:
+    if name is not None:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        (KEPT / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
 def kept() -> dict[str, list[dict[str, Any]]]:
@@ -83,11 +77,8 @@ def main(arguments: list[str]) -> int:
     """Measure what is missing, then print the figures and everything that is wrong; 1 when something is."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo")
     parser.add_argument("names", nargs="*", help="operators to measure anew; all that are missing when none is named")
-    parser.add_argument("--most", type=int, default=4, help="samples per operator and element type")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--data", action="store_true", help="write the figures from the outcomes that are kept, and measure nothing")
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
-    parser.add_argument("--roads", nargs="+", default=ROADS, choices=ROADS)
     parser.add_argument("--numbers", action="store_true", help="measure operations on numbers, and nothing else")
     chosen = parser.parse_args(arguments)
     if chosen.numbers:
@@ -96,7 +87,7 @@ def main(arguments: list[str]) -> int:
 
     known = kept()
     wanted = [] if chosen.data else chosen.names or [name for name in operators() if name not in known]
-    workers = [threading.Thread(target=_run, args=(wanted[place :: chosen.jobs], chosen)) for place in range(chosen.jobs)]
+    workers = [threading.Thread(target=_run, args=(wanted[place :: chosen.jobs],)) for place in range(chosen.jobs)]
     for worker in workers:
         worker.start()
     for worker in workers:

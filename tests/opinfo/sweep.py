@@ -72,7 +72,7 @@ def outcomes_of(name: str, dtypes: Sequence[torch.dtype], roads: Sequence[str], 
                 continue
             for number, sample in samples(op, dtype, most, grad=road == "backward"):
                 short = str(dtype).removeprefix("torch.")
-                yield outcome_with(Lens(), op, sample, Outcome(operator=name, dtype=short, road=road, sample=number, verdict=""))
+                yield _outcome(op, sample, Outcome(operator=name, dtype=short, road=road, sample=number, verdict=""))
 
 
 def samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tuple[int, Any]]:
@@ -89,8 +89,8 @@ def samples(op: Any, dtype: torch.dtype, most: int, *, grad: bool) -> list[tuple
     return [found[int(place * step)] for place in range(min(most, len(found)))]
 
 
-def outcome_with(backend: Any, op: Any, sample: Any, blank: Outcome) -> Outcome:
-    """Send one sample through a backend of `torch.compile`."""
+def _outcome(op: Any, sample: Any, blank: Outcome) -> Outcome:
+    lens = Lens()
     leaves, structure = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -108,13 +108,13 @@ def outcome_with(backend: Any, op: Any, sample: Any, blank: Outcome) -> Outcome:
         except Exception:  # noqa: BLE001 - eager does not take it
             return _said(blank, "refused")
         try:
-            found = difference(_result(_compiled(call, backend, blank.road), tensors, blank.road), expected)
+            found = difference(_result(_compiled(call, lens, blank.road), tensors, blank.road), expected)
         except Exception as error:  # noqa: BLE001 - what is looked for
             verdict = "crash" if _control(call, tensors, blank.road, expected) == "" else "control"
             return _said(blank, verdict, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300])
         if found:
             return _said(blank, "wrong" if _control(call, tensors, blank.road, expected) == "" else "control", found)
-        return _placed(blank, backend) if isinstance(backend, Lens) else _said(blank, "torch")
+        return _placed(blank, lens)
 
 
 def _said(blank: Outcome, verdict: str, detail: str = "") -> Outcome:

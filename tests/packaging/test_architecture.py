@@ -39,12 +39,9 @@ def test_every_room_and_every_file_on_the_page_exists() -> None:
     assert missing == []
 
 
-def test_every_folder_of_the_package_has_a_row() -> None:
+def test_every_folder_of_the_package_has_a_row_that_names_five_files_at_most() -> None:
     folders = {f"{path.parent.relative_to(PACKAGE).as_posix()}/" for path in PACKAGE.rglob("*.py")} - {"./"}
     assert folders - set(rooms()) == set()
-
-
-def test_a_row_names_five_files_at_most() -> None:
     assert {room: len(names) for room, names in rooms().items() if len(names) > MOST_NAMED} == {}
 
 

@@ -17,10 +17,6 @@ from ortlens.cli import entry
 from tests.packaging.test_doc_examples import blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
-GOOD = """
-import torch
-net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())
-"""
 BROKEN = """
 import torch
 def net(x):
@@ -63,7 +59,7 @@ def test_the_artifact_and_the_summary_hold_what_the_steps_write() -> None:
 def checkout(tmp_path: Path) -> Path:
     """A repository with its base branch inside, and `ortlens` on the path."""
     (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "mymodels.py").write_text(GOOD)
+    (tmp_path / "base" / "mymodels.py").write_text(BROKEN.replace("    torch._dynamo.graph_break()\n", ""))
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "ortlens"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ortlens "$@"\n')
@@ -83,24 +79,10 @@ def run(name: str, checkout: Path) -> int:
 
 
 @pytest.mark.slow
-def test_limits_that_hold(checkout: Path) -> None:
-    (checkout / "mymodels.py").write_text(GOOD)
-    assert run("Record", checkout) == 0
-    assert (checkout / "report.html").stat().st_size > 10_000
-    assert run("Check", checkout) in (0, 1)  # a time may differ where something else took the machine for a whole capture
-    assert run("Job summary", checkout) == 0
-    summary = (checkout / "summary.md").read_text(encoding="utf-8")
-    for limit in ("max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "baseline: breaks", "baseline: results"):
-        assert f"| ✅ | `{limit}` |" in summary
-    assert "| `max_slowdown` |" in summary
-    assert "⚠️" not in summary
-
-
-@pytest.mark.slow
 def test_a_graph_break_fails_the_job_and_is_in_the_summary(checkout: Path) -> None:
-    (checkout / "base" / "mymodels.py").write_text(BROKEN.replace("    torch._dynamo.graph_break()\n", ""))
     (checkout / "mymodels.py").write_text(BROKEN)
     assert run("Record", checkout) == 0
+    assert (checkout / "report.html").stat().st_size > 10_000
     assert run("Check", checkout) == 1
     assert run("Job summary", checkout) == 0
     summary = (checkout / "summary.md").read_text(encoding="utf-8")

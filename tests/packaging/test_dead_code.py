@@ -37,12 +37,9 @@ class Box:
 """
 
 
-def test_names_used_out_of_sight_are_alive(tmp_path: Path) -> None:
+def test_names_used_out_of_sight_are_alive_and_planted_dead_code_is_found(tmp_path: Path) -> None:
     (tmp_path / "alive.py").write_text(ALIVE, encoding="utf-8")
     assert dead_code(tmp_path) == []
-
-
-def test_planted_dead_code_is_found(tmp_path: Path) -> None:
-    (tmp_path / "dead.py").write_text(ALIVE + DEAD, encoding="utf-8")
+    (tmp_path / "dead.py").write_text(DEAD, encoding="utf-8")
     found = "\n".join(dead_code(tmp_path))
     assert all(name in found for name in ("nobody_calls_this", "nobody_reads_this", "Box", "'os'"))

@@ -1,4 +1,4 @@
-"""Every Python example of the README and of the docs runs, in the order in which a reader would type it.
+"""Every Python example of the README, of the docs and of docstrings runs; on a page in the order in which a reader would type it.
 
 The blocks of one file are one session in one fresh process and an empty folder. A block that cannot run in a test says
 why, in a comment on the line before it: `<!-- not run: needs a GPU -->`.
@@ -6,6 +6,8 @@ why, in a comment on the line before it: `<!-- not run: needs a GPU -->`.
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 import re
 from dataclasses import dataclass
@@ -70,10 +72,6 @@ def blocks_of(text: str) -> list[Block]:
 
 def python_blocks(text: str) -> list[Block]:
     return [block for block in blocks_of(text) if block.language in {"python", "py", "python3"}]
-
-
-def test_the_readme_has_an_example_that_runs() -> None:
-    assert [block for block in python_blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.reason is None]
 
 
 # Each page in a process of its own, forked from one that has imported what takes seconds.
@@ -153,18 +151,33 @@ not python
 """
 
 
-def test_blocks_are_found_with_their_lines_and_reasons() -> None:
+def test_blocks_are_found_and_what_fails_or_prints_nothing_is_named_with_its_line(run_python: Callable[..., str]) -> None:
     found = [(block.line, block.body, block.reason) for block in python_blocks(PAGE)]
     assert found == [(3, "x = 1\n", None), (8, "import no_such_package\n", "needs a GPU"), (14, "assert x == 1\n", None)]
+    for blocks, said in (
+        ([(3, "x = 1\n"), (14, "assert x == 2\n")], r'File "page.md", line 15'),
+        ([(3, "import pandas\nprint(pandas.DataFrame(columns=['a']))")], r"page.md, line 3: nothing is printed"),
+    ):
+        with pytest.raises(AssertionError, match=said):
+            run_python(SESSION, json.dumps(["page.md", blocks]))
 
 
-def test_a_broken_example_fails_and_names_its_line(run_python: Callable[..., str]) -> None:
-    blocks = [(block.line, block.body) for block in python_blocks(PAGE.replace("x == 1", "x == 2")) if block.reason is None]
-    with pytest.raises(AssertionError, match=r'File "page.md", line 15'):
-        run_python(SESSION, json.dumps(["page.md", blocks]))
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def test_an_example_that_prints_nothing_fails_and_names_its_line(run_python: Callable[..., str]) -> None:
-    empty = "import pandas\nprint(pandas.DataFrame(columns=['a']))"
-    with pytest.raises(AssertionError, match=r"page.md, line 3: nothing is printed"):
-        run_python(SESSION, json.dumps(["page.md", [(3, empty)]]))
+def modules_with_examples() -> list[str]:
+    files = [path for path in sorted((ROOT / "ortlens").rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_the_examples_of_a_module_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # An example may save a file; it must not land in the checkout.
+    monkeypatch.chdir(tmp_path)
+    failed, tried = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
+    assert tried > 0
+    assert failed == 0
+
+
+def test_the_package_has_examples() -> None:
+    assert {"ortlens", "ortlens._optional"} <= set(modules_with_examples())

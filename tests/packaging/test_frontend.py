@@ -25,11 +25,8 @@ def node(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([NODE, *arguments], cwd=FRONTEND, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_widget_is_small() -> None:
+def test_the_widget_is_small_and_the_bundles_load_nothing() -> None:
     assert len(gzip.compress((STATIC / "explorer.widget.js").read_bytes(), mtime=0)) <= WIDGET_BYTES
-
-
-def test_the_bundles_load_nothing() -> None:
     for path in STATIC.iterdir():
         text = path.read_text(encoding="utf-8")
         assert "sourceMappingURL" not in text

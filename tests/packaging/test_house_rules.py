@@ -60,18 +60,14 @@ def test_one_install_brings_every_feature() -> None:
     assert needed == {"dask": ["distributed"], "parquet": ["pyarrow"], "notebook": [], "report": [], "weights": [], "all": []}
 
 
-def test_constraints_pin_everything_that_is_declared() -> None:
+def test_constraints_pin_everything_that_is_declared_and_hold_nothing_else() -> None:
     declared = [*SETTINGS["project"]["dependencies"]]
     declared += [item for group in SETTINGS["dependency-groups"].values() for item in group if isinstance(item, str)]
     names = {re.split(r"[<>=\[ ]", item, maxsplit=1)[0].lower() for item in declared} - {"ortlens"}
     assert names - {pin.lower().replace("_", "-") for pin in PINS} == set()
-
-
-def test_constraints_hold_versions_and_nothing_else() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     odd = [line for line in lines if not re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line)]
     assert odd == []
-    assert PINS["torch"] == "2.13.0"
 
 
 def test_the_tests_run_with_the_pinned_runtimes() -> None:

@@ -32,12 +32,8 @@ def test_the_test_environment_can_do_the_main_job() -> None:
 
 @pytest.mark.parametrize("name", ["torch", "pandas"])
 def test_a_missing_package_is_an_error_with_the_pip_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = metadata.version
-
-    def version(distribution: str) -> str:
-        if distribution == name:
-            raise metadata.PackageNotFoundError(distribution)
-        return real(distribution)
+    def version(distribution: str, real: Callable[[str], str] = metadata.version) -> str:
+        return real("not-" * (distribution == name) + distribution)
 
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(_versions, "version", version)

@@ -20,6 +20,7 @@ def test_all_is_the_lazy_names_and_the_version() -> None:
     assert sorted(ortlens.__all__) == sorted([*LAZY_NAMES, "__version__"])
     assert len(set(ortlens.__all__)) == len(ortlens.__all__)
     assert set(ortlens.__all__) <= set(dir(ortlens))
+    assert importlib.metadata.version("ortlens") == ortlens.__version__
 
 
 def test_every_name_lives_where_the_table_says() -> None:
@@ -59,7 +60,3 @@ def test_a_wrong_name_is_answered_with_the_near_one_or_where_to_look(wrong: str,
     assert not hasattr(ortlens, "__wrapped__")
     with pytest.raises(ImportError):
         exec("from ortlens import no_such_name")  # noqa: S102 - a statement that must fail, not a value
-
-
-def test_the_metadata_tells_the_same_version() -> None:
-    assert importlib.metadata.version("ortlens") == ortlens.__version__

@@ -93,16 +93,13 @@ def under_pty(step_s: float) -> tuple[str, str]:
     return done.stdout, text
 
 
-def test_a_terminal_sees_long_work_and_is_clean_afterwards() -> None:
+def test_a_terminal_sees_long_work_is_clean_afterwards_and_sees_no_short_work() -> None:
     out, text = under_pty(0.05)
     assert out.split() == ["True", "1"], "tqdm is loaded, and no thread was left"
     assert "working: " in text
     assert "/40 [" in text
     assert "\n" not in text
     assert text.rsplit("\r", 2)[-2].strip() == "", "the bar is wiped out"
-
-
-def test_short_work_shows_nothing_and_loads_nothing() -> None:
     out, text = under_pty(0.0)
     assert (out.split()[0], text) == ("False", "")
 
@@ -158,7 +155,7 @@ def test_work_within_work_takes_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\n" not in terminal.getvalue()
 
 
-def test_short_work_is_shown_where_the_whole_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_is_shown_where_the_whole_is_long_and_another_thread_leaves_the_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = a_terminal(monkeypatch)
     with progress("outer", 2, "step"):
         with progress("first", 1, "step") as step:
@@ -168,10 +165,6 @@ def test_short_work_is_shown_where_the_whole_is_long(monkeypatch: pytest.MonkeyP
             step(1)
     assert "first" not in terminal.getvalue()
     assert "second" in terminal.getvalue()
-
-
-def test_another_thread_leaves_the_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = a_terminal(monkeypatch)
     with progress("outer", 2, "step", at_once=True):
         thread = threading.Thread(target=work)
         thread.start()

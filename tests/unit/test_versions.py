@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ortlens import _versions
-from ortlens.errors import OptionalDependencyError, UnsupportedVersionError, UsageError
+from ortlens._optional import require
+from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -29,17 +35,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return distributions
 
 
-INSIDE = (
-    "2.9",
-    "2.9.0",
-    "2.9.0.0.0",
-    "2.9.0a0+50eac811a6.nv25.09",
-    "2.13.0+cpu",
-    "2.14.0.dev20260101",
-    "2.15.99",
-    "2.15.1.post2",
-    "0!2.10",
-)
+INSIDE = ("2.9", "2.9.0.0.0", "2.9.0a0+50eac811a6.nv25.09", "2.13.0+cpu", "2.14.0.dev20260101", "2.15.99", "2.15.1.post2", "0!2.10")
 OUTSIDE = ("2.8.1", "2", "1.13.1+cu117", "2.16", "2.16.0a0", "2.16.0.dev20270101+cpu", "3.0", "", "unknown")
 
 
@@ -105,3 +101,23 @@ def test_looking_up_versions_imports_none_of_the_packages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_package_of_a_feature_is_named_with_the_install_line() -> None:
+    assert require("json.decoder", feature="The report") is json.decoder
+    with pytest.raises(OptionalDependencyError) as caught:
+        require("no_such_package_of_ours.inner", feature="lens.netron()")
+    assert str(caught.value) == "lens.netron() needs no_such_package_of_ours, which is not installed: pip install no_such_package_of_ours"
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    assert isinstance(caught.value, ImportError)
+    assert isinstance(caught.value, OrtLensError)
+    assert caught.value.name == "no_such_package_of_ours"
+
+
+@pytest.mark.parametrize("missing", ["from json import a_name_that_left", "import a_name_that_left"])
+def test_a_package_that_fails_to_import_is_not_called_missing(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_upgraded_xyz.py").write_text(missing, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(OptionalDependencyError, match=r"does not import here: .*a_name_that_left.*--force-reinstall half_upgraded_xyz"):
+        require("half_upgraded_xyz", feature="The report")
+    sys.modules.pop("half_upgraded_xyz", None)

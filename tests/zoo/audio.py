@@ -53,7 +53,6 @@ ARCHITECTURES = (
         upsampling_ratios=[4, 2],
         num_lstm_layers=1,
     ),
-    _audio("HubertModel", wave(), **_WAV2VEC2),
     _audio(
         "MoonshineModel",
         lambda: {**wave()(), "decoder_input_ids": tokens(8)},
@@ -66,30 +65,12 @@ ARCHITECTURES = (
     _audio("SEWModel", wave(), **_SEW),
     _audio("SEWDModel", wave(), **_SEW, position_buckets=8, max_position_embeddings=32),
     _audio(
-        "Speech2TextModel",
-        lambda: {**_spectrogram(64, 16), "decoder_input_ids": tokens(8)},
-        **_SPEECH,
-        input_feat_per_channel=16,
-        conv_channels=32,
-        max_source_positions=64,
-        max_target_positions=32,
-    ),
-    _audio(
-        "SpeechT5ForSpeechToText",
-        lambda: {**wave()(), "decoder_input_ids": tokens(8)},
-        **_WAV2VEC2 | {"vocab_size": 100},
-        **_SIDES,
-        use_cache=False,
-    ),
-    _audio("UniSpeechSatModel", wave(), **_WAV2VEC2),
-    _audio(
         "Wav2Vec2BertModel",
         lambda: _spectrogram(32, 16),
         **layers(32),
         feature_projection_input_dim=16,
     ),
     _audio("Wav2Vec2ConformerModel", wave(), **_WAV2VEC2, position_embeddings_type="relative"),
-    _audio("Wav2Vec2ForCTC", wave(), **_WAV2VEC2),
     _audio("Wav2Vec2Model", wave(), **_WAV2VEC2, do_stable_layer_norm=True, feat_extract_norm="layer"),
     _audio("WavLMModel", wave(), **_WAV2VEC2),
     _audio(

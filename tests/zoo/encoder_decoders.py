@@ -16,22 +16,13 @@ def _seq2seq(model: str, config: dict[str, Any], /, **more: Any) -> Architecture
 
 
 ARCHITECTURES = (
-    _seq2seq("BartModel", _BART),
-    _seq2seq("BigBirdPegasusModel", _BART, attention_type="original_full"),
-    _seq2seq("BlenderbotModel", _BART),
-    _seq2seq("BlenderbotSmallModel", _BART),
+    *(_seq2seq(model, _BART) for model in ("BartModel", "MBartModel")),
     _seq2seq("FSMTModel", _BART, langs=["en", "de"], src_vocab_size=TOKENS, tgt_vocab_size=TOKENS),
     _seq2seq("LEDModel", _BART, attention_window=8),
     _seq2seq("LongT5Model", _T5, local_radius=4),
-    _seq2seq("M2M100Model", _BART),
-    _seq2seq("MarianModel", _BART),
-    _seq2seq("MBartModel", _BART),
-    _seq2seq("MT5Model", _T5),
-    _seq2seq("MvpModel", _BART),
+    *(_seq2seq(model, _T5) for model in ("MT5Model", "T5Model")),
     _seq2seq("NllbMoeModel", _BART, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2, expert_capacity=16),
-    _seq2seq("PegasusModel", _BART),
     _seq2seq("PegasusXModel", _BART, num_global_tokens=4, block_size=8),
-    _seq2seq("PLBartModel", _BART),
     _seq2seq(
         "ProphetNetModel",
         SPECIAL | both_sides(ffn_dim=128),
@@ -40,7 +31,4 @@ ARCHITECTURES = (
         max_position_embeddings=64,
     ),
     _seq2seq("SwitchTransformersModel", _T5, num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
-    _seq2seq("T5ForConditionalGeneration", _T5),
-    _seq2seq("T5Model", _T5),
-    _seq2seq("UMT5Model", _T5),
 )

@@ -53,10 +53,6 @@ def _regions() -> dict[str, Any]:
     return {"input_ids": tokens(), "visual_feats": torch.randn(BATCH, 6, 32), "visual_pos": torch.rand(BATCH, 6, 4)}
 
 
-def _regions_of_text() -> dict[str, Any]:
-    return {"input_ids": tokens(), "visual_embeds": torch.randn(BATCH, 6, 32)}
-
-
 def _patches() -> dict[str, Any]:
     return {
         "input_ids": tokens(),
@@ -89,22 +85,7 @@ _FORECAST: dict[str, Any] = {
 }
 
 ARCHITECTURES = (
-    _entry(
-        "AltCLIPModel", "multimodal", text_and_pixels(), text_config=_TEXT | {"project_dim": 64}, vision_config=_VISION, projection_dim=64
-    ),
-    _entry("BlipModel", "multimodal", text_and_pixels(), **_BOTH),
-    _entry("ChineseCLIPModel", "multimodal", text_and_pixels(), **_BOTH),
-    _entry("CLIPModel", "multimodal", text_and_pixels(), **_BOTH),
-    _entry(
-        "CLIPSegForImageSegmentation",
-        "multimodal",
-        text_and_pixels(),
-        **_BOTH,
-        reduce_dim=16,
-        extract_layers=[0, 1],
-        decoder_num_attention_heads=2,
-        decoder_intermediate_size=32,
-    ),
+    *(_entry(model, "multimodal", text_and_pixels(), **_BOTH) for model in ("BlipModel", "CLIPModel")),
     _entry("GitModel", "multimodal", text_and_pixels(), **_TEXT, vision_config=_VISION, use_cache=False),
     _entry(
         "GroupViTModel",
@@ -132,8 +113,6 @@ ARCHITECTURES = (
         text_config=_TEXT | {"projection_size": 64},
         vision_config=_LAYERS | {"num_patches": 16, "patch_size": 8},
     ),
-    _entry("VisualBertModel", "multimodal", _regions_of_text, **_TEXT, visual_embedding_dim=32),
-    _entry("SiglipModel", "multimodal", text_and_pixels(), text_config=_TEXT, vision_config=_VISION),
     _entry("AutoformerModel", "time series", _forecast, **_FORECAST, moving_average=3, label_length=4),
     _entry(
         "DecisionTransformerModel",
@@ -166,5 +145,4 @@ ARCHITECTURES = (
         ffn_dim=64,
         num_hidden_layers=2,
     ),
-    _entry("TimeSeriesTransformerModel", "time series", _forecast, **_FORECAST),
 )

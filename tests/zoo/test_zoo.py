@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
 
 import ortlens
+from ortlens.analysis.findings.registry import findings_of
 from tests.figures import read
 from tests.zoo.measure import is_ours, measure
 from tests.zoo.table import ARCHITECTURES
@@ -20,7 +22,7 @@ REPRESENTATIVE = (
     "Wav2Vec2Model",
 )
 WHOLE = [name for name, row in RECORDED.items() if row["graphs"] == row["partitions"] == 1 and row["coverage"] == 1.0]
-# Most of the 180 share their code with others: what is not whole, and each fourth of the rest. `make sweep-zoo` measures all.
+# Most share their code with others: what is not whole, and each fourth of the rest. `make sweep-zoo` measures all.
 SLOW = [name for place, name in enumerate(ARCHITECTURES) if name not in REPRESENTATIVE and (name not in WHOLE or place % 4 == 0)]
 
 
@@ -51,3 +53,19 @@ def test_a_warning_is_a_complaint_when_it_is_ours() -> None:
     assert not is_ours(heard(quoted, "/home/ada/ortlens/.venv/lib/torch/_dynamo/functions.py"))
     assert is_ours(heard("ortlens: a graph went back to PyTorch", "model.py"))
     assert is_ours(heard("invalid value", ortlens.__file__))
+
+
+HEALTHY = ("ASTModel", "BambaForCausalLM", "BartModel", "BertModel", "BioGptForCausalLM", "BitModel", "BlipModel", "Data2VecAudioModel")
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.timed  # reads times
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_architecture_gets_no_warning(name: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, inputs = ARCHITECTURES[name].build(), ARCHITECTURES[name].inputs()
+    with torch.no_grad():
+        lens = ortlens.explain(model)(**inputs)
+    assert [(finding.rule, finding.title) for finding in findings_of(lens.captured()) if finding.severity != "info"] == []

@@ -20,9 +20,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 # The first ones run in every test run, the others carry the marker `slow`: one architecture of each family, and what they do not show.
 # `python -m tests.zoo.verified` goes through more.
-ALWAYS = ("MixtralForCausalLM", "perceptron, training", "rounding decides", "writes to a buffer", "long sum")
+ALWAYS = ("perceptron, training", "rounding decides", "writes to a buffer", "long sum")
 OTHERS = ("LevitModel", "PatchTSTModel", "Wav2Vec2Model", "DebertaModel", "GemmaForCausalLM", "MambaForCausalLM", "T5Model", "CLIPModel")
-SLOW = (*OTHERS, "perceptron, float16", "convolutions, training", "attention, training", "dropout", "graph break", "long variance")
+SLOW = (
+    *OTHERS,
+    "MixtralForCausalLM",
+    "perceptron, float16",
+    "convolutions, training",
+    "attention, training",
+    "dropout",
+    "graph break",
+    "long variance",
+)
 
 
 @pytest.mark.parametrize("name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,15 +37,6 @@ def lowered_from(function: Callable[..., Any], *args: Any, static: frozenset[int
 
 def two_pieces(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (torch.special.bessel_j0(x.sin() * 2).cos(),)
-
-
-def test_a_graph_and_its_sessions_go_together() -> None:
-    compiled = compiled_from(lowered_from(two_pieces, torch.rand(4)))
-    compiled.run([torch.rand(4)])
-    gone = [weakref.ref(compiled), weakref.ref(compiled.runners[0].sessions[0].session)]
-    del compiled
-    gc.collect()
-    assert [reference() for reference in gone] == [None, None]
 
 
 def test_a_refusal_at_a_weight_change_goes_back_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,18 +90,17 @@ def test_what_nobody_expected_is_told_in_a_sentence(
     assert ("unexpected ValueError: odd" in err) is (code == 2)
 
 
-def test_a_terminal_without_unicode_gets_ascii(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    assert cli.main(["show", saved]) == 0
-    assert b"###################. 27 of 28" in raw.getvalue()
-
-
-def test_a_terminal_gets_its_own_width(saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_its_own_width_and_one_without_unicode_ascii(
+    saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert max(map(len, shown(capsys, saved).split("\n"))) <= 70
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert cli.main(["show", saved]) == 0
+    assert b"###################. 27 of 28" in raw.getvalue()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of another kind")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,6 @@ from ortlens.job.targets import target_from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MODELS = """
 import torch
@@ -94,17 +94,11 @@ def test_a_target_is_named_by_its_module_or_file_and_may_be_a_class_or_inside_on
     assert target_from_text("torch:relu") is torch.relu
 
 
-def test_models_run_for_inference(tmp_path: Path) -> None:
-    torch.manual_seed(7)
-    assert cli.main(["explain", "somemodels:make", "--input", "i64[2,7]", "--calls", "1", "-o", "run.ortlens"]) == 0
-    saved = ortlens.load(tmp_path / "run.ortlens")
-    assert set(saved.graphs.phase) == {"inference"}
-    assert not saved.nodes.target.str.contains("dropout|bernoulli|rand").any()  # evaluation mode
-
-
 def test_profile_verify_report_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--html", "run.html", "--save", "run.ortlens"]
-    assert cli.main(["explain", "somemodels:net", "--input", "i64[2,7]:50", "--calls", "1", "--profile", "--verify", "--json", *files]) == 0
+    assert (
+        cli.main(["explain", "somemodels:make", "--input", "i64[2,7]:50", "--calls", "1", "--profile", "--verify", "--json", *files]) == 0
+    )
     streams = capsys.readouterr()
     assert json.loads(streams.out)["graph_count"] == 1
     assert "run.html" in streams.err
@@ -112,6 +106,8 @@ def test_profile_verify_report_and_json(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(saved.kernels) > 0
     assert saved.numerics.ok.all()
     assert (tmp_path / "run.html").stat().st_size > 10_000
+    assert set(saved.graphs.phase) == {"inference"}
+    assert not saved.nodes.target.str.contains("dropout|bernoulli|rand").any(), "it runs in evaluation mode"
 
 
 def test_wrong_numbers_exit_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,3 +197,44 @@ def test_an_interrupt_keeps_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_slip_in_the_inputs_does_not_wait_for_torch(run_python: Callable[..., str]) -> None:
     program = "import sys; from ortlens.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
     assert run_python(program, "explain", "a:b", "--input", "f33[2]") == "2 False\n"
+
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "onnx"
+MODEL = str(DATA / "pytorch_torchscript.onnx")
+REFERENCE = f"{DATA / 'make_pytorch.py'}:made"
+
+
+def test_an_onnx_model_needs_no_input_and_is_verified_against_its_module(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["explain", MODEL, "--calls", "2", "--profile", "-o", str(tmp_path / "run.ortlens")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("pytorch_torchscript.onnx: ONNX model in onnxruntime")
+    assert "Kernels" in said
+    assert not ortlens.load(tmp_path / "run.ortlens").kernels.empty
+    assert cli.main(["explain", MODEL, "--calls", "1", "--json", "--input", "x=f32[2,3,8,8]:-1:1"]) == 0
+    assert json.loads(capsys.readouterr().out)["onnx"]["inputs"] == "x=f32[2,3,8,8]"
+    assert cli.main(["explain", MODEL, "--calls", "1", "--verify", "--reference", REFERENCE]) == 0
+    assert "verified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([MODEL, "--verify"], "needs the PyTorch module that it was made from: --reference MODULE:NAME"),
+        ([MODEL, "--backend", "eager"], "an ONNX model is run as it is"),
+        (["missing.onnx"], "missing.onnx does not exist"),
+        (["missing.pt2"], "there is no file 'missing.pt2'"),
+        ([MODEL, "--input", "x=i64[2,3,8,8]"], "'x' is int64, and the model takes f32[2,3,8,8]"),
+        ([MODEL, "--input", "x=bf16[2,3,8,8]"], "bf16 has no numpy type"),
+    ],
+)
+def test_files_that_cannot_be_explained_are_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_exported_program_is_called_with_its_own_inputs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 2).eval(), (torch.ones(3, 4),)), path)
+    assert cli.main(["explain", str(path), "--calls", "1"]) == 0
+    assert "In ONNX Runtime" in capsys.readouterr().out
+    assert cli.main(["explain", str(path), "--calls", "1", "--input", "f32[5]"]) == 2

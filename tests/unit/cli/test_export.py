@@ -25,8 +25,15 @@ def written_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+def rows_of(path: Path) -> tuple[list[str], int]:
+    """The columns and the number of rows of a table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file)) if path.suffix == ".csv" else json.load(file)
+    return (rows[0], len(rows) - 1) if path.suffix == ".csv" else (list(rows[0]) if rows else [], len(rows))
+
+
 @pytest.mark.parametrize("form", ["csv", "json"])
-def test_every_table_and_model_is_a_file(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_table_and_model_is_a_file_with_every_row_and_column(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "folder"
     capture = replace(store.load(RECORDED), attachments={"models/m0.onnx": b"as written", "models/m0.optimized.onnx": b"as run"})
     assert cli.main(["export", str(store.save(capture, tmp_path / "run.ortlens")), str(folder), "--format", form]) == 0
@@ -34,20 +41,10 @@ def test_every_table_and_model_is_a_file(form: str, tmp_path: Path, capsys: pyte
     for name, data in capture.attachments.items():
         assert (folder / name).read_bytes() == data
     assert str(folder) in capsys.readouterr().out
-
-
-def test_files_hold_every_row_and_column(saved: str, tmp_path: Path) -> None:
-    assert cli.main(["export", saved, str(tmp_path / "c")]) == 0
-    assert cli.main(["export", saved, str(tmp_path / "j"), "--format", "json"]) == 0
     for name, table in TABLES.items():
-        columns = [column.name for column in table.columns]
-        with (tmp_path / "c" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
-        values = json.loads((tmp_path / "j" / f"{name}.json").read_text(encoding="utf-8"))
-        assert rows[0] == columns
-        assert all(list(value) == columns for value in values)
-        assert len(rows) == len(values) + 1
-        assert len(values) == len(getattr(SAMPLES["demo_like"], name))
+        columns, count = rows_of(folder / f"{name}.{form}")
+        assert columns == [column.name for column in table.columns] or (form, count) == ("json", 0)
+        assert count >= len(getattr(capture, name)), "and those of the rules"
 
 
 def test_some_tables_alone(tmp_path: Path) -> None:

@@ -26,16 +26,13 @@ def many(count: int, text: str) -> ExplainOutput:
     )
 
 
-def test_a_notebook_gets_a_table() -> None:
+def test_a_notebook_gets_a_table_in_which_hostile_names_stay_text_and_many_rows_stay_few() -> None:
     html = many(1, "a reason")._repr_html_()
-    assert "2 graphs, 1 graph break, 1 recompile, 5 operations" in html
-    assert "<td>a reason</td>" in html
-    assert "b.py:2 a reason" in html
+    assert [
+        part for part in ("2 graphs, 1 graph break, 1 recompile, 5 operations", "<td>a reason</td>", "b.py:2 a reason") if part not in html
+    ] == []
     assert "<table>" not in many(0, "")._repr_html_()
     assert repr(many(2, "a reason")) == "<ExplainOutput 3 graphs, 2 graph breaks, 1 recompile, 5 operations>"
-
-
-def test_hostile_names_stay_text_and_many_rows_stay_few() -> None:
     html = many(1000, HOSTILE)._repr_html_()
     assert "<script" not in html
     assert "\u202e" not in html

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,16 +37,9 @@ def capture_bytes(folder: Path) -> bytes:
 
 
 def test_the_key_depends_on_case_options_extras_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [
-        replace(CASE, name="other"),
-        replace(CASE, target="m:other"),
-        replace(CASE, args=(1,)),
-        replace(CASE, kwargs={"a": 1}),
-        replace(CASE, inputs=("f32[1]",)),
-        replace(CASE, options={"min_partition_nodes": 2}),
-        replace(CASE, backend="inductor"),
-        replace(CASE, seed=1),
-    ]
+    changes: dict[str, Any] = {"name": "other", "target": "m:other", "args": (1,), "kwargs": {"a": 1}, "inputs": ("f32[1]",), "seed": 1}
+    changes |= {"options": {"min_partition_nodes": 2}, "backend": "inductor"}
+    others = [replace(CASE, **{name: value}) for name, value in changes.items()]
     keys = [key_of(CASE, Extras()), key_of(CASE, Extras(verify=True)), *(key_of(case, Extras()) for case in others)]
     assert len(set(keys)) == len(keys)
     assert key_of(replace(CASE, time_limit=3, memory_limit=4), Extras()) == keys[0]

@@ -12,7 +12,6 @@ import onnxruntime
 import pytest
 import torch
 import torch.fx
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 
 from ortlens import _torch
 from ortlens.backend.conversion import converter
@@ -59,17 +58,12 @@ def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
-    "elementwise": (lambda x: (x.sin() + 1) * 2, (torch.rand(3, 4),)),
-    "layer_norm": (lambda x: F.layer_norm(x, (4,)), (torch.rand(3, 4),)),
-    "attention": (lambda q: F.softmax(q @ q.transpose(-1, -2), -1) @ q, (torch.rand(2, 3, 4),)),
     "several_outputs": (lambda x: torch.topk(x, 2), (torch.rand(3, 4),)),
     "split": (lambda x: x.split([1, 3], 1), (torch.rand(3, 4),)),
     "promotion": (lambda x, i: x + i, (torch.rand(3), torch.arange(3))),
     "input_handed_through": (lambda x: (x, x + 1), (torch.rand(3),)),
     "same_value_twice": (twice, (torch.rand(3),)),
     "constant": (lambda x: x + torch.arange(3), (torch.rand(3),)),
-    "comparison": (lambda x: (x > 0.5) & (x < 0.8), (torch.rand(3, 4),)),
-    "gelu": (F.gelu, (torch.rand(3, 4),)),
 }
 
 
@@ -143,10 +137,3 @@ def test_a_newer_operator_set_or_a_clear_refusal() -> None:
     onnx.checker.check_model(proto)
     with pytest.raises(ValueError, match="999"):
         converter.to_opset(model, 999)
-
-
-def test_zeros_of_both_signs_are_two_constants() -> None:
-    x = torch.tensor([1.0, -1.0])
-    made = torch.compile(lambda x: (x / 0.0, x / -0.0, x * 0.0, x * -0.0), backend="ortlens")(x)
-    assert [value.tolist() for value in made[:2]] == [[float("inf"), float("-inf")], [float("-inf"), float("inf")]]
-    assert [value.signbit().tolist() for value in made[2:]] == [[False, True], [True, False]]

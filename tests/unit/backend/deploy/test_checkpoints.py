@@ -29,17 +29,27 @@ STATE = {
 }
 
 
-def safetensors(folder: Path) -> Path:
-    save_file(STATE, folder / "model.safetensors")
-    return folder / "model.safetensors"
+ONE_FILE: dict[str, Callable[[Path], object]] = {
+    "model.safetensors": lambda path: save_file(STATE, path),
+    "model.pt": lambda path: torch.save(STATE, path),
+    "model.pth": lambda path: torch.save({"epoch": 3, "state_dict": STATE, "optimizer": {"lr": 0.1}}, path),  # as trainers do
+    "model.bin": lambda path: torch.save(STATE, path, _use_new_zipfile_serialization=False),  # as torch did long ago
+}
+SHARDS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor], Path], object]]] = {
+    "model.safetensors.index.json": ("safetensors", save_file),
+    "pytorch_model.bin.index.json": ("bin", torch.save),
+}
 
 
-def sharded(folder: Path) -> Path:
-    names = sorted(STATE)
-    shards = {"model-1.safetensors": names[:3], "model-2.safetensors": names[3:]}
+def written(name: str, folder: Path) -> Path:
+    if name in ONE_FILE:
+        ONE_FILE[name](folder / name)
+        return folder / name
+    (ending, save), names = SHARDS[name], sorted(STATE)
+    shards = {f"model-1.{ending}": names[:3], f"model-2.{ending}": names[3:]}
     for shard, held in shards.items():
-        save_file({name: STATE[name] for name in held}, folder / shard)
-    return index(folder / "model.safetensors.index.json", {name: shard for shard, held in shards.items() for name in held})
+        save({each: STATE[each] for each in held}, folder / shard)
+    return index(folder / name, {each: shard for shard, held in shards.items() for each in held})
 
 
 def index(path: Path, weight_map: object) -> Path:
@@ -47,35 +57,10 @@ def index(path: Path, weight_map: object) -> Path:
     return path
 
 
-def sharded_torch(folder: Path) -> Path:
-    names = sorted(STATE)
-    for shard, held in (("a.bin", names[:2]), ("b.bin", names[2:])):
-        torch.save({name: STATE[name] for name in held}, folder / shard)
-    return index(folder / "pytorch_model.bin.index.json", {name: "a.bin" if name in names[:2] else "b.bin" for name in names})
-
-
-def plain_torch(folder: Path) -> Path:
-    torch.save(STATE, folder / "model.pt")
-    return folder / "model.pt"
-
-
-def torch_of_a_trainer(folder: Path) -> Path:
-    torch.save({"epoch": 3, "state_dict": STATE, "optimizer": {"lr": 0.1}}, folder / "model.pth")
-    return folder / "model.pth"
-
-
-def torch_of_long_ago(folder: Path) -> Path:
-    torch.save(STATE, folder / "model.bin", _use_new_zipfile_serialization=False)
-    return folder / "model.bin"
-
-
-FORMS: tuple[Callable[[Path], Any], ...] = (safetensors, sharded, sharded_torch, plain_torch, torch_of_a_trainer, torch_of_long_ago)
-
-
 @pytest.mark.parametrize("as_folder", [False, True])
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_every_form_gives_the_same_weights(form: Callable[[Path], Path], as_folder: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
-    path = form(tmp_path)
+@pytest.mark.parametrize("form", [*ONE_FILE, *SHARDS])
+def test_every_form_gives_the_same_weights(form: str, as_folder: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+    path = written(form, tmp_path)
     for source in (tmp_path,) if as_folder else (path, str(path)):
         opened = export.open_weights(source)
         assert set(opened) == set(STATE)
@@ -87,10 +72,10 @@ def test_every_form_gives_the_same_weights(form: Callable[[Path], Path], as_fold
 
 def test_mappings_and_sequences_of_which_later_ones_win(tmp_path: Path) -> None:
     replaced = {"scalar": torch.tensor(8)}
-    opened = export.open_weights([safetensors(tmp_path), replaced])
+    opened = export.open_weights([written("model.safetensors", tmp_path), replaced])
     assert set(opened) == set(STATE)
     assert int(opened["scalar"].load()) == 8
-    assert int(export.open_weights((replaced, safetensors(tmp_path)))["scalar"].load()) == 7
+    assert int(export.open_weights((replaced, written("model.safetensors", tmp_path)))["scalar"].load()) == 7
     assert export.open_weights([]) == export.open_weights({}) == {}
 
 
@@ -180,7 +165,7 @@ def test_damaged_files_are_a_usage_error_that_names_the_file(case: str, tmp_path
 
 
 def test_a_truncated_file(tmp_path: Path) -> None:
-    for path in (safetensors(tmp_path), plain_torch(tmp_path)):
+    for path in (written("model.safetensors", tmp_path), written("model.pt", tmp_path)):
         path.write_bytes(path.read_bytes()[:-40])
         with pytest.raises(UsageError, match=path.name):
             export.open_weights(path)
@@ -197,7 +182,7 @@ def test_an_index_leads_to_no_file_outside_its_folder(shard: str, tmp_path: Path
 
 
 def test_without_safetensors_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = safetensors(tmp_path)
+    path = written("model.safetensors", tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(OptionalDependencyError, match="pip install safetensors"):
         export.open_weights(path)

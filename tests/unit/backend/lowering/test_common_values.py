@@ -43,10 +43,6 @@ def written_between(x: torch.Tensor) -> torch.Tensor:
     return before - x.sin()
 
 
-def drawn(x: torch.Tensor) -> torch.Tensor:
-    return torch.rand_like(x) - torch.rand_like(x)
-
-
 def compiled(function: Callable[..., Any], *args: torch.Tensor | list[torch.Tensor]) -> tuple[Any, list[str]]:
     """The result, and the operators of the graph."""
     lens = Lens()
@@ -72,10 +68,6 @@ def test_equal_values_are_computed_once_and_separate_ones_are_not(function: Call
     assert {target: targets.count(target) for target in counts} == counts
     if isinstance(made, tuple):
         assert len({value.untyped_storage().data_ptr() for value in made}) == len(made)
-
-
-def test_every_draw_is_another() -> None:
-    assert compiled(drawn, X)[0].abs().min() > 0
 
 
 def test_a_position_of_many_layers_is_checked_once() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import warnings
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 
 import ortlens
 from ortlens.backend.lowering import decompositions
-from tests.opinfo.extremes import differing
+from tests.unit.backend.conversion.functions.one_graph import as_pytorch
 
 
 class Solved(nn.Module):
@@ -46,9 +45,7 @@ def test_dropout_and_rrelu_in_eval_mode_draw_no_numbers() -> None:
         "rrelu of a module": nn.RReLU().eval(),
     }
     for grad in (False, True):
-        found, capture = differing(cases, torch.tensor([1.0, -1.0, 0.0, -0.0, torch.inf, -torch.inf, torch.nan]), backward=grad)
-        assert found == {}
-        assert not capture.fallbacks
+        as_pytorch(cases, torch.tensor([1.0, -1.0, 0.0, -0.0, torch.inf, -torch.inf, torch.nan]), grad=grad, stays=())
 
 
 def test_attention_lies_in_memory_as_the_fused_operator_leaves_it() -> None:
@@ -72,18 +69,6 @@ def test_a_squeeze_of_a_size_known_at_run_time_only_adds_no_guard() -> None:
         assert not [finding for finding in explained.captured().findings if finding.rule == "lowering_failed"]
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_copy_broadcasts(*, dynamic: bool) -> None:
-    def function(x: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
-        return [(x * 2).copy_(given) for given in (row, row[None], row[0], x + 1)]
-
-    compiled = torch.compile(function, backend="ortlens", dynamic=dynamic)
-    x, row = torch.ones(4, 3), torch.arange(3.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.testing.assert_close(compiled(x, row), function(x, row), rtol=0, atol=0)
-
-
 ENLARGED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"size": (5, 2)}, "GatherND"),
     ({"scale_factor": 0.3}, "GatherND"),
@@ -105,15 +90,3 @@ def test_the_nearest_elements_of_an_exported_program_are_pytorchs() -> None:
     made = collections.Counter(kind for row in explained.captured().nodes for kind in row.onnx_ops)
     wanted = collections.Counter(operator for _, operator in ENLARGED)
     assert {operator: made[operator] for operator in wanted} == wanted
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_indices_do_not_count_from_the_end(dtype: torch.dtype) -> None:
-    compiled = torch.compile(lambda x, index, rows: torch.index_add(x, 0, index, rows) * 2, backend="ortlens")
-    x, rows, good = torch.arange(12.0).reshape(3, 4), torch.ones(2, 4), torch.tensor([2, 0], dtype=dtype)
-    for index in ([-1, 0], [0, 3]):
-        with pytest.raises((IndexError, RuntimeError)) as wanted:
-            torch.index_add(x, 0, torch.tensor(index, dtype=dtype), rows)
-        with pytest.raises(wanted.type):
-            compiled(x, torch.tensor(index, dtype=dtype), rows)
-        torch.testing.assert_close(compiled(x, good, rows), torch.index_add(x, 0, good, rows) * 2)

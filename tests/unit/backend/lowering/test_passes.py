@@ -50,9 +50,3 @@ def test_a_pass_that_breaks_what_holds_is_seen(
     monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, Pass(name="planted", run=change)))
     with pytest.raises(PassError, match=condition.value):
         passes.prepared(traced(), lambda _: True)
-
-
-def test_a_pass_without_what_it_requires_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "PASSES", (Pass(name="planted", run=drops_a_value, requires=(Condition.SETTLED,)),))
-    with pytest.raises(PassError, match="'planted' requires: no check of a dtype"):
-        passes.prepared(traced(), lambda _: True)

@@ -20,7 +20,7 @@ def parts_of(module: torch.fx.GraphModule, *stays: object) -> tuple[Plan, list[P
     return plan, split(plan, module)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(dags())
 def test_parts_hold_each_supported_node_once_and_take_and_give_what_they_must(dag: Dag) -> None:
     graph, nodes = graph_of(dag)

@@ -85,24 +85,6 @@ def test_no_elements(preallocate: bool) -> None:  # noqa: FBT001 - a parameter o
     assert not session.failures + fixed.failures
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64])
-def test_element_types_come_back_as_they_went(dtype: torch.dtype) -> None:
-    value = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
-    session = Session(lambda x: (x.t(), torch.cat([x, x])), value, symbolic=True)
-    torch.testing.assert_close(session.run(value), (value.t(), torch.cat([value, value])))
-    assert not session.failures
-
-
-@pytest.mark.parametrize("symbolic", [True, False])
-def test_results_in_another_memory_order_are_no_views(symbolic: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    x = torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    session = Session(lambda x: x * 2, x, symbolic=symbolic)
-    (made,) = session.run(x)
-    torch.testing.assert_close(made, x * 2, check_stride=True)
-    assert not made._is_view()
-    assert not session.failures
-
-
 def test_results_live_longer_than_their_session() -> None:
     session = Session(lambda x: torch.cat([x, x + 1]), torch.rand(4), symbolic=True)
     kept = [session.run(torch.full((n,), float(n)))[0] for n in (2, 3, 500)]
@@ -110,24 +92,6 @@ def test_results_live_longer_than_their_session() -> None:
     gc.collect()
     for n, result in zip((2, 3, 500), kept, strict=True):
         torch.testing.assert_close(result, torch.cat([torch.full((n,), float(n)), torch.full((n,), n + 1.0)]))
-
-
-def test_inputs_of_any_layout_and_fresh_memory_for_every_result() -> None:
-    session = Session(lambda x: x * 2, torch.rand(3, 4), preallocate=True)
-    inputs = (torch.rand(4, 3).t(), torch.rand(6, 8)[::2, ::2], torch.rand(1, 4).expand(3, 4), torch.rand(4, 4)[1:])
-    results = [session.run(x)[0] for x in inputs]
-    torch.testing.assert_close(results, [x * 2 for x in inputs])
-
-
-def test_padded_strides_that_follow_from_a_half_of_a_size() -> None:
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.fft.rfft(x).conj().real, torch.fft.rfft(x).conj().imag
-
-    compiled = torch.compile(function, backend="ortlens", dynamic=True)
-    with torch.no_grad():
-        for columns in (4, 7, 10):
-            x = torch.linspace(-1, 1, 3 * columns).reshape(3, columns)
-            torch.testing.assert_close(compiled(x), function(x), check_stride=True)
 
 
 def test_the_source_of_a_call_grows_with_its_weights_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:

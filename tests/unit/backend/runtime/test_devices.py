@@ -1,4 +1,4 @@
-# ruff: noqa: ANN401 - arguments and results of operators are Any in torch itself
+"""Devices and their providers; their order is in tests/conformance/test_3_1_options.py."""
 
 from __future__ import annotations
 
@@ -10,73 +10,30 @@ import torch
 from ortlens import OrtBackendOptions, UsageError
 from ortlens.backend.runtime import devices
 
-CPU, CUDA, MAIA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "MAIAExecutionProvider", "OpenVINOExecutionProvider"
+CPU, CUDA, OTHER = "CPUExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider"
+ALONE: tuple[dict[str, Any], ...] = ({}, {"default_execution_providers": [CPU]})
+NOT_ALONE: tuple[dict[str, Any], ...] = (
+    {"preferred_execution_providers": [OTHER]},
+    {"default_execution_providers": [(OTHER, {"device_type": "CPU"})]},
+)
 
 
-@pytest.fixture(autouse=True)
-def _everything_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "available", lambda: (MAIA, CUDA, OTHER, CPU))
-
-
-def chosen(*kinds: str, **options: Any) -> list[tuple[str, dict[str, Any]]]:
-    return devices.providers_for([torch.device(name) for name in kinds], OrtBackendOptions(**options))
-
-
-def names(*kinds: str, **options: Any) -> list[str]:
-    return [name for name, _ in chosen(*kinds, **options)]
-
-
-def test_inferred_from_devices_others_before_cuda_before_the_cpu() -> None:
-    assert names("cpu") == [CPU]
-    assert names("cpu", "cuda:0", "cpu") == [CUDA, CPU]
-    assert names("cuda:0", "cpu", "maia") == [MAIA, CUDA, CPU]
-    assert names() == [CPU]
-    assert names("cuda:0", infer_execution_providers=False) == [CPU]
-    assert names("cuda:0", infer_execution_providers=False, default_execution_providers=[OTHER]) == [OTHER, CPU]
-
-
-def test_preferred_before_inferred_before_default() -> None:
-    assert names("cuda:0", preferred_execution_providers=[OTHER], default_execution_providers=[MAIA]) == [OTHER, CUDA, MAIA, CPU]
-    assert names("cuda:0", preferred_execution_providers=[CPU]) == [CPU, CUDA], "what is preferred stays first, the CPU too"
-    assert names("cuda:0", preferred_execution_providers=[CUDA, OTHER, CUDA]) == [CUDA, OTHER, CPU]
-
-
-def test_options_of_providers_are_kept_and_the_users_win() -> None:
-    assert chosen("cuda:1") == [(CUDA, {"device_id": "1"}), (CPU, {})]
-    own = {"device_id": "3", "arena_extend_strategy": "kSameAsRequested"}
-    assert chosen("cuda:1", preferred_execution_providers=[(CUDA, own)]) == [(CUDA, own), (CPU, {})]
-    assert chosen("cpu", default_execution_providers=[(OTHER, {"threads": 2})]) == [(CPU, {}), (OTHER, {"threads": 2})]
-
-
-@pytest.mark.parametrize("option", ["preferred_execution_providers", "default_execution_providers"])
-def test_a_provider_that_is_not_there_is_refused_with_those_that_are(option: str) -> None:
-    with pytest.raises(UsageError, match=f"{option} names 'Nope'.*{MAIA}, {CUDA}, {OTHER}, {CPU}"):
-        chosen("cpu", **{option: ["Nope"]})
-
-
-def test_reasons_against_a_device() -> None:
+def test_what_is_missing_or_has_no_counterpart_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "available", lambda: ("MAIAExecutionProvider", CUDA, OTHER, CPU))
+    for option in ("preferred_execution_providers", "default_execution_providers"):
+        with pytest.raises(UsageError, match=f"{option} names 'Nope'.*MAIAExecutionProvider, {CUDA}, {OTHER}, {CPU}"):
+            devices.providers_for([torch.device("cpu")], OrtBackendOptions(**{option: ["Nope"]}))  # type: ignore[arg-type]
     assert [devices.reason_against(name) for name in ("cpu", "cuda", "maia")] == [None] * 3
     assert "device 'xpu' has no ONNX Runtime counterpart" in (devices.reason_against("xpu") or "")
     assert "meta" in (devices.reason_against("meta") or "")
-
-
-def test_a_device_whose_provider_is_missing_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "available", lambda: (CPU,))
     assert devices.reason_against("cuda") == f"{CUDA} is not in the installed ONNX Runtime, which has {CPU}"
-    assert names("cuda:0") == [CPU]
+    assert devices.providers_for([torch.device("cuda:0")], OrtBackendOptions()) == [(CPU, {})]
 
 
-@pytest.mark.parametrize(
-    ("options", "alone"),
-    [
-        ({}, True),
-        ({"default_execution_providers": [CPU]}, True),
-        ({"preferred_execution_providers": [OTHER]}, False),
-        ({"default_execution_providers": [(OTHER, {"device_type": "CPU"})]}, False),
-    ],
-)
-def test_whether_tensors_on_the_cpu_go_to_the_cpu_provider_alone(options: dict[str, Any], *, alone: bool) -> None:
-    assert devices.runs_on_cpu_alone(OrtBackendOptions(**options)) is alone
+def test_whether_tensors_on_the_cpu_go_to_the_cpu_provider_alone() -> None:
+    assert all(devices.runs_on_cpu_alone(OrtBackendOptions(**options)) for options in ALONE)
+    assert not any(devices.runs_on_cpu_alone(OrtBackendOptions(**options)) for options in NOT_ALONE)
 
 
 def test_the_installed_cpu_provider_computes_float32_and_not_bfloat16() -> None:

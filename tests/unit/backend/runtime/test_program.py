@@ -49,7 +49,7 @@ def program_of(
     return make_program(plan, module, runners, eager_log), runners, eager_log
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(dags())
 def test_any_graph_cut_anywhere_gives_what_the_whole_gives(dag: Dag) -> None:
     graph, nodes = graph_of(dag)
@@ -161,12 +161,3 @@ def test_arguments_of_every_kind_reach_the_operator_as_they_are() -> None:
     taken = (value, [value, None], (1, (2.5, True)), "it's", slice(None, value, 2), torch.float16, torch.device("cpu"), float("inf"))
     assert args == (*taken, {"k": [value]})
     assert kwargs == {"flag": False, "nested": {"a": value}}
-
-
-def test_sizes_are_computed_where_they_are_needed() -> None:
-    module = traced(lambda x: (x.new_zeros(x.shape[0] * 2).cos(), x.shape[0] + 7), torch.ones(4), symbolic=True)
-    program, runners, _ = program_of(module, lambda node: NO if node.target is aten.new_zeros.default else YES)
-    result, size = program([torch.ones(9)])
-    torch.testing.assert_close(result, torch.ones(18))
-    assert size == 16
-    assert [len(runner.partition.inputs) for runner in runners] == [1]

@@ -1,6 +1,8 @@
+"""Weights: as constants of a session, in torch's memory, and watched for changes."""
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -113,3 +115,83 @@ def test_a_counted_write_between_the_samples_is_seen_by_its_count() -> None:
     weight.view(-1)[1] = 1.0  # the sample begins with element 0
     assert note.sample == note.sampled
     assert not note.is_still(weight)
+
+
+FACTOR = "a = MatMul(x, w)"
+MODELS: dict[str, tuple[str, set[str]]] = {
+    "factors of products": (f"{FACTOR} y = Gemm<transB=1>(v, a)", {"w", "v"}),
+    "also added": (f"{FACTOR} y = Add(a, w)", set()),
+    "also the third operand of a product": (f"{FACTOR} y = Gemm(a, v, w)", {"v"}),
+    "also transposed": (f"{FACTOR} y = Transpose(w)", set()),
+    "also joined": (f"{FACTOR} y = Concat<axis=0>(a, w)", set()),
+    "also in an operator of others": (f"{FACTOR} y = com.example.MatMul(a, w)", set()),
+    "also in a graph inside a node": (
+        f"{FACTOR} y = If<then_branch = t () => (b) {{b = Identity(w)}}, else_branch = e () => (b) {{b = Identity(w)}}>(c)",
+        set(),
+    ),
+    "also an output": ("y = MatMul(x, w) u = Identity(y)", set()),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_only_products_read_can_be_shared(name: str) -> None:
+    nodes, expected = MODELS[name]
+    outputs = "float[4,4] y, float[4,4] w" if "output" in name else "float[4,4] y"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18, "com.example" : 1]> g (float[4,4] x, bool c) => ({outputs})
+        <float[1,1] w = {{0}}, float[1,1] v = {{0}}> {{ {nodes} }}"""
+    )
+    for weight in model.graph.initializer:
+        weight.dims[:], weight.float_data[:] = [4, 4], [0.0] * 16
+    assert weights.shareable(model) == expected
+
+
+def arrays_of(*sizes: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+    generator = np.random.default_rng(1)
+    return {f"w{number}": generator.integers(256, size=size, dtype=np.uint8) for number, size in enumerate(sizes)}
+
+
+def calls_until_noticed(watched: weights.WeightWatch) -> int:
+    return next(call for call in range(1, weights.CALLS + 2) if not watched.is_next_intact())
+
+
+SIZES = [(5000,), (4097, 4099, 8192), (1 << 16, 3 * 4096 + 5), ((1 << 20) + 3, 4101, 1 << 19), (3 << 20,)]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_one_changed_byte_anywhere_is_noticed_within_the_calls_that_it_states(sizes: tuple[int, ...]) -> None:
+    arrays = arrays_of(*sizes)
+    watched = weights.WeightWatch({name: array.data for name, array in arrays.items()})
+    assert 0 < watched.calls <= weights.CALLS
+    for _ in range(watched.calls + 1):
+        assert watched.is_next_intact()
+    noticed = []
+    for name, array in arrays.items():
+        for place in {0, 1, 7, 8, len(array) // 3, 2 * len(array) // 3, len(array) - 9, len(array) - 1}:
+            array[place] ^= 0x80
+            noticed.append(calls_until_noticed(watched))
+            assert watched.changed() == {name}
+            array[place] ^= 0x80
+    assert max(noticed) <= watched.calls
+    assert watched.changed() == frozenset()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8])
+def test_checksums_see_what_plain_sums_miss(dtype: type) -> None:
+    array: np.ndarray[Any, Any] = (np.arange((2 << 20) // np.dtype(dtype).itemsize) % 99 + 1).astype(dtype)
+    watched = weights.WeightWatch({"w": array.data.cast("B")})
+    before = array.copy()
+    array[[1, 3]] *= -1  # two signs: their products with odd numbers cancel out
+    assert watched.changed() == {"w"}
+    array[:] = before
+    array[[10, 20]] = array[[20, 10]]
+    assert watched.changed() == {"w"}
+    array[:] = before
+    array[:64] = array[64:128]
+    assert watched.changed() == {"w"} or (before[:64] == before[64:128]).all()
+    array[:] = before
+    assert watched.changed() == frozenset()
+
+
+def test_nothing_to_watch() -> None:
+    assert weights.WeightWatch({}).calls == 0

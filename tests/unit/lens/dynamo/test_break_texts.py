@@ -43,20 +43,12 @@ def line_of(said: BreakText) -> str:
             ("User-inserted graph break. Message: on purpose", 1, "Remove the `torch._dynamo.graph_break()` call."),
         ),
         (
-            *("printing", "GB0059", "Failed to trace builtin operator", 'print(end="")'),
-            ("Dynamo does not know how to trace builtin operator `print`", 3, "Avoid calling builtin `print`"),
-        ),
-        (
             *("branching", "GB0170", "Data-dependent branching", "if x.sum() > 0:"),
             ("Detected data-dependent branching", 3, "For the common pattern"),
         ),
         (
             *("item", "GB0124", "Unsupported Tensor.item() call with capture_scalar_outputs=False", "return x * x.sum().item()"),
             ("Dynamo does not support tracing `Tensor.item()`", 1, "Set `torch._dynamo.config.capture_scalar_outputs = True`"),
-        ),
-        (
-            *("nonzero", "GB0036", "Dynamic shape operator", "return x.nonzero() + 1"),
-            ("Operator `aten.nonzero.default`'s output shape depends on input", 1, "Enable tracing of dynamic shape operators"),
         ),
     ],
 )

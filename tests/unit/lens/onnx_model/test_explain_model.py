@@ -95,8 +95,15 @@ def test_every_form_of_a_model_gives_the_same(path: Path) -> None:
     assert forms[-1] == onnx.load(path)
 
 
-def test_kernels_lead_back_to_nodes(path: Path) -> None:
-    lens = ortlens.explain(path, calls=2)()
+def test_kernels_lead_back_to_nodes_and_views_and_files_work(path: Path, tmp_path: Path) -> None:
+    lens = ortlens.explain(path, calls=5)()
+    text = lens.summary()
+    assert text.startswith("small.onnx: ONNX model in onnxruntime")
+    assert "x=f32[1,3,10,10] (random numbers, batch=1)" in text
+    for word in ("torch", "Graph breaks", "Recompiles", "Partitions"):
+        assert word not in text
+        assert word not in lens._repr_html_().partition("<table")[0]
+    assert repr(lens) == "<OnnxLens 'small.onnx': ONNX model of 4 nodes, 5 calls>"
     kernels = lens.profile(repeat=3)
     conv = kernels[kernels.op_type == "Conv"].iloc[0]
     assert conv.onnx_nodes == ("Conv_0", "relu")
@@ -107,22 +114,6 @@ def test_kernels_lead_back_to_nodes(path: Path) -> None:
     assert "fused" in lens.fusions().change.tolist()
     assert lens.models.optimized_node_count.notna().all()
     assert "Optimiser" in lens.summary()
-
-
-def test_the_text_speaks_of_a_model_and_of_nothing_else(path: Path) -> None:
-    lens = ortlens.explain(path, calls=2)()
-    text = lens.summary()
-    assert text.startswith("small.onnx: ONNX model in onnxruntime")
-    assert "x=f32[1,3,10,10] (random numbers, batch=1)" in text
-    for word in ("torch", "Graph breaks", "Recompiles", "Partitions"):
-        assert word not in text
-        assert word not in lens._repr_html_().partition("<table")[0]
-    assert repr(lens) == "<OnnxLens 'small.onnx': ONNX model of 4 nodes, 2 calls>"
-
-
-def test_views_and_files_work(path: Path, tmp_path: Path) -> None:
-    lens = ortlens.explain(path, calls=5)()
-    lens.profile(repeat=2)
     saved = ortlens.load(lens.save(tmp_path / "small.ortlens"))
     assert saved.summary() == lens.summary()
     assert lens.report(tmp_path / "small.html").stat().st_size > 10_000
@@ -205,12 +196,12 @@ def test_missing_external_data_is_named(path: Path) -> None:
     assert "its weights lie in other files beside" in refused(path)
 
 
-@pytest.mark.parametrize("damage", ["text", "empty", "cut"])
-def test_damaged_files_are_refused(damage: str, path: Path) -> None:
+def test_damaged_files_are_refused(path: Path) -> None:
     whole = path.read_bytes()
-    path.write_bytes({"text": b"not a model", "empty": b"", "cut": whole[: len(whole) // 2]}[damage])
-    with pytest.raises(UsageError, match="not an ONNX model"):
-        ortlens.explain(path)
+    for damaged in (b"not a model", b"", whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match="not an ONNX model"):
+            ortlens.explain(path)
     for missing, message in ((path.parent / "no.onnx", r"no\.onnx does not exist"), (path.parent, "is a folder")):
         with pytest.raises(UsageError, match=message):
             ortlens.explain(missing)
@@ -248,15 +239,12 @@ def ending_in(element: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("element", [T.BFLOAT16, T.INT4])
-def test_outputs_that_numpy_has_no_type_for_are_no_failure(element: int) -> None:
+def test_outputs_that_numpy_has_no_type_for_are_no_failure_and_bfloat16_is_compared(element: int) -> None:
+    import torch
+
     lens = ortlens.explain(ending_in(element))()
     assert list(lens.result or ()) == ["y"]
     assert len(lens.profile()) == 1
-
-
-def test_bfloat16_is_compared_with_pytorch() -> None:
-    import torch
-
-    lens = ortlens.explain(ending_in(T.BFLOAT16))()
-    assert lens.verify(torch.Tensor.bfloat16).ok.tolist() == [True]
-    assert lens.verify(lambda x: x.bfloat16() + 1).ok.tolist() == [False]
+    if element == T.BFLOAT16:
+        assert lens.verify(torch.Tensor.bfloat16).ok.tolist() == [True]
+        assert lens.verify(lambda x: x.bfloat16() + 1).ok.tolist() == [False]

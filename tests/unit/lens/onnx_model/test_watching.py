@@ -133,14 +133,20 @@ def test_threads_are_recorded_apart(session: onnxruntime.InferenceSession) -> No
     assert len(lens.runs) == 80
 
 
-def test_the_model_of_a_session_from_bytes_is_known(session: onnxruntime.InferenceSession) -> None:
-    with ortlens.watch(session, name="service") as lens:
+def test_the_model_of_a_session_from_bytes_is_known_and_a_journal_holds_its_calls(
+    session: onnxruntime.InferenceSession, tmp_path: Path
+) -> None:
+    with ortlens.watch(session, name="service", journal=tmp_path / "run.journal") as lens:
         session.run(None, {"x": X})
     assert lens.nodes.node.tolist() == ["product", "relu"]
     assert lens.nodes.flops.tolist() == [2 * 2 * 4 * 3, 0]
     text = lens.summary()
     assert text.startswith("service: running session in onnxruntime")
     assert "x=f32[2,4]" in text
+    del lens
+    gc.collect()
+    read = ortlens.load(tmp_path / "run.journal")
+    assert (read.nodes.node.tolist(), len(read.runs)) == (["product", "relu"], 1)
 
 
 def test_profiling_a_watched_session_is_no_call_of_it(session: onnxruntime.InferenceSession) -> None:
@@ -179,13 +185,3 @@ def test_what_is_no_session_is_refused() -> None:
     not_a_session: Any = "model.onnx"
     with pytest.raises(UsageError, match="not str; explain"):
         ortlens.watch(not_a_session)
-
-
-def test_a_journal_holds_the_calls(session: onnxruntime.InferenceSession, tmp_path: Path) -> None:
-    with ortlens.watch(session, journal=tmp_path / "run.journal") as lens:
-        session.run(None, {"x": X})
-    del lens
-    gc.collect()
-    read = ortlens.load(tmp_path / "run.journal")
-    assert read.nodes.node.tolist() == ["product", "relu"]
-    assert len(read.runs) == 1

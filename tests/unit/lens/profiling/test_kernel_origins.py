@@ -143,29 +143,31 @@ def rewritten(before: onnx.ModelProto, *nodes: onnx.NodeProto) -> onnx.ModelProt
 
 
 CHAIN = [made("Sin", ["x"], "s", "sin"), made("Cos", ["s"], "c", "cos"), made("Neg", ["c"], "n", "neg")]
+BEFORE = model(CHAIN, "n", {"x": [4], "n": [4]})
+
+
+def of(origin: kernel_origins.Origin) -> tuple[str | None, str]:
+    return origin.node, origin.confidence
 
 
 def test_what_nothing_tells_of_has_no_origin() -> None:
-    before = model(CHAIN, "n", {"x": [4], "n": [4]})
-    found = walked(before, rewritten(before, helper.make_node("Mystery", ["u"], ["v"], name="Mystery")))
+    found = walked(BEFORE, rewritten(BEFORE, helper.make_node("Mystery", ["u"], ["v"], name="Mystery")))
     assert found["Mystery"] == kernel_origins.Origin(kernel="Mystery", op_type="Mystery")
 
 
 def test_a_kernel_without_a_name_has_an_origin_where_all_that_it_may_be_agree() -> None:
-    before = model(CHAIN, "n", {"x": [4], "n": [4]})
     one, other = helper.make_node("Both", ["x"], ["s"]), helper.make_node("Both", ["s"], ["n"])
-    assert walked(before, rewritten(before, one))["Both_7"].node == "sin"
-    torn = walked(before, rewritten(before, one, other))["Both_7"]
-    assert (torn.node, torn.confidence, torn.candidates) == (None, "none", ("sin", "neg")), "nobody knows which"
+    assert walked(BEFORE, rewritten(BEFORE, one))["Both_7"].node == "sin"
+    torn = walked(BEFORE, rewritten(BEFORE, one, other))["Both_7"]
+    assert (*of(torn), torn.candidates) == (None, "none", ("sin", "neg")), "nobody knows which"
 
 
 def test_kernels_without_names_are_told_apart_by_their_order() -> None:
-    before = model(CHAIN, "n", {"x": [4], "n": [4]})
-    after = rewritten(before, helper.make_node("Sin", ["x"], ["s"]), CHAIN[1], helper.make_node("Sin", ["c"], ["n"]))
+    after = rewritten(BEFORE, helper.make_node("Sin", ["x"], ["s"]), CHAIN[1], helper.make_node("Sin", ["c"], ["n"]))
     compute = ["sin", "cos", "neg"]
-    found = kernel_origins.origins(before, after, {"Sin_9": "Sin", "cos/Cos/c": "Cos", "Sin_3": "Sin"}, compute)
-    assert [(origin.node, origin.confidence) for origin in found.values()] == [("sin", "inferred"), ("cos", "exact"), ("neg", "inferred")]
-    found = kernel_origins.origins(before, after, {"cos/Cos/c": "Cos", "Sin_9": "Sin", "Sin_3": "Sin"}, compute)
+    found = kernel_origins.origins(BEFORE, after, {"Sin_9": "Sin", "cos/Cos/c": "Cos", "Sin_3": "Sin"}, compute)
+    assert [of(origin) for origin in found.values()] == [("sin", "inferred"), ("cos", "exact"), ("neg", "inferred")]
+    found = kernel_origins.origins(BEFORE, after, {"cos/Cos/c": "Cos", "Sin_9": "Sin", "Sin_3": "Sin"}, compute)
     assert [origin.confidence for origin in found.values()] == ["exact", "none", "none"], "they ran in another order than they are listed"
 
 
@@ -173,54 +175,58 @@ def test_a_cast_that_does_the_work_of_another_operator_is_not_put_in() -> None:
     nodes = [made("Sin", ["x"], "s", "sin"), made("CastLike", ["s", "x"], "c", "to"), made("Neg", ["c"], "n", "neg")]
     before = model(nodes, "n", {"x": [4], "n": [4]})
     cast = helper.make_node("Cast", ["s"], ["c"], to=FLOAT, name="Cast_1")
-    found = walked(before, rewritten(before, nodes[0], cast, nodes[2]))
-    assert (found["Cast_1"].node, found["Cast_1"].onnx_ops, found["Cast_1"].confidence) == ("to", ("CastLike",), "fused")
+    origin = walked(before, rewritten(before, nodes[0], cast, nodes[2]))["Cast_1"]
+    assert (*of(origin), origin.onnx_ops) == ("to", "fused", ("CastLike",))
 
 
-def test_what_is_put_in_is_counted_for_the_value_that_it_hands_on() -> None:
-    before = model(CHAIN, "n", {"x": [4], "n": [4]})
-    copied = helper.make_node("MemcpyToHost", ["s"], ["s_cpu"], name="Memcpy")
-    first = helper.make_node("MemcpyFromHost", ["x"], ["x_gpu"], name="Memcpy_token_1")
-    sin = helper.make_node("Sin", ["x_gpu"], ["s"], name="sin/Sin/s")
-    cos = helper.make_node("Cos", ["s_cpu"], ["c"], name="cos/Cos/c")
-    found = walked(before, rewritten(before, first, sin, copied, cos, CHAIN[2]))
-    assert (found["Memcpy"].node, found["Memcpy"].confidence) == ("sin", "inferred")
-    assert (found["Memcpy_token_1"].node, found["Memcpy_token_1"].confidence) == ("sin", "inferred"), "no maker: who reads it"
-    assert (found["cos/Cos/c"].node, found["cos/Cos/c"].confidence) == ("cos", "exact")
+PUT_IN: dict[str, tuple[tuple[onnx.NodeProto, ...], dict[str, tuple[str, str]]]] = {
+    "copies between devices": (
+        (
+            helper.make_node("MemcpyFromHost", ["x"], ["x_gpu"], name="Memcpy_token_1"),
+            helper.make_node("Sin", ["x_gpu"], ["s"], name="sin/Sin/s"),
+            helper.make_node("MemcpyToHost", ["s"], ["s_cpu"], name="Memcpy"),
+            helper.make_node("Cos", ["s_cpu"], ["c"], name="cos/Cos/c"),
+            CHAIN[2],
+        ),
+        {"Memcpy": ("sin", "inferred"), "Memcpy_token_1": ("sin", "inferred"), "cos/Cos/c": ("cos", "exact")},  # no maker: who reads it
+    ),
+    "a transposition that took over a name": (
+        (
+            CHAIN[0],
+            helper.make_node("Cos", ["s"], ["c_turned"], name="cos/Cos/c"),
+            helper.make_node("Transpose", ["c_turned"], ["c"], name="Transpose_1"),
+            CHAIN[2],
+        ),
+        {"cos/Cos/c": ("cos", "exact"), "Transpose_1": ("cos", "inferred")},
+    ),
+}
 
 
-def test_a_transpose_that_took_over_a_name_does_not_take_the_work() -> None:
-    before = model(CHAIN, "n", {"x": [4], "n": [4]})
-    cos = helper.make_node("Cos", ["s"], ["c_turned"], name="cos/Cos/c")
-    turn = helper.make_node("Transpose", ["c_turned"], ["c"], name="Transpose_1")
-    found = walked(before, rewritten(before, CHAIN[0], cos, turn, CHAIN[2]))
-    assert (found["cos/Cos/c"].nodes, found["cos/Cos/c"].confidence) == (("cos",), "exact")
-    assert (found["Transpose_1"].node, found["Transpose_1"].confidence) == ("cos", "inferred")
+@pytest.mark.parametrize("name", PUT_IN)
+def test_what_is_put_in_is_counted_for_the_value_that_it_hands_on(name: str) -> None:
+    nodes, expected = PUT_IN[name]
+    found = walked(BEFORE, rewritten(BEFORE, *nodes))
+    assert {kernel: of(found[kernel]) for kernel in expected} == expected
 
 
-def test_a_label_that_was_inferred_makes_no_sure_kernel() -> None:
-    guessed = made("Cos", ["s"], "c", "cos")
-    guessed.metadata_props.add(key=INFERRED_KEY, value="neighbour")
-    before = model([CHAIN[0], guessed, CHAIN[2]], "n", {"x": [4], "n": [4]})
-    assert walked(before, before)["cos/Cos/c"].confidence == "inferred"
-
-
-def test_a_label_that_names_several_nodes_is_fused_in_their_order() -> None:
-    several = made("Cos", ["s"], "c", "cos")
-    several.metadata_props.add(key=FX_NODES_KEY, value="cos,sin")
-    before = model([CHAIN[0], several, CHAIN[2]], "n", {"x": [4], "n": [4]})
+@pytest.mark.parametrize(
+    ("key", "value", "nodes", "confidence"),
+    [(INFERRED_KEY, "neighbour", ("cos",), "inferred"), (FX_NODES_KEY, "cos,sin", ("sin", "cos"), "fused")],
+)
+def test_labels_that_are_inferred_or_name_several_nodes(key: str, value: str, nodes: tuple[str, ...], confidence: str) -> None:
+    labelled = made("Cos", ["s"], "c", "cos")
+    labelled.metadata_props.add(key=key, value=value)
+    before = model([CHAIN[0], labelled, CHAIN[2]], "n", {"x": [4], "n": [4]})
     origin = walked(before, before)["cos/Cos/c"]
-    assert (origin.node, origin.nodes, origin.confidence) == ("cos", ("sin", "cos"), "fused")
+    assert (*of(origin), origin.nodes) == ("cos", confidence, nodes)
 
 
 def test_what_is_labelled_with_an_input_is_counted_for_who_reads_it() -> None:
-    before = model(CHAIN, "n", {"x": [4], "n": [4]})
-    found = kernel_origins.origins(before, before, {"sin/Sin/s": "Sin"}, ["cos", "neg"])  # sin is no node of the partition
-    assert (found["sin/Sin/s"].node, found["sin/Sin/s"].confidence) == ("cos", "inferred")
+    found = kernel_origins.origins(BEFORE, BEFORE, {"sin/Sin/s": "Sin"}, ["cos", "neg"])  # sin is no node of the partition
+    assert of(found["sin/Sin/s"]) == ("cos", "inferred")
 
 
 def test_without_an_optimised_model_names_lead_back() -> None:
-    before = model(CHAIN, "n", {"x": [4], "n": [4]})
     kernels = {"sin/Sin/s": "Sin", "cos/Cos/c/SomeFusion/": "Fused", "Provider_123_graph_0": "Compiled"}
-    found = kernel_origins.origins(before, None, kernels, ["sin", "cos", "neg"])
-    assert [(origin.node, origin.confidence) for origin in found.values()] == [("sin", "exact"), ("cos", "inferred"), (None, "none")]
+    found = kernel_origins.origins(BEFORE, None, kernels, ["sin", "cos", "neg"])
+    assert [of(origin) for origin in found.values()] == [("sin", "exact"), ("cos", "inferred"), (None, "none")]

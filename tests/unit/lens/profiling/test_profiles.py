@@ -91,12 +91,6 @@ def test_memory_is_what_was_held_beyond_packed_weights(tmp_path: Path) -> None:
     assert (profile.arena_bytes, profile.arena_held_bytes, profile.kernels[0].bytes) == (None, None, None), "without an arena"
 
 
-def test_the_faster_half() -> None:
-    assert quiet_mean([3]) == 3
-    assert quiet_mean([3, 1, 100, 2]) == 1.5
-    assert quiet_mean([1, 2, 900]) == 1.5
-
-
 def test_the_profiler_costs_something() -> None:
     cost = measure_cost()
     assert 100 < cost.in_event < 50_000_000, "in nanoseconds, also on a busy machine"
@@ -111,39 +105,24 @@ def test_the_band_of_a_kernel_is_that_of_stretches_of_the_repeats(tmp_path: Path
     assert (only.low_ns, only.high_ns) == (20 * 19_000, 20 * 31_000), "with a microsecond more on both sides"
 
 
-def test_the_shortest_runs_of_each_call_decide() -> None:
+def test_the_shortest_runs_of_each_call_decide_how_much_the_profiler_costs() -> None:
     assert distortion([90, 10, 50, 20, 21], [90, 15, 15, 900, 30], [None, 0, 0, 1, 1]) == pytest.approx((15 + 30) / (10 + 20))
-
-
-def test_a_run_under_the_profiler_is_never_the_shorter_one() -> None:
-    assert distortion([100, 400], [99, 100], [0, 0]) == 1.0
-
-
-def test_runs_that_took_no_time_have_no_distortion() -> None:
+    assert distortion([100, 400], [99, 100], [0, 0]) == 1.0, "a run under the profiler is never the shorter one"
     assert distortion([0], [5], [0]) is None
     assert distortion([7], [5], [None]) is None
-
-
-def repeats_of(asked: int | None, run_s: float, monkeypatch: pytest.MonkeyPatch) -> int:
-    now = 100.0
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-    repeats, done = Repeats(asked), 0
-    while not repeats.are_enough(done):
-        done, now = done + 1, now + run_s
-    return done
+    assert [quiet_mean(each) for each in ([3], [3, 1, 100, 2], [1, 2, 900])] == [3, 1.5, 1.5]
 
 
 @pytest.mark.parametrize(
     ("asked", "run_s", "expected"),
-    [
-        (None, 0.001, MOST),
-        (None, STABLE_S / 10, 11),
-        (None, STABLE_S, FEWEST),
-        (1, STABLE_S, 1),
-        (60, STABLE_S, 60),
-    ],
+    [(None, 0.001, MOST), (None, STABLE_S / 10, 11), (None, STABLE_S, FEWEST), (1, STABLE_S, 1), (60, STABLE_S, 60)],
 )
 def test_long_runs_are_repeated_less_often_unless_asked(
     asked: int | None, run_s: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert repeats_of(asked, run_s, monkeypatch) == expected
+    now, done = 100.0, 0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    repeats = Repeats(asked)
+    while not repeats.are_enough(done):
+        done, now = done + 1, now + run_s
+    assert done == expected

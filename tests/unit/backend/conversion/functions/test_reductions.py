@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.opinfo.extremes import differing, extremes
+from tests.unit.backend.conversion.functions.one_graph import as_pytorch, extremes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_of_floats(dtype: torch.dtype) -> None:
-    assert differing(all_forms(OF_FLOATS), numbers(dtype), atol=4 * torch.finfo(dtype).eps)[0] == {}
+    as_pytorch(all_forms(OF_FLOATS), numbers(dtype), atol=4 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
@@ -70,16 +70,16 @@ def test_of_integers(dtype: torch.dtype) -> None:
         cases = {name: case for name, case in cases.items() if not name.startswith("arg")}
     cases["sum of int32"] = lambda x: x.sum(dtype=torch.int32)
     cases["max"], cases["min"] = lambda x: x.max(dim=0)[0], lambda x: x.min(dim=0)[0]
-    assert differing(cases, numbers(dtype))[0] == {}
+    as_pytorch(cases, numbers(dtype), atol=0)
 
 
 def test_gradients() -> None:
     # Without the cases of nothing, whose gradients are NaN: in a compiled function they meet the zeros of all other cases.
     cases = {name: case for name, case in all_forms(OF_FLOATS).items() if not name.startswith(("any", "all", "arg")) and "no" not in name}
     plain = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
-    assert differing(cases, plain, backward=True, atol=1e-5)[0] == {}
+    as_pytorch(cases, plain, grad=True, atol=1e-5)
     few = {name: case for name, case in cases.items() if "rows" in name}
-    assert differing(few, plain, dynamic=True, backward=True, atol=1e-5)[0] == {}
+    as_pytorch(few, plain, dynamic=True, grad=True, atol=1e-5)
 
 
 def test_an_empty_slice_under_symbolic_sizes() -> None:
@@ -101,7 +101,7 @@ def test_norms() -> None:
             f"{order}, number": lambda x, n=order: norm(x[0, 0], n),
             f"{order}, float64": lambda x, n=order: norm(x, n, dtype=torch.float64),
         }
-    assert differing(cases, numbers(torch.float32))[0] == {}
+    as_pytorch(cases, numbers(torch.float32), atol=0)
 
 
 def test_corrections_that_leave_nothing() -> None:
@@ -110,7 +110,7 @@ def test_corrections_that_leave_nothing() -> None:
         for spread in (torch.var, torch.std, torch.var_mean)
         for correction in (0, 1, 2)
     }
-    assert differing(cases, torch.ones(3, 4))[0] == {}
+    as_pytorch(cases, torch.ones(3, 4), atol=0)
 
 
 NORMALIZED: dict[str, Any] = {
@@ -124,6 +124,4 @@ NORMALIZED: dict[str, Any] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_normalizations_of_nothing(dtype: torch.dtype) -> None:
-    found, capture = differing(NORMALIZED, torch.tensor([[1.0, 2.0, 4.0], [0.5, 3.0, -1.0]], dtype=dtype))
-    assert found == {}
-    assert not capture.fallbacks
+    as_pytorch(NORMALIZED, torch.tensor([[1.0, 2.0, 4.0], [0.5, 3.0, -1.0]], dtype=dtype), atol=0, stays=())

@@ -1,4 +1,4 @@
-"""Interpolation in every mode, with sizes and scale factors, up and down, and what it does at the corners."""
+"""Interpolation in every mode, up and down, and samples of images: at places in them, at borders, outside, and at no numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from tests.unit.backend.conversion.functions.one_graph import differing, left
+from tests.unit.backend.conversion.functions.one_graph import as_pytorch, left
 
 X = torch.sin(torch.arange(2 * 2 * 5 * 7 * 6.0)).reshape(2, 2, 5, 7, 6)
 MODES = {
@@ -41,16 +41,13 @@ def cases() -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_as_pytorch() -> None:
-    found, capture = differing(cases(), X)
-    assert found == {}
+    capture = as_pytorch(cases(), X)
     assert left(capture) <= {"aten._upsample_bilinear2d_aa.default", "aten._upsample_bicubic2d_aa.default"}
 
 
 def test_smoothing_runs_in_onnx_runtime_where_it_does_the_same() -> None:
     smooth = {name: case for name, case in cases().items() if "antialias" in name and "'align_corners': False" in name and "'size'" in name}
-    found, capture = differing(smooth, X)
-    assert found == {}
-    assert not left(capture)
+    as_pytorch(smooth, X, stays=())
 
 
 def test_smoothing_of_bytes() -> None:  # without smoothing, torch.compile itself rounds some otherwise, with any backend
@@ -59,7 +56,7 @@ def test_smoothing_of_bytes() -> None:  # without smoothing, torch.compile itsel
         f"{mode}, {size}": lambda x, m=mode, s=size: F.interpolate(x, size=s, mode=m, antialias=True)
         for mode, size in itertools.product(("bilinear", "bicubic"), (3, 7, 23))
     }
-    assert differing(made, images)[0] == {}
+    as_pytorch(made, images)
 
 
 TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
@@ -73,7 +70,7 @@ def test_transposed_convolutions_with_more_output_padding_than_stride(gap: int) 
         )
         for dims, extra in itertools.product((1, 2, 3), range(gap))
     }
-    assert differing(made, X)[0] == {}
+    as_pytorch(made, X)
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["forward", "gradients"])
@@ -84,6 +81,26 @@ def test_convolutions_with_one_number_for_all_dimensions(*, grad: bool) -> None:
         )
         for dims, back in itertools.product((1, 2, 3), (False, True))
     }
-    found, capture = differing(made, X, grad=grad)
-    assert found == {}
+    capture = as_pytorch(made, X, grad=grad)
     assert grad or not left(capture)
+
+
+inf, nan = torch.inf, torch.nan
+SAMPLED: dict[str, Any] = {
+    f"{mode}, {padding}, {corners}": lambda x, g, mode=mode, padding=padding, corners=corners: F.grid_sample(x, g, mode, padding, corners)
+    for mode, padding, corners in itertools.product(("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (False, True))
+}
+SQUARE = torch.tensor([inf, 0.25, 1, 2, 1, 0.5, 0, -0.5]).reshape(1, 2, 2, 2)
+IMAGE = torch.sin(torch.arange(70.0)).reshape(1, 2, 7, 5)
+FAR = torch.linspace(-7, 7, 84).reshape(1, 6, 7, 2)
+ODD = torch.tensor([inf, -inf, nan, 0.1, 3, 5, 0.2, nan, 0.25, inf, -1e5, 0.3]).reshape(1, 1, 6, 2)
+
+
+@pytest.mark.parametrize(("image", "places"), [(SQUARE, ODD), (SQUARE[:, :, :1], FAR)])
+def test_samples_at_places_of_any_kind(image: torch.Tensor, places: torch.Tensor) -> None:
+    as_pytorch(SAMPLED, image, places, stays=())
+
+
+def test_samples_of_symbolic_sizes() -> None:
+    few = {name: SAMPLED[name] for name in ("bilinear, zeros, False", "nearest, reflection, True")}
+    as_pytorch(few, IMAGE, FAR, dynamic=True, stays=())
