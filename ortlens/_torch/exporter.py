@@ -122,11 +122,7 @@ _NEVER_DECOMPOSED = frozenset(
         "diagonal_scatter",  # writes in place through a view, which AOTAutograd rejects
     }
 )
-"""Operators whose decompositions in torch's table are wrong or slow; they stay in PyTorch.
-
-`python -m tests.opinfo.decomposition_table` judges the others: values, gradients, the state of the random generator, and the size of
-what they compute on the way.
-"""
+"""Operators whose decompositions in torch's table are wrong or slow; they stay in PyTorch."""
 
 
 @functools.cache
