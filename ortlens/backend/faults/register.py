@@ -204,6 +204,19 @@ _REWRITES = (
         expected=lambda: (np.array([5, 0, 0], np.int64),),
     ),
     Fault(
+        name="zero_added",
+        culprit="NoopElimination",
+        form="0.0 is added, which makes 0.0 of -0.0; the rewrite drops the Add",
+        avoided=(_DISABLED, "disabled for models with an Add of a single 0.0, or of a weight of one element"),
+        graph="""g (float[2] x) => (float[2] y) <float zero = {0}> {
+  negative = Neg(x)
+  sum = Add(negative, zero)
+  y = Reciprocal(sum)
+}""",
+        inputs={"x": np.array([0, 2], np.float32)},
+        expected=lambda: (np.array([np.inf, -0.5], np.float32),),
+    ),
+    Fault(
         name="expanded_to_nothing",
         culprit="ExpandElimination",
         form="a dimension of size 1 is expanded to size 0; the rewrite drops the Expand",

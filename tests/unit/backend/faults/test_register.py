@@ -57,6 +57,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "float64_product_scaled": lambda a, b: (a @ b) * 0.1,
     "padded_before_max_pool": lambda x: functional.max_pool2d(functional.pad(x, (1, 1, 1, 1)), 2, stride=1),
     "integer_quotient_times": lambda x, z: torch.div(1, x, rounding_mode="trunc") * z,
+    "zero_added": lambda x: 1 / (-x + 0.0),
     "expanded_to_nothing": lambda x: -((-x).expand(0, 3)),
     "layer_norm_epsilon": _norm,
     "rms_norm_epsilon": lambda x, eps: x / torch.sqrt((x**2).mean(-1, keepdim=True) + eps),

@@ -48,6 +48,8 @@ MODELS = {
         f"{_RMS} o = Reciprocal(root)\n p = Mul(x, o)\n z = Mul(p, four)\n y = Identity(z)",
         set(),
     ),
+    "an addition of 0.0": ("float[4] x", "y = Add(x, zero)", {"NoopElimination"}),
+    "an addition of -0.0, and a product with 0.0": ("float[4] x", "z = Add(x, minus_zero)\n y = Mul(z, zero)", set()),
     "a single row of a scaled query": (
         "float[8,1,4] x, float[8,4,9] k",
         "s = Constant<value=float {0.5}>()\n q = Mul(x, s)\n a = MatMul(q, k)\n y = Add(a, a)",
@@ -59,7 +61,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_disabled_follows_from_the_model(name: str) -> None:
     given, nodes, expected = MODELS[name]
-    constants = "<float[1] one = {1}, float[4] four = {1,2,3,4}>"
+    constants = "<float[1] one = {1}, float[4] four = {1,2,3,4}, float zero = {0}, float minus_zero = {-0.0}>"
     text = f'<ir_version: 9, opset_import: ["" : 18]>\n g ({given}) => (float[n] y) {constants} {{ {nodes} }}'
     model = shape_inference.infer_shapes(parser.parse_model(text))
     found = set(unwanted_rewrites(model, [("CPUExecutionProvider", {})]))
