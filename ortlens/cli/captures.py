@@ -225,7 +225,7 @@ def _factor(text: str) -> float:
     return 1 + float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
-_TERMS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+_TERMS: Mapping[str, tuple[str, Callable[[str], Any] | None, str]] = {
     "max_breaks": ("N", _WHOLE, "distinct graph breaks at most"),
     "max_recompiles": ("N", _WHOLE, "recompiles at most"),
     "min_coverage": ("SHARE", ParsedArgument(_share, "a share, as 0.9 or 90%"), "least share of operations in ONNX Runtime: 0.9 or 90%%"),
@@ -236,7 +236,7 @@ _TERMS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     ),
     "baseline": (
         "CAPTURE",
-        str,
+        None,
         "an earlier capture of the same program: breaks, recompiles, operators, results and times must not be worse",
     ),
     "max_slowdown": (

@@ -21,7 +21,7 @@ import torch
 
 import ortlens
 from ortlens import _files
-from ortlens.backend import compiler
+from ortlens.backend import compile_context
 from ortlens.cli.entry import main
 from ortlens.errors import OrtLensError
 from ortlens.trace import store
@@ -187,7 +187,7 @@ def test_a_dump_over_another_is_whole_or_the_old_one(synced: int, tmp_path: Path
     left = synced
 
     def dumped(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        monkeypatch.setattr(compiler, "_numbers", defaultdict(int))  # as in another process
+        monkeypatch.setattr(compile_context, "_numbers", defaultdict(int))  # as in another process
         torch.compiler.reset()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
