@@ -262,6 +262,13 @@ FINDS = {
         steps=("call(8)", "outs[1].add_(1)"),
         road="exported",
     ),
+    # ONNX Runtime looks for a zero before it knows that nothing is divided by it.
+    "nothing divided by zero": program(
+        *("torch.remainder(a, i)", "torch.fmod(a, i)", "a // i", "torch.div(a, i, rounding_mode='trunc')", "a + i"),
+        a="values(7, 0, dtype=torch.int64)",
+        i="places(4, 1) * 0",
+        steps=("call(3)",),
+    ),
     # NumPy says 0 for an integer divided by 0, with no more than a warning.
     "a constant divided by zero": program(
         "torch.full((3,), 5) // torch.tensor([1, 0, 2])", "a", a="values(7, n)", steps=("given(4, a='spoilt(a, 3)')",)

@@ -183,6 +183,10 @@ def _may_multiply_nothing(call: Call) -> bool:
     return any(map(_is_known_nothing, first.shape)) or not some
 
 
+def _divides_nothing(call: Call) -> bool:
+    return call.result is not None and not call.result.dtype.is_floating_point and 0 in call.result.shape
+
+
 def _may_pad_nothing(call: Call) -> bool:
     sizes = call["pad"]
     nothing = not any(isinstance(size, int) and size for size in sizes) and not all(isinstance(size, int) for size in sizes)
@@ -330,6 +334,11 @@ WRONG = (
     ),
     Rule((_aten.grid_sampler_2d.default,), "fails where there is nothing to sample", _lacks_elements("input", "grid")),
     Rule(_GROUP_NORMS, "ends the process for channels without elements", _lacks_elements("input"), fault="instance_norm_of_nothing"),
+    Rule(
+        (_aten.remainder.Tensor, _aten.fmod.Tensor, _aten.floor_divide.default, _aten.div.Tensor_mode),
+        "raises for a zero by which nothing is divided",
+        _divides_nothing,
+    ),
     Rule((_aten.histc.default,), "", _bins),
     Rule((_aten.im2col.default, *_UNPOOLS, _aten.take.default), "fails on tensors without elements", _lacks_elements("self")),
     Rule(_INDEX_REDUCE, f"broadcasts slices{_REFUSED}", lambda call: call["source"].dim() != call["self"].dim()),
