@@ -184,7 +184,8 @@ def _may_multiply_nothing(call: Call) -> bool:
 
 
 def _divides_nothing(call: Call) -> bool:
-    return call.result is not None and not call.result.dtype.is_floating_point and 0 in call.result.shape
+    value = call.result
+    return value is not None and not value.dtype.is_floating_point and 0 in value.shape and isinstance(call["other"], torch.Tensor)
 
 
 def _may_pad_nothing(call: Call) -> bool:
