@@ -41,6 +41,11 @@ def missing_for_inductor() -> list[str]:
     return [name for name, here in (("a C++ compiler", compiler), ("Python.h", headers)) if not here]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave tests of the browser unread where slow ones are not run: their imports take each worker six seconds."""
+    return True if collection_path == BROWSER and "not slow" in config.option.markexpr else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what drives a browser as slow; run it, and what is `timed`, once more on failure: other work may be in the way."""
