@@ -27,7 +27,7 @@ MORE = [
     ("explain", "ortlens._torch.process.trace_again"),
     ("explain", "ortlens.trace.runlog._Shard.make_room"),  # in the log of a measurement, which belongs to no capture
     ("capture", "ortlens.lens.environment.chosen_options"),
-    ("Lens", "ortlens.lens.dynamo.listener._TraceListener._owner"),
+    ("Lens", "ortlens.lens.dynamo.listener._event_of"),
     ("Lens", "ortlens.lens.dynamo.listener._TraceListener._attach"),
     ("Lens", "ortlens.lens.dynamo.listener.DynamoWatch._count_boundary"),
     ("Lens", "ortlens.analysis.identity.frame_of"),
