@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._files import write_asked
 from ortlens._optional import require
+from ortlens._os_errors import with_clear_os_errors
 from ortlens._versions import SupportedRange, version_of
 from ortlens.errors import CaptureError, OptionalDependencyError, UsageError
 from ortlens.units import counted
@@ -206,6 +207,7 @@ _MAX_NAME = 80
 _MAX_LINK_BYTES = 2 * 2**20  # of a model behind a link in a notebook; a larger one is saved from Python
 
 
+@with_clear_os_errors
 @dataclass(frozen=True)
 class NetronView:
     """An ONNX model as Netron draws it. A notebook shows it; elsewhere `save` writes it to a file.
@@ -261,14 +263,12 @@ class NetronView:
     def _repr_html_(self) -> str:
         """Return a frame that may run scripts and nothing else; never raises."""
         is_linked = self.viewer is None and len(self.model) <= _MAX_LINK_BYTES
-        return render(
-            "netron_view.html",
-            view=self,
-            facts=self._facts(),
-            notes=self._notes(),
-            page="" if self.viewer is None else self._page(),
-            data=base64.b64encode(self.model).decode("ascii") if is_linked else "",
-        )
+        data = base64.b64encode(self.model).decode("ascii") if is_linked else ""
+        try:
+            page = "" if self.viewer is None else self._page()
+            return render("netron_view.html", view=self, facts=self._facts(), notes=self._notes(), page=page, data=data)
+        except OSError:  # no file descriptor is left for the template
+            return f"<p>{escape(repr(self))}</p>"
 
     def _page(self) -> str:
         if self.viewer is None:
