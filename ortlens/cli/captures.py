@@ -253,7 +253,8 @@ def add_check(commands: Commands) -> None:
     command = command_in(commands, "check", _CHECK, _check, examples=_CHECK_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
     for name, (metavar, kind, text) in _TERMS.items():
-        command.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
+        typed: dict[str, Any] = {} if kind is None else {"type": kind}
+        command.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text, **typed)
     command.add_argument(
         "--json", metavar="FILE", nargs="?", const=_STDOUT, help="write the verdicts as JSON, to stdout if no file is named"
     )
