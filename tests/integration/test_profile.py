@@ -307,7 +307,8 @@ def test_time_is_charged_to_the_products_and_most_to_the_heavy_one(*, convolutio
     lens = explained(model, x)
     profiled(lens, x, repeat=60)
     found = shares_by_text(lens)
-    assert found["the light activation"] + found["the heavy activation"] < 0.1  # what brings the result of a convolution into order
+    # An activation has what brings the result of a convolution into order; the fused kernel itself would be most of the time.
+    assert found["the light activation"] + found["the heavy activation"] < found["the heavy product"]
     assert found["the heavy product"] > found["the light product"] > 0
 
 
