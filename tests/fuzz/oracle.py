@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
 import ortlens
+from ortlens import _torch
 from tests.fuzz.graphs import GraphRoad
 from tests.fuzz.program import ROADS
 from tests.fuzz.world import Notes, Seen, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.fuzz.program import Program
 
@@ -134,7 +136,21 @@ def _further_controls(program: Program, control: Any, found: list[Difference]) -
     if control == "unlifted" and any(item.kind == "strides" for item in found):  # it writes in place where the backends' graphs do not
         yield program.replace(road="compile"), "aot_eager"
     if any(item.kind == "dtype" for item in found):  # `grid_sample` of nothing has the dtype of its kernel, and another one in traces
-        yield program.replace(road="compile"), "inductor"
+        yield program.replace(road="compile"), _TYPED
+
+
+def _typed(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+    """Run a graph as it is, and give its outputs the dtypes that tracing found for them."""
+    (output,) = module.graph.find_nodes(op="output")
+    dtypes = [getattr(getattr(node, "meta", {}).get("val"), "dtype", None) for node in output.args[0]]
+
+    def run_typed(given: list[Any]) -> list[Any]:
+        return [value if dtype is None else value.to(dtype) for value, dtype in zip(module(*given), dtypes, strict=True)]
+
+    return _torch.boxed(run_typed)
+
+
+_TYPED = aot_autograd(fw_compiler=_typed)
 
 
 def _read_lines(program: Program) -> tuple[str, ...]:
