@@ -15,9 +15,9 @@ def in_threads(work: Callable[[int], object], count: int = 4) -> None:
     barrier = threading.Barrier(count)
 
     def started(number: int) -> None:
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=30)
         work(number)
 
     with ThreadPoolExecutor(count) as pool:
         for done in [pool.submit(started, number) for number in range(count)]:
-            done.result(timeout=300)
+            done.result(timeout=120)

@@ -4,36 +4,19 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from ortlens import Lens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.threads import in_threads
 
 # Measures calls from threads that must interleave.
 pytestmark = pytest.mark.serial
 
 THREADS, CALLS = 4, 60
-
-
-def in_threads(work: Callable[[int], None]) -> None:
-    barrier = threading.Barrier(THREADS)
-
-    def started(number: int) -> None:
-        barrier.wait(timeout=30)
-        with torch.no_grad():
-            work(number)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for done in [pool.submit(started, number) for number in range(THREADS)]:
-            done.result(timeout=120)
 
 
 def model() -> Any:
@@ -53,7 +36,7 @@ def test_every_thread_gets_its_own_answers() -> None:
             x = torch.randn(3, 8, generator=generator)
             torch.testing.assert_close(compiled(x), net(x))
 
-    in_threads(work)
+    in_threads(torch.no_grad()(work), THREADS)
     assert lens.sessions.calls.tolist() == [THREADS * CALLS + 1]
     assert len(lens.runs) == THREADS * CALLS + 1
     assert lens.runs.groupby("thread").size().tolist().count(CALLS) == THREADS
@@ -63,7 +46,12 @@ def test_every_thread_gets_its_own_answers() -> None:
 def test_the_first_call_may_come_from_all_threads_at_once() -> None:
     net, lens = model(), Lens()
     compiled = torch.compile(net, backend=lens)
-    in_threads(lambda seed: torch.testing.assert_close(compiled(torch.full((3, 8), float(seed))), net(torch.full((3, 8), float(seed)))))
+
+    def work(seed: int) -> None:
+        x = torch.full((3, 8), float(seed))
+        torch.testing.assert_close(compiled(x), net(x))
+
+    in_threads(torch.no_grad()(work), THREADS)
     assert lens.fallbacks.empty
     assert not lens.captured().findings
     assert lens.sessions.calls.sum() == THREADS
@@ -84,7 +72,7 @@ def test_threads_ask_for_new_sizes_at_once_and_weights_change(*, dynamic_shapes:
             for rows in sizes:
                 torch.testing.assert_close(compiled(torch.ones(rows, 8)), net(torch.ones(rows, 8)))
 
-        in_threads(work)
+        in_threads(torch.no_grad()(work), THREADS)
     assert lens.fallbacks.empty
     assert not lens.captured().findings
     if dynamic_shapes:
@@ -108,6 +96,6 @@ def test_captures_can_be_taken_while_threads_call() -> None:
                 seen.append(capture.sessions[0].calls)
                 assert all(run.total_ns == run.bind_ns + run.run_ns + run.output_ns >= 0 for run in capture.runs)
 
-    in_threads(work)
+    in_threads(torch.no_grad()(work), THREADS)
     assert seen == sorted(seen)
     assert lens.sessions.calls.tolist() == [(THREADS - 1) * CALLS + 1]

@@ -70,6 +70,13 @@ def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield f"{attribute.name}.{number}", subgraph
 
 
+def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Walk the graph of a model and the bodies of control flow in it."""
+    yield model.graph
+    for node in iter_nodes(model.graph):
+        yield from (body for _, body in subgraphs_of(node))
+
+
 def merge_provenance(first: str, second: str) -> str:
     """Combine the metadata of two nodes that a rewrite merges; `assign_provenance` splits it again."""
     return _SEPARATOR.join(dict.fromkeys((*first.split(_SEPARATOR), *second.split(_SEPARATOR))))

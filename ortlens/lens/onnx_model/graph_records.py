@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from ortlens.backend.conversion.node_provenance import iter_nodes, subgraphs_of
+from ortlens.backend.conversion.node_provenance import graphs_of, iter_nodes, subgraphs_of
 from ortlens.backend.runtime import _ort
 from ortlens.lens.onnx_model.source import bits_of, operator, opset_of
 from ortlens.trace import records as r
@@ -299,8 +299,7 @@ def values_of(structure: onnx.ModelProto, sizes: Mapping[str, Sequence[int]] | N
     except Exception as error:  # noqa: BLE001 - onnx raises classes of its own; what the model itself declares remains
         inferred, problem = given, f"{type(error).__name__}: {error}"[:2000]
     found: dict[str, Value] = {}
-    graphs = [inferred.graph, *(body for node in iter_nodes(inferred.graph) for _, body in subgraphs_of(node))]
-    for graph in graphs:
+    for graph in graphs_of(inferred):
         for tensor in graph.initializer:
             found.setdefault(tensor.name, _value(tensor.data_type, tuple(tensor.dims)))
         for info in (*graph.input, *graph.output, *graph.value_info):

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from ortlens.backend.conversion.node_provenance import iter_nodes, subgraphs_of
+from ortlens.backend.conversion.node_provenance import graphs_of, iter_nodes, subgraphs_of
 from ortlens.backend.freeze.model_file import read_model, refuse_unsafe
 from ortlens.errors import UsageError
+from ortlens.lens.profiling.kernel_records import LARGE, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LARGE = 1024  # bytes; larger constants are left out of the structure. Shapes, axes and scales are smaller, and shape inference reads them
 _MOST_BYTES = 1 << 62  # bytes that constants may claim: records hold 64 bits
 _WIDEST = 8  # bytes of an element whose number takes one byte in a file
 _SERIALIZABLE = (1 << 31) - (1 << 20)  # bytes that protobuf can serialise, with some room
@@ -150,7 +150,7 @@ def _copied_tensor(tensor: onnx.TensorProto, made: onnx.TensorProto) -> None:
         return
     made.name, made.data_type = tensor.name, tensor.data_type
     made.dims.extend(tensor.dims)
-    _leave_out(made)
+    leave_out(made)
 
 
 def _stripped(model: onnx.ModelProto, folder: Path | None) -> tuple[int, int]:
@@ -167,7 +167,7 @@ def _stripped(model: onnx.ModelProto, folder: Path | None) -> tuple[int, int]:
                     tensor.data_location = onnx.TensorProto.DEFAULT
                     del tensor.external_data[:]
         elif size > LARGE:
-            _leave_out(tensor)
+            leave_out(tensor)
     return total, external
 
 
@@ -183,8 +183,7 @@ def _is_readable(message: Any) -> bool:
 
 
 def _constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    graphs = [model.graph, *(body for node in iter_nodes(model.graph) for _, body in subgraphs_of(node))]
-    for graph in graphs:
+    for graph in graphs_of(model):
         yield from graph.initializer
         for node in graph.node:
             for attribute in node.attribute:
@@ -209,15 +208,6 @@ def bits_of(element_type: int) -> int:
         return known[name] if name in known else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
     except (KeyError, TypeError, ValueError):
         return 0
-
-
-def _leave_out(tensor: onnx.TensorProto) -> None:
-    """Drop the data of a constant, and mark it as external: the structure stays a valid model."""
-    for name in ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data"):
-        tensor.ClearField(name)
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    del tensor.external_data[:]
-    tensor.external_data.add(key="location", value="weights.bin")
 
 
 def with_names(structure: onnx.ModelProto) -> onnx.ModelProto:

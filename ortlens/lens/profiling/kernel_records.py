@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 MAX_EVENTS = 100_000  # most kernel events of one session; each takes some 700 bytes in the file, and more when read
-_LARGE = 1024  # bytes; larger constants are removed from the optimised model before it is kept
+LARGE = 1024  # bytes; larger constants are left out of models. Shapes, axes and scales are smaller, and shape inference reads them
 _LEAST = 0.1  # share of its profiled time that a kernel keeps whatever the profiler costs: a kernel that ran took some time
 
 
@@ -75,18 +75,22 @@ def without_weights(path: Path, source: onnx.ModelProto | None) -> onnx.ModelPro
     if source is not None:
         known |= {name for node in node_provenance.iter_nodes(source.graph) if node.op_type == "Constant" for name in node.output}
     for tensor in _inline(model):  # small weights, and with the user's session options all; what ONNX Runtime made of them has another name
-        if tensor.name not in known or len(tensor.raw_data) > _LARGE:
-            for data in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
-                tensor.ClearField(data)
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            tensor.external_data.add(key="location", value="weights.bin")
+        if tensor.name not in known or len(tensor.raw_data) > LARGE:
+            leave_out(tensor)
     return model
+
+
+def leave_out(tensor: onnx.TensorProto) -> None:
+    """Drop the data of a constant, and mark it as external: the structure stays a valid model."""
+    for name in ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data", "external_data"):
+        tensor.ClearField(name)
+    tensor.data_location = tensor.EXTERNAL
+    tensor.external_data.add(key="location", value="weights.bin")
 
 
 def _inline(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     """List the initializers whose data is in the model."""
-    bodies = [body for node in node_provenance.iter_nodes(model.graph) for _, body in node_provenance.subgraphs_of(node)]
-    return [tensor for graph in (model.graph, *bodies) for tensor in graph.initializer if not tensor.data_location]
+    return [tensor for graph in node_provenance.graphs_of(model) for tensor in graph.initializer if not tensor.data_location]
 
 
 def bodies_of(model: onnx.ModelProto) -> dict[str, str]:
