@@ -364,9 +364,9 @@ def _is_kept(draft: Draft, statement: str, targets: Sequence[str], picker: Picke
         if not all(_runs(statement, scope) for scope in draft.scopes):
             return False
     fine = all(_is_small(scope[name], finite=not draft.graphs) for scope in draft.scopes for name in targets)
-    if not is_defined(draft, targets, picker):
+    if not fine or not is_defined(draft, targets, picker):  # for the second question, a large tensor may be too large
         return False
-    return not targets or (fine and all(isinstance(draft.scopes[0][name], torch.Tensor) for name in targets))
+    return all(isinstance(draft.scopes[0][name], torch.Tensor) for name in targets)
 
 
 def _statement(draft: Draft, kind: str, templates: Sequence[tuple[int, Template]], picker: Picker) -> tuple[str, list[str]]:

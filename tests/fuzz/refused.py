@@ -66,22 +66,16 @@ def is_unknown(draft: Draft, text: str, picker: Picker) -> bool:
     return "as_strided" in text and any(map(_owns_more_than_it_shows, used))
 
 
-_MOST_ELEMENTS = 1 << 24
-"""Some products of products have billions, for which there is no memory."""
-
-
 def is_defined(draft: Draft, targets: Sequence[str], picker: Picker) -> bool:
     """Whether what a statement gives follows from its operands.
 
     An infinity or NaN as a whole number depends on the processor. A result of 16 bits that overflows, of finite operands, depends on which
     intermediate values have 16 bits.
     """
-    used = [value for name, value in draft.tensors().items() if name in picker.used]
-    made = [draft.scopes[0][name] for name in targets] or used
-    if any(isinstance(value, torch.Tensor) and value.numel() > _MOST_ELEMENTS for value in made):
-        return False
     if not draft.graphs:
         return True  # there are only finite numbers
+    used = [value for name, value in draft.tensors().items() if name in picker.used]
+    made = [draft.scopes[0][name] for name in targets] or used
     if not all(map(_is_finite, used)):
         return all(map(_is_floating_or_bool, made))
     return all(map(_is_finite, (value for value in made if isinstance(value, torch.Tensor) and value.dtype in _NARROW)))
