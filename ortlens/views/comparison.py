@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.compare.changes import Change, result_words
-from ortlens.analysis.compare.comparison import AlignedOperator, compared, panes
+from ortlens.analysis.compare.comparison import AlignedOperator, compared
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime, kernel_times
+from ortlens.analysis.compare.side_by_side import panes
 from ortlens.trace.records import Break
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.units import counted, time_from_ns
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.analysis.compare.changes import Happened, Kind
-    from ortlens.analysis.compare.comparison import Compared, Difference, PaneRow, PaneSide
+    from ortlens.analysis.compare.comparison import Compared
+    from ortlens.analysis.compare.side_by_side import Difference, PaneRow, PaneSide
     from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture
     from ortlens.views.tiles import State

@@ -11,21 +11,22 @@ from torch import nn
 from ortlens import OrtBackend
 from tests.fuzz.lives import KINDS, UNCOUNTED, every_change, failure_of, life, lived, random_life
 from tests.fuzz.plants import planted
-from tests.sample import sampled
 from tests.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.slow
+
 _THREADS = 3
 
 
-@pytest.mark.parametrize("kind", sampled(KINDS, ("mlp",)))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_random_life(kind: str) -> None:
     assert failure_of(random_life(0, kind, 6)) == ""
 
 
-@pytest.mark.parametrize("kind", sampled(KINDS, ("mlp", "block")))
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_sort_of_change_comes_once(kind: str) -> None:
     verdict = lived(every_change(kind))
     assert verdict.word == "right", verdict.text()

@@ -8,6 +8,8 @@ from tests.fuzz.oracle import judge, judge_graph
 from tests.fuzz.plants import BEYOND_GRAPHS, PLANTS, planted
 from tests.fuzz.program import program
 
+pytestmark = pytest.mark.slow
+
 A = "values(1, n, 4)"
 
 SHOWN = {
@@ -56,7 +58,7 @@ def test_every_planted_defect_has_a_program_that_shows_it() -> None:
     assert SHOWN.keys() == PLANTS.keys()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in BEYOND_GRAPHS else name for name in SHOWN])
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_planted_defect_is_seen(name: str) -> None:
     judged = judge if name in BEYOND_GRAPHS else judge_graph
     assert judged(SHOWN[name]).word in ("right", "refused")

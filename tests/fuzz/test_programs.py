@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "graphs"), [(40046, False), (40008, False), (40023, False), (1000, True)])
 def test_random_programs(seed: int, tmp_path: Path, *, graphs: bool) -> None:
     """Plain ones, frozen and raising ones. The seeds are the same in each run: what fails is what was changed."""

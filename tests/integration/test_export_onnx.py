@@ -22,7 +22,6 @@ import ortlens
 from ortlens import ConversionError, Lens, UsageError
 from ortlens.backend.deploy import export as deploy_export
 from tests.integration.small_models import SMALL_MODELS
-from tests.sample import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +80,8 @@ def nets() -> list[tuple[Net, Lens]]:
     return made
 
 
-@pytest.mark.parametrize("name", sampled(("bert", "resnet", "t5", "llama"), ("resnet",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "resnet", "t5", "llama"])
 def test_real_architectures_by_the_names_of_their_arguments(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, dynamic = SMALL_MODELS[name].build(), True if name in {"bert", "resnet"} else None

@@ -91,6 +91,7 @@ def balances(lens: Lens) -> None:
     assert totals(lens).share["residual"] < 0.10
 
 
+@pytest.mark.slow
 def test_the_demo_model_balances() -> None:
     model, tokens = _model_and_tokens()
     lens = ortlens.explain(model)(tokens)
@@ -152,6 +153,7 @@ def test_python_between_graphs_is_eager_and_the_price_of_its_break() -> None:
     assert totals(lens).total_ns - planted < planted / 2, "and nowhere else"
 
 
+@pytest.mark.slow
 def test_heavy_guards_behind_a_break_are_told_from_python() -> None:
     class Guarded(nn.Module):
         """So many numbers that guarding them takes its time; the guards are Dynamo's, whatever the backend."""
@@ -208,6 +210,7 @@ def test_a_plain_lens_tells_what_the_logs_hold() -> None:
     assert lens.ledger.ns.sum() == pytest.approx(lens.sessions.p50_ns.sum(), abs=5), "a usual call, not the mean with the slow first one"
 
 
+@pytest.mark.slow
 def test_a_number_of_calls_and_the_error_of_the_target_are_kept() -> None:
     for count in (1, 2):
         lens = ortlens.explain(small_net(), calls=count)(X)

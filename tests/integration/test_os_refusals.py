@@ -145,6 +145,7 @@ open("done", "w").write("done")
 """
 
 
+@pytest.mark.slow
 def test_a_journal_without_room_a_daemon_without_streams_and_an_exit_with_live_lenses(
     run_python: Callable[..., str], tmp_path: Path, root: Path
 ) -> None:

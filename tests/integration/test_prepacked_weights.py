@@ -84,6 +84,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone reports a peak that can be reset")
 def test_creating_a_session_takes_no_memory_beyond_what_it_keeps() -> None:
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)

@@ -78,6 +78,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1)
 
 
+@pytest.mark.slow
 def test_a_copied_input_is_measured_against_a_dense_one() -> None:
     x = torch.rand(1, 512, 512).expand(32, 512, 512)
     lens = explained(rows, x)
@@ -113,6 +114,7 @@ def test_small_partitions_are_measured_and_nothing_is_counted_or_changed() -> No
         torch.testing.assert_close(compiled(x + 1), chopped(x + 1))
 
 
+@pytest.mark.slow
 def test_threads_of_the_users_options_are_measured_in_whole_calls() -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2 + (ortlens.Lens().captured().figures.cpu_usable or 0)

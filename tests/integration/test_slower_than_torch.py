@@ -66,6 +66,7 @@ def slow_findings(lens: Lens) -> list[Finding]:
     return [finding for finding in findings_of(lens.captured()) if finding.rule == RULE]
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_copied_is_named_first_with_its_line_and_its_cost_and_one_written_in_place_is_not() -> None:
     lens = explained(CachedAttention().eval(), torch.randn(1, 1, 512), torch.tensor([5]), calls=9)
     assert not {"state_copies", "hot_fallback"} & {finding.rule for finding in findings_of(lens.captured())}
@@ -119,6 +120,7 @@ def bagged(count: int = 256) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return nn.EmbeddingBag(1000, 64), torch.randint(0, 1000, (count * 8,)), torch.arange(0, count * 8, 8)
 
 
+@pytest.mark.slow
 def test_a_loop_over_bags_is_named_first() -> None:
     bag, ids, offsets = bagged()
     lens = explained(bag, ids, offsets, options=LOOP)
@@ -173,6 +175,7 @@ def test_random_numbers_are_those_of_the_calls_alone() -> None:
     assert torch.equal(drawn_after(5), eager_after(5))
 
 
+@pytest.mark.slow
 def test_layers_that_share_their_code_are_one_finding() -> None:
     class Bags(nn.Module):
         def __init__(self) -> None:

@@ -32,7 +32,6 @@ from tests.integration.planting import (
     verified,
     with_wrong_function,
 )
-from tests.sample import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -487,7 +486,7 @@ PLANTED = PLACES | {name: with_wrong_function(*row) for name, row in FUNCTIONS.i
 SLOW = ("lowering: gradient cut off", "rewrite: the user's", "function: of several outputs")
 
 
-@pytest.mark.parametrize("name", sampled(PLANTED, [name for name in PLANTED if name not in SLOW]))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in PLANTED])
 def test_a_planted_wrong_answer_is_reported_with_its_cause_scope_and_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_reported(PLANTED[name], monkeypatch)
 

@@ -16,6 +16,8 @@ from tests.unit.backend.conversion.functions.one_graph import as_pytorch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 T = torch.tensor
 X, ROWS, IMAGES = torch.randn(4, 5), torch.randn(3, 5), torch.randn(2, 5, 3, 3)
 PIXELS = torch.zeros(2, 3, 3, dtype=torch.int64)
@@ -157,9 +159,7 @@ TYPES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 """Name -> a function, and tensors of element types or sizes that PyTorch refuses."""
 
 
-@pytest.mark.parametrize(
-    ("name", "dynamic"), [*((name, False) for name in DATA), *(pytest.param(name, True, marks=pytest.mark.slow) for name in [*DATA][::2])]
-)
+@pytest.mark.parametrize(("name", "dynamic"), [*((name, False) for name in DATA), *((name, True) for name in [*DATA][::2])])
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 def test_data_that_eager_refuses_raises_the_same(name: str, *, dynamic: bool) -> None:

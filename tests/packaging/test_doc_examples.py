@@ -101,16 +101,15 @@ _TOGETHER = 4
 
 
 def pages_with_examples() -> Iterator[ParameterSet]:
-    """The README, which a newcomer types off, alone; the other pages are left to the slow tests."""
     found = []
     for page in PAGES:
         blocks = [(block.line, block.body) for block in python_blocks(page.read_text(encoding="utf-8")) if block.reason is None]
         found += [(page.relative_to(ROOT).as_posix(), blocks)] if blocks else []
-    yield pytest.param(found[:1], id=found[0][0])
-    for place in range(1, len(found), _TOGETHER):
-        yield pytest.param(found[place : place + _TOGETHER], id=found[place][0], marks=pytest.mark.slow)
+    for place in range(0, len(found), _TOGETHER):
+        yield pytest.param(found[place : place + _TOGETHER], id=found[place][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pages", list(pages_with_examples()))
 def test_the_examples_of_pages_run(pages: list[tuple[str, list[tuple[int, str]]]], run_python: Callable[..., str]) -> None:
     run_python(EACH_APART, json.dumps(pages), SESSION, limit_s=300 * len(pages))
@@ -170,6 +169,7 @@ def modules_with_examples() -> list[str]:
     return [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", modules_with_examples())
 def test_the_examples_of_a_module_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # An example may save a file; it must not land in the checkout.

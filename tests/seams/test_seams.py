@@ -1,6 +1,6 @@
 """Observing never breaks the observed: whichever function of the package fails, the program's answers are PyTorch's.
 
-A sample here, a larger one in the slow tests; `make sweep-seams` has every function fail.
+A sample; `make sweep-seams` has every function fail.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ import pytest
 from tests.seams.faults import Seam, seams
 from tests.seams.programs import BROKEN, WAYS, outcome, tidy
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-# Functions that run before a fallback exists, or in the user's call: each of these reached the user once.
 NAMED = [
-    ("Lens", "ortlens.lens.dynamo.listener._event_of"),
+    # Run before a fallback exists, or in the user's call: each of these reached the user once.
     ("Lens", "ortlens.lens.compilations.CompiledTargets.note_compilation"),
     ("capture", "ortlens.backend.recording.reporter.GraphReporter.planned"),
     ("no lens", "ortlens.backend.lowering.provenance.input_name"),
     ("Lens(journal=...)", "ortlens.lens.environment.machine_facts"),
     ("Lens(journal=...)", "ortlens.trace.journal.Journal._write_calls"),
     ('Lens("eager")', "ortlens.trace.recorder.Recorder.add"),
-]
-MORE = [
+    # Others.
     ("Lens", "ortlens.trace.runlog.RunLog.record"),
     ("explain", "ortlens._torch.process.trace_again"),
     ("explain", "ortlens.trace.runlog._Shard.make_room"),  # in the log of a measurement, which belongs to no capture
@@ -44,14 +42,13 @@ def by_name() -> dict[str, Seam]:
     return {seam.name: seam for seam in seams().values()}
 
 
-@pytest.mark.parametrize(("way", "name"), [*NAMED, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
+@pytest.mark.parametrize(("way", "name"), NAMED)
 def test_a_failure_of_the_package_costs_no_answer(way: str, name: str, by_name: dict[str, Seam]) -> None:
     found = outcome(way, by_name[name])
     tidy()
     assert found.kind in {"survived", "quiet"}, found.detail
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_fails_costs_no_answer(way: str, by_name: dict[str, Seam]) -> None:
     """Every eightieth function, other ones under each way of observing; `make sweep-seams` has all of them fail."""

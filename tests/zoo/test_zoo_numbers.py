@@ -16,14 +16,12 @@ from tests.zoo.verified import verified
 op: Any = opset18
 
 # Models warn of themselves while they are traced: of caches that Dynamo goes past, of functions of their own for gradients.
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
 
-# The first ones run in every test run, the others carry the marker `slow`: one architecture of each family, and what they do not show.
-# `python -m tests.zoo.verified` goes through more.
-ALWAYS = ("perceptron, training", "rounding decides", "writes to a buffer", "long sum")
-OTHERS = ("LevitModel", "PatchTSTModel", "Wav2Vec2Model", "DebertaModel", "GemmaForCausalLM", "MambaForCausalLM", "T5Model", "CLIPModel")
-SLOW = (
-    *OTHERS,
+# One architecture of each family, and programs of what they do not show; `python -m tests.zoo.verified` goes through more.
+FAMILIES = ("LevitModel", "PatchTSTModel", "Wav2Vec2Model", "DebertaModel", "GemmaForCausalLM", "MambaForCausalLM", "T5Model", "CLIPModel")
+NAMES = (
+    *FAMILIES,
     "MixtralForCausalLM",
     "perceptron, float16",
     "convolutions, training",
@@ -31,10 +29,14 @@ SLOW = (
     "dropout",
     "graph break",
     "long variance",
+    "perceptron, training",
+    "rounding decides",
+    "writes to a buffer",
+    "long sum",
 )
 
 
-@pytest.mark.parametrize("name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_in_a_model_without_faults_is_called_wrong(name: str) -> None:
     found = verified(name)
     assert not found.wrong
@@ -49,8 +51,7 @@ def rectified_and_more(x: Any) -> Any:  # noqa: ANN401 - as above
     return op.Mul(op.Relu(x), op.CastLike(op.Constant(value_float=1.001), x))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["MixtralForCausalLM", *OTHERS[::2]])
+@pytest.mark.parametrize("name", ["MixtralForCausalLM", *FAMILIES[::2]])
 @torch.no_grad()
 def test_a_wrong_operator_is_the_first_divergence(name: str) -> None:
     planted = {torch.ops.aten.mul.Tensor: product_and_more, torch.ops.aten.relu.default: rectified_and_more}

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens.analysis.check import Limits, verdicts_of
-from ortlens.analysis.compare.comparison import compared, panes
+from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.compare.kernels import kernel_times
+from ortlens.analysis.compare.side_by_side import panes
 from ortlens.views.comparison_text import kernel_words
 from tests.recorded import recorded
 
 if TYPE_CHECKING:
-    from ortlens.analysis.compare.comparison import Compared, PaneRow, PaneSide
+    from ortlens.analysis.compare.comparison import Compared
     from ortlens.analysis.compare.kernels import KernelTime
+    from ortlens.analysis.compare.side_by_side import PaneRow, PaneSide
     from ortlens.trace.records import Capture
 
 
