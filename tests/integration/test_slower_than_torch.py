@@ -16,7 +16,7 @@ from ortlens.backend.conversion.functions import basics
 from ortlens.backend.runtime import left_to_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ortlens import Lens
     from ortlens.trace.records import Finding
@@ -55,6 +55,15 @@ class CachedAttention(nn.Module):
         attended = nn.functional.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=mask[None, None, None, :])
         result: torch.Tensor = self.out(attended.transpose(1, 2).reshape(batch, steps, -1))
         return result
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Have PyTorch compute with one thread: beside other work, a pool of several waits for milliseconds in a call, and is slower indeed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def explained(target: Callable[..., object], *args: torch.Tensor, **given: Any) -> Lens:  # noqa: ANN401 - options of explain
@@ -125,17 +134,16 @@ def test_a_loop_over_bags_is_named_first() -> None:
     bag, ids, offsets = bagged()
     lens = explained(bag, ids, offsets, options=LOOP)
     first = findings_of(lens.captured())[0]
-    assert (first.rule, first.severity, first.subject) == (RULE, "warning", "p0")
+    assert (first.rule, first.severity) == (RULE, "warning")
     assert "_embedding_bag" in first.title
-    assert 'on_slow="fallback"' in first.mitigation
     (partition,) = lens.captured().partitions
     assert partition.is_slower
     assert (partition.ort_ns or 0) > 5 * (partition.torch_ns or 0)
-    assert first.gain_ns == pytest.approx((partition.ort_ns or 0) - (partition.torch_ns or 0), rel=0.01)
     with torch.no_grad():
         lens.profile(ids, offsets, repeat=3)
     (profiled,) = slow_findings(lens)
-    assert "(Loop" in profiled.title, "the kernel is known now"
+    assert "Loop" in {kernel.op_type for kernel in lens.captured().kernels}
+    assert profiled.title != first.title, "the kernels are known now"
 
 
 def test_the_trial_writes_into_copies_and_counts_nowhere() -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from datetime import datetime, timezone
 
 import pytest
 
 from ortlens.trace import recorder as recorder_module
 from ortlens.trace import records as r
+from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import Recorder
 from ortlens.trace.schema import TABLES
 from tests.unit.trace.strategies import small_capture
@@ -162,6 +164,17 @@ def test_a_snapshot_in_the_middle_stays_as_it_was() -> None:
     assert first.attachments["models/m0.onnx"] == b"kept"
     second = recorder.capture()
     assert (len(second.runs), second.sessions[0].calls, second.graphs[0].coverage) == (2, 2, 1.0)
+
+
+def test_an_activity_that_fails_warns_once_and_each_of_its_failures_is_kept() -> None:
+    recorder = Recorder()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for doing, text in (("reading", "one"), ("reading", "other"), ("reading", "one"), ("writing", "one")):
+            with lens_guard(recorder, doing):
+                raise ValueError(text)
+    assert [str(item.message).split()[3] for item in warned] == ["reading:", "writing:"]
+    assert [finding.evidence for finding in recorder.records(r.Finding)] == ["ValueError: one", "ValueError: other", "ValueError: one"]
 
 
 def test_threads_add_and_take_ids_while_snapshots_are_made() -> None:
