@@ -151,6 +151,13 @@ def test_values_that_are_no_numbers_are_drawn(error: float) -> None:
     assert (">NaN or Inf</text>" in page) == (not math.isfinite(error))
 
 
+def test_of_many_values_the_worst_are_drawn() -> None:
+    equal = r.Numeric(partition_id="p0", node="n", max_abs=0.0, max_rel=0.0, ok=True, atol=1e-7, rtol=1e-5)
+    values = [replace(equal, node=f"n{number}") for number in range(1300)]
+    values[100] = replace(values[100], max_abs=math.inf, max_rel=math.nan)
+    assert ">NaN or Inf</text>" in report_page(r.Capture(numerics=tuple(values)))
+
+
 def test_figures_say_how_they_were_measured_and_bars_are_as_long_as_what_they_stand_for() -> None:
     pieces = page_of("pieces")
     titles = re.findall(r"<figure><h3>(.*?)</h3>", pieces)
