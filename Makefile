@@ -130,7 +130,7 @@ test: $(VENV)/.dev ## Run what every change must pass, in six minutes: lint, typ
 	$(SAY) 'All gates passed'
 	@$(CLOSING_LINE) $(LOGS)/fast*.log
 
-test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks, benchmarks, coverage; twenty minutes
+test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks, benchmarks, coverage; a quarter of an hour
 	@mkdir -p $(LOGS) && rm -f $(LOGS)/slow*.log
 	$(SAY) 'Slow tests: conformance and zoo in full, browser, notebooks, wheel'
 	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) $(if $(SLOW_UNTIL),--until $(SLOW_UNTIL)) --durations=15 2>&1 | tee $(LOGS)/slow.log
