@@ -132,7 +132,7 @@ test: $(VENV)/.dev ## Run what every change must pass, in six minutes: lint, typ
 
 test-slow: $(VENV)/.dev ## Run the rest, as CI does: sweeps, browser, notebooks, benchmarks, coverage; a quarter of an hour
 	@mkdir -p $(LOGS) && rm -f $(LOGS)/slow*.log
-	$(SAY) 'Slow tests: conformance and zoo in full, browser, notebooks, wheel'
+	$(SAY) 'Slow tests: samples of the sweeps, real models, browser, notebooks, wheel'
 	@$(BIN)/python -m pytest $(SLOW) $(BESIDE) $(if $(SLOW_UNTIL),--until $(SLOW_UNTIL)) --durations=15 2>&1 | tee $(LOGS)/slow.log
 	$(SAY) 'Slow tests that measure: benchmarks, large models'
 	@$(BIN)/python -m pytest $(SLOW_ALONE) $(if $(ALONE_UNTIL),--until $(ALONE_UNTIL)) --durations=5 2>&1 | tee $(LOGS)/slow-alone.log

@@ -14,6 +14,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.runtime import left_to_torch
+from tests.threads import torch_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,10 +61,8 @@ class CachedAttention(nn.Module):
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Have PyTorch compute with one thread: beside other work, a pool of several waits for milliseconds in a call, and is slower indeed."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 def explained(target: Callable[..., object], *args: torch.Tensor, **given: Any) -> Lens:  # noqa: ANN401 - options of explain
@@ -136,9 +135,13 @@ def test_a_loop_over_bags_is_named_first() -> None:
     first = findings_of(lens.captured())[0]
     assert (first.rule, first.severity) == (RULE, "warning")
     assert "_embedding_bag" in first.title
-    (partition,) = lens.captured().partitions
+    (partition,), (graph,) = lens.captured().partitions, lens.captured().graphs
     assert partition.is_slower
     assert (partition.ort_ns or 0) > 5 * (partition.torch_ns or 0)
+    assert first.subject in ("p0", "g0"), "the graph, where other work made its times differ from those of the partition"
+    timed = partition if first.subject == "p0" else graph
+    assert ('on_slow="fallback"' in first.mitigation) == (timed is partition)
+    assert first.gain_ns == pytest.approx((timed.ort_ns or 0) - (timed.torch_ns or 0), rel=0.01)
     with torch.no_grad():
         lens.profile(ids, offsets, repeat=3)
     (profiled,) = slow_findings(lens)

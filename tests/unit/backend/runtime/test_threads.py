@@ -12,6 +12,7 @@ import torch
 import ortlens
 from ortlens import _torch
 from ortlens.backend.runtime import session, threads
+from tests.threads import torch_threads
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(2):
+        yield
 
 
 def work(size: int, *, symbolic: bool = False) -> int | None:
