@@ -181,6 +181,7 @@ def test_what_is_no_time_and_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> 
                 study(x, budget_s=value)
 
 
+@pytest.mark.serial
 @pytest.mark.timed
 def test_the_expected_time_is_about_what_it_takes() -> None:
     layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
