@@ -16,6 +16,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | where `cond` and the like compile their bodies | `torch/_dynamo/utils.py` | `force_eager` stops that too, and their gradients raise |
 | whether Dynamo switched checks of distributions off | `torch/_dynamo/eval_frame.py` | it does so once, unseen |
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
+| what rounds to TF32; copies of many tensors at once | `torch/_C/__init__.pyi` | public names raise after mixed settings; no public name |
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
@@ -96,6 +97,8 @@ from ortlens._torch.exporter import (
 )
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again
 from ortlens._torch.tensors import (
+    allows_tf32,
+    copy_all,
     depends_on_data,
     expression_of,
     expression_over,

@@ -238,3 +238,21 @@ def unflatten(values: list[Any], spec: Any) -> Any:
     from torch.utils import _pytree
 
     return _pytree.tree_unflatten(values, spec)
+
+
+def copy_all(into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy tensors into others of the same dtypes, shapes and device, in few kernels."""
+    import torch
+
+    if into:
+        torch._foreach_copy_(list(into), list(values))
+
+
+def allows_tf32(kind: str) -> bool:
+    """Tell whether PyTorch may round float32 factors of a kind (`matmul`, `conv` or `rnn`) to TF32 on CUDA.
+
+    The public settings raise once a program has used both the old and the new names of a setting; this one never does.
+    """
+    import torch
+
+    return bool(torch._C._get_fp32_precision_getter("cuda", kind) == "tf32")

@@ -102,6 +102,8 @@ class CompileContext:
             session_dropped=self._session_dropped,
             left_to_torch=self._left_to_torch,
             stale_weights_detected=self._stale_weights_detected,
+            called_in_capture=self._called_in_capture,
+            graph_failed=self._graph_failed,
         )
 
     def _session_made(self, runner: PartitionRunner, info: SessionInfo) -> RunLog | None:
@@ -131,6 +133,14 @@ class CompileContext:
             ort_ns, torch_ns = map(time_from_ns, compared.least_ns)
             reason = f'on_slow="fallback": a run of its partition took {ort_ns} in ONNX Runtime and {torch_ns} in PyTorch'
             self.reporter.partition_lost(runner, reason, code="policy")
+
+    def _called_in_capture(self, runner: PartitionRunner) -> None:
+        if self.reporter is not None:
+            self.reporter.called_in_capture(runner)
+
+    def _graph_failed(self, runner: PartitionRunner, error: Exception) -> None:
+        title = f"capturing a CUDA graph of partition {runner.partition.index} failed; its session runs without one"
+        self.report_failure("cuda_graph_failed", title, error)
 
     def _stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
         """Report and warn of changed weights that earlier calls may have missed; after `calls` every change is noticed."""

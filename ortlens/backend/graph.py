@@ -23,8 +23,8 @@ from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resol
 from ortlens.backend.partitioning.support import NodeKind, kind_of
 from ortlens.backend.planner import MAX_PLANS, Planner, lacks_kernel, model_key
 from ortlens.backend.recording.reporter import Phases
-from ortlens.backend.runtime import program
-from ortlens.backend.runtime.session import ModelRefused
+from ortlens.backend.runtime import devices, program
+from ortlens.backend.runtime.session import ModelRefused, ProviderNotLoaded
 from ortlens.errors import SessionError, UsageError
 from ortlens.progress import progress
 
@@ -127,6 +127,8 @@ class CompiledGraph:
             self.context.reporter.planned(self.plan, self.runners, self.phases, weights=self._planner.static_inputs(), min_nodes=least)
 
     def _first_run(self, args: list[Any]) -> list[Any]:
+        if devices.capturing(args):  # a session could not be created
+            return self._with_views(eager_graph(self.lowered.partitioned))(args)
         self.prepare(args)
         return self.run(args)
 
@@ -173,6 +175,10 @@ class CompiledGraph:
         except UsageError as error:
             if self.context.reporter is not None:
                 self.context.reporter.failure("provider_unavailable", str(error), error)
+            raise
+        except ProviderNotLoaded as error:
+            if self.context.options.on_error == "raise":
+                raise SessionError(str(error)) from error
             raise
         except ModelRefused as error:
             if self.context.options.on_error == "raise" and not lacks_kernel(runner.node_names(), error):

@@ -77,6 +77,13 @@ class OrtBackendOptions:
             are created in about half the time; products of several rows become slower (BERT-base with 128 tokens takes 1.2 times as
             long), and so do some convolutions, whose weights are copied nevertheless. With `ort_session_options`, its entry
             `session.disable_prepacking` decides.
+        cuda_graph: On CUDA, whether calls replay a CUDA graph, which launches all kernels of a session at once. `"auto"`: where sizes are
+            fixed, the sixth call of the same sizes captures one and times it against a run; it is replayed from then on if that is
+            faster by a tenth at least. As long as a graph is captured, ONNX Runtime forbids the other threads of the process to allocate
+            memory of the device, so nothing is captured once sessions were called from several threads, and a graph is replayed in the
+            thread that captured it. True: the first call of new sizes captures, also where torch.compile keeps sizes symbolic, and
+            nothing is timed. A session keeps 8 graphs, each with buffers for its inputs and outputs of at most 256 MiB. Sessions of
+            training, and those that return or take values of the host, have none. False: no graphs.
         min_partition_nodes: Partitions with fewer compute nodes stay in PyTorch, with reason `too_small`.
         on_error: `"fallback"` sends a partition that cannot be converted, loaded or run back to PyTorch, with the reason
             recorded; `"raise"` raises. An operator without an ONNX function or a kernel stays in PyTorch in both. What PyTorch raises
@@ -110,6 +117,7 @@ class OrtBackendOptions:
     pre_ort_model_transforms: Sequence[Callable[[onnx.ModelProto], onnx.ModelProto | None]] | None = None
     freeze_weights: bool | Literal["auto"] = "auto"
     prepack_weights: bool = True
+    cuda_graph: bool | Literal["auto"] = "auto"
     min_partition_nodes: int = 1
     on_error: Literal["fallback", "raise"] = "fallback"
     on_slow: Literal["keep", "fallback"] = "keep"
@@ -208,6 +216,7 @@ _CHECKS: Mapping[str, _Check] = {
     "pre_ort_model_transforms": (lambda value: value is None or _is_list_of(value, callable), "a sequence of callables, or None"),
     "freeze_weights": (lambda value: value in ("auto", True, False), '"auto", True or False'),
     "prepack_weights": _SWITCH,
+    "cuda_graph": (lambda value: value in ("auto", True, False), '"auto", True or False'),
     "min_partition_nodes": (lambda value: _is_at_least(value, 1), "an integer of at least 1"),
     "on_error": (lambda value: value in ("fallback", "raise"), '"fallback" or "raise"'),
     "on_slow": (lambda value: value in ("keep", "fallback"), '"keep" or "fallback"'),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ortlens.backend.runtime.call import make_call
 from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
+from ortlens.backend.runtime.session import Extras
 from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def shadow_session_of(
     info = runner.session_for(args)
     if info is None:
         return None
-    config = runner.factory.config(info.frozen, info.dimensions, model)
+    config = runner.factory.config(info.frozen, info.dimensions, model, extras=min(info.extras, Extras.STREAM))
     with arranged(config.options):
         session = config.session(config.model.SerializeToString(), without=without)
     return ShadowSession(session=session, model=config.model, session_id=runner.session_id_for(args), info=info)

@@ -238,7 +238,8 @@ class Recorder:
             tables: dict[str, Any] = {name: self.records(table.record) for name, table in TABLES.items()}
         by_session = {log.session_id: log for log in logs if log.session_id is not None}
         tables["sessions"] = tuple(
-            replace(s, **by_session[s.session_id].stats()._asdict()) if s.session_id in by_session else s for s in tables["sessions"]
+            replace(s, **log.stats()._asdict(), **log.facts()) if (log := by_session.get(s.session_id)) is not None else s
+            for s in tables["sessions"]
         )
         tables["fallbacks"] = tuple(replace(f, **slots.get((f.graph_id, f.node), {})) for f in tables["fallbacks"])
         tables["graphs"] = _with_use(tables["graphs"], tables["sessions"], tables["fallbacks"], tables["partitions"])

@@ -32,7 +32,8 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
-SessionCause: TypeAlias = Literal["first", "sizes", "weights"]
+SessionCause: TypeAlias = Literal["first", "sizes", "weights", "precision"]
+GraphUse: TypeAlias = Literal["replayed", "slower", "threads", "many", "large", "failed", "refused", "waiting"]
 WeightsChange: TypeAlias = Literal["written", "replaced", "other_module"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
 VariantVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
@@ -321,7 +322,8 @@ class Session:
     p99_ns: int | None = optional("99th percentile, same source.", unit="ns")
     max_ns: int | None = optional("Slowest call.", unit="ns")
     cause: SessionCause | None = optional(
-        "Why it was made: the `first` of its partition, for `sizes` that no other serves, or because frozen `weights` had changed."
+        "Why it was made: the `first` of its partition, for `sizes` that no other serves, because frozen `weights` had changed, or "
+        "because PyTorch's setting of the `precision` of float32 had."
     )
     weights_change: WeightsChange | None = optional(
         "For the cause `weights`, what had changed: the tensors were `written` to, `replaced` by other tensors, or those of an "
@@ -348,6 +350,16 @@ class Session:
         "The most that ONNX Runtime's allocator had taken from the system while profiled, packed weights and unused space included; empty "
         "where not profiled.",
         unit="bytes",
+    )
+    cuda_graph: GraphUse | None = optional(
+        "Whether calls replay a CUDA graph: `replayed`; or why the latest sizes do not: it was `slower`, several `threads` call, `many` "
+        "graphs were captured already, its inputs and outputs are too `large`, capturing `failed`, ONNX Runtime `refused` a session that "
+        "captures, or too few calls yet: `waiting`. Empty where the session cannot have one, or the option `cuda_graph` is off."
+    )
+    replayed: int = column("Of the calls, those that replayed a CUDA graph.", default=0)
+    replay_saved_ns: int | None = optional(
+        "How much shorter a replay was than a run when the last graph was captured, waiting for the device; empty if it was not timed.",
+        unit="ns",
     )
     distortion: float | None = optional(
         "How many times as long a run takes under ONNX Runtime's profiler, by the shortest runs; 1 where what it adds is too little to "

@@ -15,7 +15,7 @@ import itertools
 import operator
 import threading
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +103,7 @@ class _Shard:
 class RunLog:
     """Records the calls of one session (or of one graph, for a backend other than ours)."""
 
-    __slots__ = ("_calls", "_lock", "_shards", "graph_id", "on_failure", "session_id")
+    __slots__ = ("_calls", "_lock", "_shards", "facts", "graph_id", "on_failure", "session_id")
 
     def __init__(self, session_id: str | None, graph_id: str | None, on_failure: Callable[[Exception], None] | None = None) -> None:
         """Start without calls; a thread's ring is made when the thread first calls. For another backend than ours, there is no session.
@@ -111,6 +111,7 @@ class RunLog:
         A caller calls `on_failure` where `record` raises, so that its own work goes on.
         """
         self.on_failure = on_failure or _ignored
+        self.facts: Callable[[], dict[str, Any]] = dict  # further columns of the session, as they are when a capture is made
         self.session_id = session_id
         self.graph_id = graph_id
         self._calls = itertools.count()  # next() is one step under the GIL: each call gets a number of its own

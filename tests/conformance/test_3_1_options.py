@@ -266,6 +266,7 @@ def test_3_1_defaults() -> None:
             "use_aot_autograd": True,
             "freeze_weights": "auto",
             "prepack_weights": True,
+            "cuda_graph": "auto",
             "min_partition_nodes": 1,
             "on_error": "fallback",
             "on_slow": "keep",

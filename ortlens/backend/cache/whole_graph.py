@@ -23,7 +23,6 @@ from ortlens.backend.cache.store import CachedModel, ModelCache
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.options import dump_prefix
 from ortlens.backend.partitioning.extraction import Partition
-from ortlens.backend.runtime.devices import kind_of
 from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
@@ -79,7 +78,7 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
 
 
 def _described(value: Any) -> list[Any] | None:
-    if not isinstance(value, torch.Tensor) or not kind_of(value.device).reads_torch_memory:
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return None
     return [str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride())]
 

@@ -19,6 +19,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes, upcasting
+from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.numbers import LIMITS, int_range
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
 from ortlens.backend.memory_order import memory_order
@@ -138,7 +139,11 @@ class _Converter:
             kwargs["dtype"] = -1  # the default of onnxscript's functions
         if _takes_another_default(node) and kwargs.get("dtype", -1) == -1:
             kwargs["dtype"] = ir.DataType(dtypes.element_types()[node.meta["val"].dtype].onnx)
-        outputs, nodes, functions = self._recorder.call(function, args, kwargs)
+        computed_on = basics.device_type.set(_device_type(node))
+        try:
+            outputs, nodes, functions = self._recorder.call(function, args, kwargs)
+        finally:
+            basics.device_type.reset(computed_on)
         if not isinstance(outputs, Sequence) and _returns_several(node):
             outputs = [outputs]  # the function returns only the first; `support` has checked that no other is used
         outputs = _checked_outputs(node, function, outputs)
@@ -250,6 +255,12 @@ def set_type(value: ir.Value, meta: Any) -> None:
         value.meta[LIMITS] = int_range(meta) or value.meta.get(LIMITS)
     elif isinstance(meta, (float, torch.SymFloat)):
         value.dtype, value.shape = ir.DataType.DOUBLE, ir.Shape([])
+
+
+def _device_type(node: torch.fx.Node) -> str:
+    value = node.meta.get("val")
+    made = value[0] if isinstance(value, (tuple, list)) and value else value
+    return made.device.type if isinstance(made, torch.Tensor) else "cpu"
 
 
 def _takes_another_default(node: torch.fx.Node) -> bool:

@@ -134,6 +134,7 @@ class FrozenSteps:
             preallocate=runner.factory.options.preallocate_output,
             rest=runner.sessions[0].threads.rest(),
             constants=self._constants(runner),
+            replays=runner.factory.options.cuda_graph,
         )
         entry.scope |= scope
         places = range(len(runner.partition.outputs))
@@ -185,6 +186,7 @@ class FrozenSteps:
             preallocate=runner.factory.options.preallocate_output,
             rest=info.threads.rest(),
             constants=self._constants(runner),
+            replays=runner.factory.options.cuda_graph,
         )
 
     def _outputs(self, runner: PartitionRunner) -> list[Output]:

@@ -177,6 +177,22 @@ class GraphReporter:
             self.recorder.add(finding)
 
     @reported("recording a graph")
+    def called_in_capture(self, runner: PartitionRunner) -> None:
+        """Record, once per partition, that PyTorch computes calls while it captures a CUDA graph."""
+        partition_id = self._ids[runner][0]
+        finding = r.Finding(
+            rule="called_in_capture",
+            subject=partition_id,
+            severity="info",
+            title=f"{partition_id} was called while PyTorch captured a CUDA graph: PyTorch computed it, and the graph replays that",
+            evidence="torch.cuda.is_current_stream_capturing() was true",
+            hazard="ONNX Runtime ends the process if it is called there. Replays of the captured graph do not use it.",
+            **remedy("Leave torch.cuda.graph out, and set cuda_graph=True: sessions then replay graphs of their own.", cuda_graph=True),
+        )
+        if finding not in self.recorder.records(r.Finding):
+            self.recorder.add(finding)
+
+    @reported("recording a graph")
     def stale_weights_detected(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
         """Record that weights changed in a way that torch does not count."""
         partition_id = self._ids[runner][0]

@@ -19,19 +19,37 @@ import onnxruntime
 from ortlens.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
+
+    from ortlens.backend.runtime.cuda import DeviceCalls
 
 _native = onnxruntime.capi._pybind_state
 if not (hasattr(_native.OrtValue, "from_dlpack") and hasattr(_native.OrtValue, "to_dlpack")):
     raise UnsupportedVersionError(f"this build of onnxruntime {onnxruntime.__version__} has no DLPack; install onnxruntime>=1.23")
 
 
-def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any]) -> None:
-    """Keep values alive as long as a session, whoever has it: ONNX Runtime does not own what `add_initializer` gives it."""
-    vars(session)["_ortlens_values"] = values
+def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any], calls: DeviceCalls | None) -> None:
+    """Keep with a session, whoever has it, how it is called, and values: ONNX Runtime does not own what `add_initializer` gives it."""
+    vars(session).update(_ortlens_values=values, _ortlens_calls=calls)
+
+
+def calls_of(session: onnxruntime.InferenceSession) -> DeviceCalls | None:
+    """Return how a session is called; None for one that is called without more ado."""
+    calls: DeviceCalls | None = vars(session).get("_ortlens_calls")
+    return calls
+
+
+def run_options(entries: Mapping[str, str]) -> Any:
+    """Make run options with some entries; None without any, which costs a run less."""
+    if not entries:
+        return None
+    made = _native.RunOptions()
+    for key, value in entries.items():
+        made.add_run_config_entry(key, value)
+    return made
 
 
 def device(kind: int, index: int) -> Any:

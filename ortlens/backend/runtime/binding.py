@@ -40,6 +40,7 @@ class Input:
     frozen: FrozenWeight | None = None  # the weight that the session holds as a constant in its place; then it is checked and not bound
     bound: bool = True  # false when the session does not take it: the optimiser may remove an input
     permutation: tuple[int, ...] | None = None  # memory order in which the session takes it; see `with_permuted_inputs`
+    steady: bool = False  # whether its memory stays where it is, as that of a weight does
     guarded: bool = False  # whether Dynamo's guards make sure of its sizes. What PyTorch's operators return has none
 
 
@@ -59,7 +60,19 @@ class Output:
 class Binding:
     """A native binding, its session, and the buffers of its numbers."""
 
-    __slots__ = ("bind_input", "bind_output", "get_outputs", "inputs_at", "kept", "native", "numbers", "outputs_at", "run", "session")
+    __slots__ = (
+        "bind_input",
+        "bind_output",
+        "fence",
+        "get_outputs",
+        "inputs_at",
+        "kept",
+        "native",
+        "numbers",
+        "outputs_at",
+        "run",
+        "session",
+    )
 
     def __init__(
         self,
@@ -75,6 +88,7 @@ class Binding:
         # Addresses of the inputs and outputs of fixed sizes that are bound, by position.
         self.inputs_at, self.outputs_at = [0] * len(inputs), [0] * len(outputs)
         self.session = session
+        self.fence: Any = None  # the event that orders its runs on a device; made by `DeviceCalls`
         self.native = _ort.new_binding(session)
         self.run = _ort.runner_of(session)
         self.bind_input = self.native.bind_input

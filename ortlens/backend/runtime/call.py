@@ -14,14 +14,14 @@ import functools
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.memory_order import are_disjoint, has_fixed_sizes, inverse_order, merged, needs_restride, reorder, restride
-from ortlens.backend.runtime import _ort, devices
+from ortlens.backend.runtime import _ort, cuda, devices
 from ortlens.backend.runtime.binding import Binding, number_buffer, permuted_name
 from ortlens.backend.runtime.generated import bytes_text, function_from_source
 
@@ -53,13 +53,14 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     rest: Callable[[], object] | None = None,
     intact: Callable[[], bool] | None = None,
     constants: Sequence[tuple[Input, torch.Tensor]] = (),
+    replays: bool | Literal["auto"] = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Generate the function that calls a session: it takes `inputs`, not `constants`, and returns a tuple of all outputs.
 
     It calls `on_stale` instead when a frozen weight has changed, as far as `intact` looks, and `on_failure` when ONNX Runtime raises.
-    `preallocate` covers outputs of symbolic size too, where their sizes follow from the inputs.
+    `preallocate` covers outputs of symbolic size too, where their sizes follow from the inputs. `replays` is the option `cuda_graph`.
     """
-    writer = _Writer(inputs, outputs, preallocate=preallocate)
+    writer = _Writer(session, inputs, outputs, preallocate=preallocate, replays=replays)
     source = writer.source(recording=log is not None, resting=rest is not None, watching=intact is not None)
     scope = {
         **_scope(writer, lambda: Binding(session, inputs, outputs, constants)),
@@ -82,10 +83,11 @@ def inlined_call(  # noqa: PLR0913 - those of `make_call`
     preallocate: bool,
     rest: Callable[[], object] | None,
     constants: Sequence[tuple[Input, torch.Tensor]],
+    replays: bool | Literal["auto"] = False,
 ) -> tuple[list[str], dict[str, Any]]:
     """Write the lines, with their globals, that call a session on checked inputs `a0`, `a1`, ... and leave outputs in `r0`, `r1`, ..."""
-    writer = _Writer(inputs, outputs, preallocate=preallocate, checked=True)
-    lines = writer.body(recording=False, resting=rest is not None)
+    writer = _Writer(session, inputs, outputs, preallocate=preallocate, replays=replays, checked=True)
+    lines = writer.inlined(resting=rest is not None)
     return lines, {**_scope(writer, lambda: Binding(session, inputs, outputs, constants)), "rest": rest}
 
 
@@ -93,6 +95,7 @@ def _scope(writer: _Writer, new_binding: Callable[[], Binding]) -> dict[str, Any
     free: list[Binding] = []
     return {
         **writer.constants,
+        **writer.graphs(new_binding),
         "free": free,
         "new_binding": new_binding,
         "clock": time.perf_counter_ns,
@@ -110,20 +113,60 @@ def _scope(writer: _Writer, new_binding: Callable[[], Binding]) -> dict[str, Any
 class _Writer:
     """Writes the source of one call. All names in it are made here; user names appear as constants only."""
 
-    def __init__(self, inputs: Sequence[Input], outputs: Sequence[Output], *, preallocate: bool, checked: bool = False) -> None:
+    def __init__(  # noqa: PLR0913 - those of `make_call`
+        self,
+        session: onnxruntime.InferenceSession,
+        inputs: Sequence[Input],
+        outputs: Sequence[Output],
+        *,
+        preallocate: bool,
+        replays: bool | Literal["auto"],
+        checked: bool = False,
+    ) -> None:
         self._checked = checked
         self._inputs = inputs
         self._outputs = outputs
-        self._preallocate = preallocate
-        metas = [item.meta for item in inputs] + [item.meta for item in outputs]
-        kinds = [devices.kind_of(meta.device) for meta in metas if isinstance(meta, torch.Tensor)]
-        self._before_run = dict.fromkeys(kind.before_run for kind in kinds if kind.before_run is not None)
+        self._calls = _ort.calls_of(session)
+        self._preallocate = preallocate or self._calls is not None  # else ONNX Runtime's memory would be copied
         self._terms = _term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
+        self._replays = replays if self._can_replay() else False
         self.constants: dict[str, Any] = {}
+
+    def _can_replay(self) -> bool:
+        """Tell whether buffers can take the place of all inputs and outputs."""
+        if self._calls is None or not self._calls.replays:
+            return False
+        device = self._calls.device
+        metas = [item.meta for item in self._inputs if item.frozen is None and item.bound] + [item.meta for item in self._outputs]
+        on_device = all(isinstance(meta, torch.Tensor) and meta.device == device and 0 not in meta.shape for meta in metas)
+        return on_device and all(output.in_place is None and self._shape(output) is not None for output in self._outputs)
+
+    def graphs(self, new_binding: Callable[[], Binding]) -> dict[str, Any]:
+        """Return the global that replays CUDA graphs, if the calls do."""
+        if not self._replays or self._calls is None:
+            return {}
+        inputs = [self._place(self._input_name(item), item.meta, is_steady=item.steady) for item in self._passed().values()]
+        outputs = [self._place(output.name, output.meta) for output in self._outputs]
+        made = cuda.Graphs(self._calls, inputs, outputs, new_binding, always=self._replays is True)
+        return {"replay": made.replay}
+
+    @staticmethod
+    def _place(name: str, meta: torch.Tensor, *, is_steady: bool = False) -> cuda.Place:
+        element = dtypes.element_types()[meta.dtype].onnx
+        return cuda.Place(name=name, device=devices.ort_device(meta.device), element=element, is_steady=is_steady)
+
+    def _passed(self) -> dict[int, Input]:
+        """Return the inputs that are bound in each call, by position."""
+        return {index: item for index, item in enumerate(self._inputs) if item.frozen is None and item.bound}
+
+    @staticmethod
+    def _input_name(item: Input) -> str:
+        return item.name if item.permutation is None else permuted_name(item.name)
 
     def source(self, *, recording: bool, resting: bool, watching: bool) -> str:
         params = "".join(f"a{i}, " for i in range(len(self._inputs)))
         head = ["t0 = clock()"] if recording else []
+        head += self._unless_capturing(f"return on_failure(({params}), captured())")
         checks = self._staleness()
         checks += ["if not intact(): break"] if watching else []
         body = [*self.body(recording=recording, resting=resting), "count()"]
@@ -135,24 +178,47 @@ class _Writer:
             guarded = ["while True:", *(f"    {line}" for line in (*checks, *guarded)), f"return on_stale(({params}))"]
         return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
 
+    def _unless_capturing(self, otherwise: str) -> list[str]:
+        """Write what happens while PyTorch captures a graph."""
+        if self._calls is None:
+            return []
+        self.constants |= {"capturing": cuda.is_capturing, "captured": cuda.CalledInCapture}
+        return [f"if capturing(): {otherwise}"]
+
+    def inlined(self, *, resting: bool) -> list[str]:
+        """Write the body for a place that handles exceptions."""
+        return [*self._unless_capturing("raise captured()"), *self.body(recording=False, resting=resting)]
+
     def body(self, *, recording: bool, resting: bool) -> list[str]:
         """Bind the inputs in `a0`, `a1`, ..., run, and leave the outputs in `r0`, `r1`, ..."""
-        body = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
-        binding = [line for index, item in enumerate(self._inputs) for line in self._bind_input(index, item)]
+        taken = [(self._take_input(index, item), self._bind_input(index, item)) for index, item in self._passed().items()]
+        made = [(self._make_output(index, output), self._bind_output(index, output)) for index, output in enumerate(self._outputs)]
+        ready = [] if not self._replays else [line for lines, _ in (*taken, *made) for line in lines]
+        binding = [line for take, bind in taken for line in (*(() if ready else take), *bind)]
         binding += self._apart()
-        binding += [line for index, output in enumerate(self._outputs) for line in self._bind_output(index, output)]
-        body += ["inputs_at = b.inputs_at"] if any("inputs_at[" in line for line in binding) else []
-        body += ["outputs_at = b.outputs_at"] if any("outputs_at[" in line for line in binding) else []
-        body += self._ranged("bind", binding)
+        binding += [line for make, bind in made for line in (*(() if ready else make), *bind)]
+        pop = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
+        pop += ["inputs_at = b.inputs_at"] if any("inputs_at[" in line for line in binding) else []
+        pop += ["outputs_at = b.outputs_at"] if any("outputs_at[" in line for line in binding) else []
+        body = [*pop, *self._ranged("bind", binding)]
         body += ["rest()"] if resting else []  # after binding, which may copy inputs with PyTorch's threads
-        body += [f"{self._constant('before', number, act)}()" for number, act in enumerate(self._before_run)]
         body += ["t1 = clock()"] if recording else []
         body += self._ranged("run", self._run())
         body += ["t2 = clock()"] if recording else []
-        body += self._ranged("output", self._collect())
-        return [*body, "free.append(b)"]
+        if not self._replays:
+            return [*body, *self._ranged("output", self._collect()), "free.append(b)"]
+        timed = [*ready, "t1 = clock()"] if recording else ready
+        inputs, outputs = (
+            "".join(f"i{index}, " for index in self._passed()),
+            "".join(f"(r{i}, {self._bound(i)}), " for i in range(len(made))),
+        )
+        replayed = f"if replay(({inputs}), ({outputs})): {'t2 = clock()' if recording else 'pass'}"
+        return [*timed, replayed, "else:", *(f"    {line}" for line in (*body, "free.append(b)")), *self._collect()]
 
     def _run(self) -> list[str]:
+        if self._calls is not None:
+            self.constants["run"] = self._calls.run
+            return ["run(b)"]
         if all(output.in_place is None or output.repeatable for output in self._outputs):
             return ["b.run(b.native, None)"]
         self.constants["half_written"] = HalfWrittenError
@@ -184,34 +250,41 @@ class _Writer:
                 checks.append(f"if not ({same}): break")
         return checks
 
-    def _bind_input(self, index: int, item: Input) -> list[str]:
-        if item.frozen is not None or not item.bound:
-            return []
-        name = self._constant("n", index, item.name if item.permutation is None else permuted_name(item.name))
+    def _take_input(self, index: int, item: Input) -> list[str]:
+        """Arrange an input as the session takes it."""
         if not isinstance(item.meta, torch.Tensor):
-            return [f"b.numbers[{name}].fill_(a{index})"]
-        device = self._constant("d", index, devices.ort_device(item.meta.device))
-        element = dtypes.element_types()[item.meta.dtype].onnx
+            return []
         # PyTorch's operators do not always return the dtype of the trace (statistics of norms under autocast).
         dtype = self._constant("k", index, item.meta.dtype)
         turn = ".resolve_neg()" if item.meta.is_neg() else ""  # the memory of a negative view holds the values before the sign changed
         turn += "" if item.permutation is None else f".permute({item.permutation!r})"
-        bind = f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})"
         given = f"a{index}" if self._checked else f"(a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype}))"
+        return [f"i{index} = {given}{turn}", f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()"]
+
+    def _bind_input(self, index: int, item: Input) -> list[str]:
+        name = self._constant("n", index, self._input_name(item))
+        if not isinstance(item.meta, torch.Tensor):
+            filled = f"b.numbers[{name}].fill_(a{index})"
+            if self._calls is None:
+                return [filled]
+            # To bind a value of the host to a session on a device is to copy it.
+            device, buffer = self._constant("d", index, devices.ort_device(torch.device("cpu"))), number_buffer(item.meta)
+            return [filled, f"bind_input({name}, {device}, {dtypes.element_types()[buffer.dtype].onnx}, (), b.numbers[{name}].data_ptr())"]
+        device = self._constant("d", index, devices.ort_device(item.meta.device))
+        element = dtypes.element_types()[item.meta.dtype].onnx
+        bind = f"bind_input({name}, {device}, {element}, i{index}.shape, p{index})"
+        stays = item.guarded and (self._calls is None or item.meta.device.type != "cpu")  # likewise
         return [
-            f"i{index} = {given}{turn}",
-            f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()",
             f"p{index} = i{index}.data_ptr()",
             f"if not p{index}: i{index} = with_memory(i{index}); p{index} = i{index}.data_ptr(){self._or_scratch(item.meta)}",
-            *(self._bound_at(item.meta, f"inputs_at[{index}]", f"p{index}", bind) if item.guarded else [bind]),
+            *(self._bound_at(item.meta, f"inputs_at[{index}]", f"p{index}", bind) if stays else [bind]),
         ]
 
     def _apart(self) -> list[str]:
         """Find out whether inputs overlap, or frozen weights, if an output is to take the memory of one; addresses change rarely."""
         if all(output.in_place is None for output in self._outputs):
             return []
-        passed = [(index, item.meta) for index, item in enumerate(self._inputs) if item.bound and isinstance(item.meta, torch.Tensor)]
-        places = [(index, meta) for index, meta in passed if self._inputs[index].frozen is None]
+        places = [(index, item.meta) for index, item in self._passed().items() if isinstance(item.meta, torch.Tensor)]
         weights = [item.frozen.contiguous for item in self._inputs if item.frozen is not None]
         frozen = merged((weight.data_ptr(), weight.nbytes) for weight in weights)
         written = frozenset(at for at, (index, _) in enumerate(places) if any(output.in_place == index for output in self._outputs))
@@ -227,31 +300,45 @@ class _Writer:
             return [bind]
         return [f"if {known} != {pointer}: {bind}; {known} = {pointer}"]
 
-    def _bind_output(self, index: int, output: Output) -> list[str]:
-        name = self._constant("o", index, output.name)
+    def _make_output(self, index: int, output: Output) -> list[str]:
+        """Allocate an output, if its size is known before the run."""
         if not isinstance(output.meta, torch.Tensor):
-            buffer_type = self._constant("y", index, number_buffer(output.meta).dtype)
-            device = self._constant("e", index, devices.ort_device(torch.device("cpu")))
-            element = dtypes.element_types()[self.constants[buffer_type]].onnx
-            return [f"r{index} = empty((), dtype={buffer_type})", f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
-        device = self._constant("e", index, devices.ort_device(output.meta.device))
+            return [f"r{index} = empty((), dtype={self._constant('y', index, number_buffer(output.meta).dtype)})"]
         shape = self._shape(output)
         if shape is None:
-            return [f"bind_output({name}, {device})"]
+            return []
         dtype = self._constant("y", index, output.meta.dtype)
         place = "" if output.meta.device.type == "cpu" else f", device={self._constant('place', index, output.meta.device)}"
-        element = dtypes.element_types()[output.meta.dtype].onnx
         made = f"empty(z{index}, dtype={dtype}{place})"
         if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
             made = f"empty_in_order({self._sizes_text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}{place})"
-        bound = f"z{index}" if output.shape is None else repr(output.shape)
-        pointer = f"r{index}.data_ptr(){self._or_scratch(output.meta)}"
-        bind = f"bind_output({name}, {device}, {element}, {bound}, g{index})"
-        fresh = [f"z{index} = {shape}", f"r{index} = {made}", f"g{index} = {pointer}"]
+        fresh = [f"z{index} = {shape}", f"r{index} = {made}"]
         if output.in_place is not None:
             taken = f"r{index}, g{index}, z{index} = i{output.in_place}, p{output.in_place}, {shape}"
-            fresh = [f"if apart: {taken}", f"else: {'; '.join(fresh)}"]
-        return [*fresh, *self._bound_at(output.meta, f"outputs_at[{index}]", f"g{index}", bind)]
+            return [f"if apart: {taken}", f"else: {'; '.join((*fresh, self._address(index, output)))}"]
+        return fresh
+
+    def _address(self, index: int, output: Output) -> str:
+        return f"g{index} = r{index}.data_ptr(){self._or_scratch(output.meta)}"
+
+    def _bound(self, index: int) -> str:
+        """Write the source of the shape that the session writes."""
+        shape = self._outputs[index].shape
+        return f"z{index}" if shape is None else repr(shape)
+
+    def _bind_output(self, index: int, output: Output) -> list[str]:
+        name = self._constant("o", index, output.name)
+        if not isinstance(output.meta, torch.Tensor):
+            device = self._constant("e", index, devices.ort_device(torch.device("cpu")))
+            element = dtypes.element_types()[number_buffer(output.meta).dtype].onnx
+            return [f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
+        device = self._constant("e", index, devices.ort_device(output.meta.device))
+        if self._shape(output) is None:
+            return [f"bind_output({name}, {device})"]
+        element = dtypes.element_types()[output.meta.dtype].onnx
+        bind = f"bind_output({name}, {device}, {element}, {self._bound(index)}, g{index})"
+        address = [] if output.in_place is not None else [self._address(index, output)]
+        return [*address, *self._bound_at(output.meta, f"outputs_at[{index}]", f"g{index}", bind)]
 
     def _or_scratch(self, meta: torch.Tensor) -> str:
         """Write another address for tensors that may be empty: these have none, and ONNX Runtime requires one."""
@@ -286,7 +373,10 @@ class _Writer:
                 lines.append(f"r{index} = r{index}.item()")
                 continue
             if self._by_run(output):
-                lines.append(f"r{index} = tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})")
+                made = f"tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})"
+                if self._calls is not None and output.meta.device.type != "cpu":
+                    self.constants["adopted"], made = self._calls.adopted, f"adopted({made})"
+                lines.append(f"r{index} = {made}")
                 if output.permutation is not None:
                     lines.append(f"r{index} = reorder(r{index}, {inverse_order(output.permutation)!r})")
             if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride(), self._further_terms(index))) is not None:

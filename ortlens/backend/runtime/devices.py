@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime import _ort, cuda
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,26 +30,33 @@ class DeviceKind:
     provider: str
     ort_kind: int  # OrtDevice::CPU, GPU, NPU in include/onnxruntime/core/framework/ortdevice.h
     rank: int = 0  # among the providers that are inferred, the lowest first
-    takes_device_id: bool = True
-    reads_torch_memory: bool = False  # sessions hold weights as constants, and write new values over inputs
-    before_run: Callable[[], None] | None = None  # called in each call, once everything is bound
+    takes_device_id: bool = True  # as an option of the provider, for any device but the first
+    holds_weights: bool = False  # sessions hold weights as constants
+    writes_over_inputs: bool = False  # sessions may write new values over inputs
+    calls: type[cuda.DeviceCalls] | None = None  # how sessions are configured and called; None: without more ado
+    checksums: Callable[[Sequence[torch.Tensor]], Callable[[], tuple[int, ...] | None]] | None = None  # None: the host reads its memory
+    is_capturing: Callable[[], bool] | None = None  # whether PyTorch captures a graph, so that no session may be called
     generator: Callable[[int], torch.Generator] | None = None  # that of a device by its index, from which PyTorch draws random numbers
-
-
-def _wait_for_torch() -> None:
-    """Wait for the work that torch has queued: ONNX Runtime runs on a stream of its own."""
-    torch.cuda.current_stream().synchronize()
 
 
 _KINDS = {
     "cpu": DeviceKind(
-        provider=CPU, ort_kind=0, rank=2, takes_device_id=False, reads_torch_memory=True, generator=lambda _: torch.default_generator
+        provider=CPU,
+        ort_kind=0,
+        rank=2,
+        takes_device_id=False,
+        holds_weights=True,
+        writes_over_inputs=True,
+        generator=lambda _: torch.default_generator,
     ),
     "cuda": DeviceKind(
-        provider="CUDAExecutionProvider",
+        provider=cuda.PROVIDER,
         ort_kind=1,
         rank=1,
-        before_run=_wait_for_torch,
+        holds_weights=True,
+        calls=cuda.DeviceCalls,
+        checksums=cuda.checksums,
+        is_capturing=cuda.is_capturing,
         generator=lambda index: torch.cuda.default_generators[index],
     ),
     "maia": DeviceKind(provider="MAIAExecutionProvider", ort_kind=3),
@@ -142,6 +149,15 @@ def _inferred(devices: Iterable[torch.device]) -> list[tuple[str, dict[str, Any]
         if kind_of(device).provider in available():
             first.setdefault(device.type, device)
     chosen = sorted(first.values(), key=lambda device: kind_of(device).rank)
-    return [
-        (kind_of(device).provider, {"device_id": str(device.index or 0)} if kind_of(device).takes_device_id else {}) for device in chosen
-    ]
+    return [(kind_of(device).provider, _device_id(device)) for device in chosen]
+
+
+def _device_id(device: torch.device) -> dict[str, Any]:
+    """Name a device for its provider; not the first one, the default, for which ONNX Runtime would print a warning."""
+    return {"device_id": str(device.index)} if device.index and kind_of(device).takes_device_id else {}
+
+
+def capturing(tensors: Iterable[Any]) -> bool:
+    """Tell whether PyTorch captures a graph on a device of some tensors (other values count for nothing)."""
+    checks = {kind_of(value.device).is_capturing for value in tensors if isinstance(value, torch.Tensor)}
+    return any(check() for check in checks if check is not None)

@@ -137,7 +137,7 @@ def _are_alike(output: Output, source: Input) -> bool:
     made, given = output.meta, source.meta
     if (
         not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound)
-        or not kind_of(made.device).reads_torch_memory
+        or not kind_of(made.device).writes_over_inputs
     ):
         return False
     laid = output.permutation is None and output.shape is None and source.permutation is None

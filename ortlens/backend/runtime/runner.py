@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from ortlens.backend.conversion.node_provenance import provenance_of
-from ortlens.backend.runtime import call, devices, in_place, weights
+from ortlens.backend.runtime import call, cuda, devices, in_place, weights
 from ortlens.backend.runtime.left_to_torch import Failures, before_a_trial, torch_is_faster
 from ortlens.backend.runtime.session import SessionFactory
-from ortlens.backend.runtime.weights import WeightWatch, lookup_tables
+from ortlens.backend.runtime.weights import DeviceWatch, WeightWatch, lookup_tables, watch_over
 from ortlens.errors import SessionError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class RunnerCallbacks:
     run_failed: Callable[[PartitionRunner, Exception, Verdict], None] = _nothing  # by ONNX Runtime; PyTorch could compute it
     session_dropped: Callable[[PartitionRunner], None] = _nothing  # because `MAX_SIZE_SESSIONS` others were used since
     left_to_torch: Callable[[PartitionRunner, AbTiming], None] = _nothing  # from now on, because that is faster
+    called_in_capture: Callable[[PartitionRunner], None] = _nothing  # of PyTorch, which captures what PyTorch computes instead
+    graph_failed: Callable[[PartitionRunner, Exception], None] = _nothing  # a CUDA graph, while it was captured; the session runs without
     stale_weights_detected: Callable[[PartitionRunner, Sequence[str], int], None] = _nothing  # with names, and calls until all is noticed
 
 
@@ -99,13 +102,14 @@ class PartitionRunner:
         self.updates = updates or {}  # see `in_place.updates_of`
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
-        self._watch = WeightWatch({})
+        self._watch: WeightWatch | DeviceWatch = WeightWatch({})
         self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(factory.options)
         self._prepared: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()  # by sizes if these are fixed; least recently used first
         self._failures = Failures(sizes_vary=self.partition.has_symbolic_sizes)
         self._is_lost = self._has_failed = False
         self._tried = trials is None
         self._refreezes = 0
+        self._weights_changed = True  # whether that ended the last session, and not another precision
         self.counter = itertools.count()  # counts the runs of its sessions
         self._lock = threading.Lock()
 
@@ -126,8 +130,12 @@ class PartitionRunner:
         frozen = self._frozen or self._freeze(args)  # sessions for other sizes share the weights, and the watch over them
         info = self.factory.session(list(frozen.values()), self.factory.dimensions(args) if self._fixed_sizes else {}, cause=self._cause())
         if not self._frozen:
-            self._frozen, self._watch = frozen, WeightWatch(weights.memories(frozen.values()))
+            self._frozen, self._watch = frozen, watch_over(frozen.values())
         log = self._callbacks.session_made(self, info)
+        if info.calls is not None:
+            info.calls.on_graph_failure = functools.partial(self._callbacks.graph_failed, self)
+            if log is not None:
+                log.facts = info.calls.facts
         self.ran_before = True
         made = _Prepared(info=info, session_id=None if log is None else log.session_id, call=self._call_of(info, log))
         if not self._fixed_sizes:
@@ -188,6 +196,8 @@ class PartitionRunner:
         names, bound = self.factory.input_names(), self.factory.bound_names()
         tables = lookup_tables(self.model, (names[place] for place in self._freezable))
         places = [place for place in sorted(self._freezable) if names[place] in bound]
+        if others := {args[place].device for place in places} - {torch.device("cpu")}:  # a session and its watch are for one device
+            places = [place for place in places if args[place].device == next(iter(others))]
         looked_up = {place for place in places if names[place] in tables and _is_large(args[place])}
         self.table_bytes = sum(args[place].nbytes for place in looked_up)
         freezable = [place for place in places if place not in looked_up]
@@ -196,7 +206,9 @@ class PartitionRunner:
     def _cause(self) -> SessionCause:
         if not self.ran_before:
             return "first"
-        return "sizes" if self._prepared else "weights"  # changed weights end all earlier sessions
+        if self._prepared:
+            return "sizes"
+        return "weights" if self._weights_changed else "precision"  # either ends all earlier sessions
 
     def _before_a_trial(self, run: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
         """Return the function, watched until a trial has decided where the partition runs."""
@@ -230,7 +242,7 @@ class PartitionRunner:
     def _call_of(self, info: SessionInfo, log: RunLog | None, count: Callable[[], int] | None = None) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
             info.session,
-            self.factory.inputs(info.frozen),
+            [replace(item, steady=place in self.weight_inputs) for place, item in enumerate(self.factory.inputs(info.frozen))],
             self.outputs_in_place(info.session),
             on_stale=self._refreeze,
             on_failure=self.failed,
@@ -238,8 +250,17 @@ class PartitionRunner:
             log=log,
             preallocate=self._options.preallocate_output,
             rest=info.threads.rest(),
-            intact=self._watch.is_next_intact if self._watch.calls else None,
+            intact=self._intact(info),
+            replays=self._options.cuda_graph,
         )
+
+    def _intact(self, info: SessionInfo) -> Callable[[], bool] | None:
+        """Return the check of what a call cannot see in its arguments: the bytes of weights, and PyTorch's precision."""
+        watch = self._watch.is_next_intact if self._watch.calls else None
+        current = info.calls.is_current if info.calls is not None else None
+        if watch is None or current is None:
+            return watch or current
+        return lambda: watch() and current()
 
     def _prepared_for(self, args: Sequence[Any]) -> _Prepared | None:
         """Return the session that runs these arguments; None if PyTorch does."""
@@ -268,6 +289,8 @@ class PartitionRunner:
         key = self._key_of(args)
         made = self._prepared.get(key)
         if made is None:
+            if devices.capturing(args):
+                return self.failed(args, cuda.CalledInCapture())
             try:
                 made = self._prepared_now(key, args)
             except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
@@ -294,12 +317,15 @@ class PartitionRunner:
         """Drop the sessions whose weights differ from those passed now. The caller holds the lock."""
         moved = {weight.name: (weight, args[place]) for place, weight in self._frozen.items() if not weight.is_still(args[place])}
         unseen = self._watch.changed(except_for=moved)
-        if not moved and not unseen:
+        infos = [prepared.info for prepared in self._prepared.values()]
+        if not moved and not unseen and all(info.calls is None or info.calls.is_current() for info in infos):
             return
         if unseen:
             self._callbacks.stale_weights_detected(self, sorted(unseen), self._watch.calls)
-        self.weights_change = weights.change_of(moved.values())
-        self._refreezes += 1
+        self._weights_changed = bool(moved or unseen)
+        if self._weights_changed:
+            self.weights_change = weights.change_of(moved.values())
+            self._refreezes += 1
         self._prepared.clear()
         self._frozen, self._watch = {}, WeightWatch({})
         self._use(self._run_for_sizes)
@@ -316,6 +342,9 @@ class PartitionRunner:
             text = "ONNX Runtime failed while it updated tensors in place. Each of them holds its old values, or its new ones"
             raise SessionError(f"{text}, or some of both: {error}") from error.__cause__
         outputs = self._run_torch(*args)
+        if isinstance(error, cuda.CalledInCapture):
+            self._callbacks.called_in_capture(self)
+            return outputs
         if self._options.on_error == "raise":
             nodes = self.partition.nodes
             where = f"partition of {len(nodes)} nodes, from {nodes[0].name} to {nodes[-1].name}"
@@ -384,6 +413,7 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
         options=options,
         alternates=alternates,
         work=work,
+        replays=inference,
         output_names=facts.get("outputs", ()),
     )
     return PartitionRunner(

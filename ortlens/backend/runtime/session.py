@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxruntime
 import torch
@@ -12,7 +13,7 @@ import torch
 from ortlens._process import heap_bytes
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.memory_order import memory_order
-from ortlens.backend.runtime import _ort, binding, devices, threads, weights
+from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
@@ -29,11 +30,17 @@ if TYPE_CHECKING:
     from ortlens.trace.records import SessionCause
 
 
+Providers: TypeAlias = list[tuple[str, dict[str, Any]]]
+
 _QUIET = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
 
 
 class ModelRefused(Exception):  # noqa: N818 - a verdict on a model; the graph is then planned again
     """ONNX Runtime rejects a model; its own exception is the cause."""
+
+
+class ProviderNotLoaded(Exception):  # noqa: N818 - PyTorch runs the graph then
+    """A session was to run on a device, and ONNX Runtime could not load the provider for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +49,16 @@ class SessionConfig:
 
     model: onnx.ModelProto  # the model, with frozen weights as initializers
     options: onnxruntime.SessionOptions
-    providers: list[tuple[str, dict[str, Any]]]  # names and options of the execution providers, in order
+    providers: Providers  # names and options of the execution providers, in order
     threads: threads.ThreadChoice  # threads of the session, and why these
     weights: Sequence[Any] = ()  # values that the options refer to; the session is given them to keep alive
+    calls: cuda.DeviceCalls | None = None  # how the session is called; None: without more ado
 
     def session(self, serialized: bytes, *, without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
-        """Create the session, with `without` disabled as well; raise `ModelRefused` if ONNX Runtime rejects the model."""
+        """Create the session, with `without` disabled as well.
+
+        Raise `ModelRefused` if ONNX Runtime rejects the model, `ProviderNotLoaded` if it has no provider for the device.
+        """
         try:
             made = onnxruntime.InferenceSession(
                 serialized,
@@ -58,7 +69,9 @@ class SessionConfig:
             )
         except Exception as error:
             raise ModelRefused(str(error)) from error
-        _ort.keep_with(made, self.weights)
+        if self.calls is not None and cuda.PROVIDER not in made.get_providers():
+            raise ProviderNotLoaded(f"ONNX Runtime could not load {cuda.PROVIDER}; `ortlens doctor` says which library it lacks")
+        _ort.keep_with(made, self.weights, self.calls)
         return made
 
 
@@ -87,6 +100,14 @@ def _disabled_by_user(options: onnxruntime.SessionOptions) -> list[str]:
 _DISABLED_ENTRY = "optimization.disable_specified_optimizers"
 
 
+class Extras(enum.IntEnum):
+    """What a session on a device has beside its model. Where ONNX Runtime refuses one, the next is tried."""
+
+    NONE = 0  # calls wait for the device
+    STREAM = 1  # a stream of its own, and weights in PyTorch's memory
+    GRAPHS = 2  # and it may capture CUDA graphs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
     """A session with its inputs and outputs. The first eight fields are those of PyTorch's removed backend."""
@@ -109,6 +130,8 @@ class SessionInfo:
     cause: SessionCause  # why the session was created, as in the column `cause` of the frame `sessions`
     copied_bytes: int  # size of the frozen weights that the session does not read in torch's memory: packed, rearranged or inside the model
     shareable_bytes: int  # size of the frozen weights that it would read there with `prepack_weights=False`
+    extras: Extras  # what it has beside its model
+    calls: cuda.DeviceCalls | None  # how it is called; None: without more ado
 
 
 def signature_text(info: SessionInfo, partition: Partition) -> str:
@@ -137,6 +160,7 @@ class SessionFactory:
     options: OrtBackendOptions
     alternates: bool  # whether PyTorch computes something before or after the partition in every call
     work: int | None  # amount of computation, as counted by `threads.work_of`
+    replays: bool = False  # whether its sessions may capture CUDA graphs
     threads: ThreadChoice | None = None  # threads for every session; None: chosen anew for each one
     output_names: Sequence[str] = ()  # names of the outputs as converted, before the user's transforms; empty if they are not known
 
@@ -165,17 +189,24 @@ class SessionFactory:
                         sizes[str(meta.node.expr)] = size
         return sizes
 
-    def config(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], model: onnx.ModelProto | None = None) -> SessionConfig:
+    def config(
+        self,
+        frozen: Sequence[FrozenWeight],
+        dimensions: Mapping[str, int],
+        model: onnx.ModelProto | None = None,
+        *,
+        extras: Extras = Extras.STREAM,
+    ) -> SessionConfig:
         """Choose the model, options, execution providers and threads of a session.
 
         `dimensions` are ignored with the user's own `SessionOptions`, which serve many sessions. `model` replaces the partition's own, and
-        has weights as inputs.
+        has weights as inputs. `extras` count for a session on a device.
         """
         # The user's SessionOptions serve many sessions and must not collect their weights: then the bytes go into the model.
         given = self.options.ort_session_options
         plain = model or binding.without_last_reshapes(self.model)
         made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
-        if frozen and given is None and devices.runs_on_cpu_alone(self.options):  # the user's options may disable folding
+        if frozen and given is None and self._is_on_cpu():  # the user's options may disable folding
             made = with_packed_weights(made, frozen)
         made = binding.with_permuted_inputs(made, self._orders(frozen))
         chosen = self._threads()
@@ -185,20 +216,57 @@ class SessionFactory:
         values: list[Any] = []
         if frozen and given is None:
             read = {tensor.name for tensor in made.graph.initializer}
-            values = weights.add_initializers([weight for weight in frozen if weight.name in read], options, self._shareable(made))
+            shared = self._shareable(made) if self._is_on_cpu() or extras else frozenset()
+            values = weights.add_initializers([weight for weight in frozen if weight.name in read], options, shared)
         if given is None and not self.options.prepack_weights:  # kernels read weights as they are
             options.add_session_config_entry("session.disable_prepacking", "1")
         wanted = devices.providers_for(self._devices(), self.options)
-        return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values)
+        calls, wanted = self._calls(made, wanted, extras)
+        return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values, calls=calls)
+
+    def _calls(self, model: onnx.ModelProto, wanted: Providers, extras: Extras) -> tuple[cuda.DeviceCalls | None, Providers]:
+        """Choose how a session is called, if it is one on a device, and complete the options of its provider."""
+        device = next((device for device in self._devices() if devices.kind_of(device).calls is not None), None)
+        kind = None if device is None else devices.kind_of(device)
+        if device is None or kind is None or kind.calls is None or kind.provider not in dict(wanted):
+            return None, wanted
+        metas = [node.meta["val"] for node in (*self.partition.inputs, *self.partition.outputs)]
+        waits = any(isinstance(meta, torch.Tensor) and meta.device.type == "cpu" for meta in metas)
+        waits |= any(not isinstance(node.meta["val"], torch.Tensor) for node in self.partition.outputs)
+        given = dict(wanted)[kind.provider]
+        replays = extras is Extras.GRAPHS
+        calls = kind.calls(device, given, cuda.tf32_kinds(model), waits=waits, plain=not extras, replays=replays)
+        return calls, [(name, calls.settings if name == kind.provider else settings) for name, settings in wanted]
+
+    def _created(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int]) -> _Created:
+        """Create a session, on a device with all the extras that ONNX Runtime takes."""
+        wanted = self.options.cuda_graph
+        replays = self.replays and (wanted is True or (wanted == "auto" and not self.partition.has_symbolic_sizes))
+        refused = False
+        for extras in (Extras.GRAPHS, Extras.STREAM, Extras.NONE)[not replays :]:
+            config = self.config(frozen, dimensions, extras=extras)
+            serialized = config.model.SerializeToString()
+            before, started = heap_bytes(), time.perf_counter_ns()
+            try:
+                session = config.session(serialized)
+            except ModelRefused:
+                if config.calls is None or not extras:
+                    raise
+                refused |= config.calls.replays
+                continue
+            if refused and config.calls is not None:
+                config.calls.graph_use = "refused"
+            elapsed, after = time.perf_counter_ns() - started, heap_bytes()
+            held = None if before is None or after is None else max(after - before, 0)
+            return _Created(config=config, session=session, extras=extras, create_ns=elapsed, held_bytes=held)
+        raise AssertionError("the last attempt returns or raises")
 
     def session(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int], *, cause: SessionCause) -> SessionInfo:
         """Create a session and measure the time and memory that this takes. Raise `ModelRefused` if ONNX Runtime rejects the model."""
-        config = self.config(frozen, dimensions)
-        serialized, shareable = config.model.SerializeToString(), self._shareable(config.model)
-        unpacked = not self.options.prepack_weights
-        before, started = heap_bytes(), time.perf_counter_ns()
-        session = config.session(serialized)
-        elapsed, after = time.perf_counter_ns() - started, heap_bytes()
+        made = self._created(frozen, dimensions)
+        config, session = made.config, made.session
+        shareable, on_cpu = self._shareable(config.model), self._is_on_cpu()
+        unpacked = not self.options.prepack_weights if on_cpu else bool(made.extras)
         return SessionInfo(
             input_names=tuple(value.name for value in config.model.graph.input),
             output_names=tuple(value.name for value in config.model.graph.output),
@@ -209,14 +277,16 @@ class SessionFactory:
             providers=tuple(session.get_providers()),
             session=session,
             wanted_providers=tuple(name for name, _ in config.providers),
-            create_ns=elapsed,
+            create_ns=made.create_ns,
             frozen=tuple(frozen),
             dimensions=dimensions,
             threads=config.threads,
-            held_bytes=None if before is None or after is None else max(after - before, 0),
+            held_bytes=made.held_bytes,
             copied_bytes=weights.copied_bytes(frozen, shared=shareable if unpacked else frozenset()),
-            shareable_bytes=weights.shareable_bytes(frozen, shareable),
+            shareable_bytes=weights.shareable_bytes(frozen, shareable) if on_cpu else 0,
             cause=cause,
+            extras=made.extras,
+            calls=config.calls,
         )
 
     def inputs(self, frozen: Sequence[FrozenWeight]) -> list[Input]:
@@ -251,6 +321,9 @@ class SessionFactory:
         ours = self.options.ort_session_options is None and devices.runs_on_cpu_alone(self.options)
         return weights.shareable(model) if ours else frozenset()
 
+    def _is_on_cpu(self) -> bool:
+        return devices.runs_on_cpu_alone(self.options) and all(device.type == "cpu" for device in self._devices())
+
     def _orders(self, frozen: Sequence[FrozenWeight]) -> dict[str, tuple[int, ...]]:
         """Return the memory order of the inputs that are not contiguous. Of frozen weights the session has contiguous copies."""
         bound = self.bound_names() - {weight.name for weight in frozen}
@@ -266,6 +339,15 @@ class SessionFactory:
     def _devices(self) -> list[torch.device]:
         devices = [node.meta["val"].device for node in self.partition.inputs if isinstance(node.meta["val"], torch.Tensor)]
         return devices or [_device(node.meta["val"]) for node in self.partition.outputs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Created:
+    config: SessionConfig
+    session: onnxruntime.InferenceSession
+    extras: Extras
+    create_ns: int
+    held_bytes: int | None
 
 
 def _device(meta: Any) -> torch.device:

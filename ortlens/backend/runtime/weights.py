@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import itertools
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -46,8 +47,9 @@ class FrozenWeight:
     version: int  # torch's count of in-place writes
     pointer: int  # address of its data; `param.data = other` changes it but not the version
     contiguous: torch.Tensor  # the tensor whose bytes the session uses; a copy only if the weight is not contiguous
-    memory: memoryview | None  # a view of its bytes, including those between its elements; None for a weight without elements
-    # A view of all of its bytes if these are few, else of some of its elements; None for a weight without elements.
+    # A view of its bytes, including those between its elements; None for a weight without elements, and on a device.
+    memory: memoryview | None
+    # A view of all of its bytes if these are few, else of some of its elements; None without `memory`.
     sample: memoryview | None
     sampled: memoryview | bytearray | None  # a copy of that. It compares itself with the sample faster than the other way round
 
@@ -59,7 +61,7 @@ class FrozenWeight:
     @property
     def is_small(self) -> bool:
         """Whether the sample is all there is, so that every call notices every change."""
-        return self.memory is None or len(self.memory) <= WHOLE_BYTES
+        return self.memory is not None and len(self.memory) <= WHOLE_BYTES
 
     def is_still(self, tensor: Any) -> bool:
         """Tell whether a value is this weight: the same tensor, count of writes, address and sample; see `WeightWatch` for other writes."""
@@ -71,11 +73,11 @@ def freeze(name: str, tensor: Any) -> FrozenWeight | None:
     """Note the present state of a weight under the name of its input; None for one made in inference mode, without a version."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_inference() or tensor.layout is not torch.strided:
         return None
-    if not kind_of(tensor.device).reads_torch_memory:
+    if not kind_of(tensor.device).holds_weights:
         return None
     detached = tensor.detach()
     plain = detached.resolve_neg().contiguous()  # itself, unless its bytes are in another order or of another sign
-    memory = _memory_of(detached)
+    memory = _memory_of(detached) if kind_of(tensor.device).checksums is None else None
     sample, sampled = (None, None) if memory is None else _sample_of(detached, memory)
     return FrozenWeight(
         name=name,
@@ -127,12 +129,17 @@ def _sample_of(tensor: torch.Tensor, memory: memoryview) -> tuple[memoryview, me
 
 
 def add_initializers(weights: Sequence[FrozenWeight], options: onnxruntime.SessionOptions, shared: frozenset[str]) -> list[Any]:
-    """Give weights to a session, which reads `shared` ones in place; return values over their memory, which must outlive the session."""
-    names, values = [weight.name for weight in weights], [_ort.value_over(weight.contiguous) for weight in weights]
+    """Give weights to a session, which reads `shared` ones in place; return values over their memory, which must outlive the session.
+
+    Of weights on a device it also gets copies in the memory of the host, from which it folds constants.
+    """
+    names, values = [weight.name for weight in weights], [_ort.value_over(weight.contiguous.cpu()) for weight in weights]
     options.add_external_initializers(names, values)
-    for name, value in zip(names, values, strict=True):
-        if name in shared:
-            options.add_initializer(name, value)
+    for at, weight in enumerate(weights):
+        if weight.name in shared:
+            if weight.contiguous.device.type != "cpu":
+                values.append(_ort.value_over(weight.contiguous))
+            options.add_initializer(weight.name, values[at] if weight.contiguous.device.type == "cpu" else values[-1])
     return values
 
 
@@ -164,7 +171,7 @@ def with_frozen(model: onnx.ModelProto, weights: list[FrozenWeight], *, inline: 
 def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bool) -> onnx.TensorProto:
     tensor = onnx.TensorProto(name=value.name, data_type=value.type.tensor_type.elem_type, dims=list(weight.contiguous.shape))
     if inline:
-        tensor.raw_data = weight.contiguous.view(-1).view(torch.uint8).numpy().tobytes() if weight.contiguous.numel() else b""
+        tensor.raw_data = weight.contiguous.cpu().view(-1).view(torch.uint8).numpy().tobytes() if weight.contiguous.numel() else b""
         return tensor
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, text in (("location", LOCATION), ("offset", "0"), ("length", str(weight.contiguous.nbytes))):
@@ -173,9 +180,14 @@ def _initializer(value: onnx.ValueInfoProto, weight: FrozenWeight, *, inline: bo
     return tensor
 
 
-def memories(frozen: Iterable[FrozenWeight]) -> dict[str, memoryview]:
-    """Return the bytes of the weights that no call compares whole, by name, without those whose memory cannot be read."""
-    return {weight.name: weight.memory for weight in frozen if weight.memory is not None and not weight.is_small}
+def watch_over(frozen: Iterable[FrozenWeight]) -> WeightWatch | DeviceWatch:
+    """Watch the weights that no call compares whole: in the memory of the host, or of a device if they lie on one."""
+    left = [weight for weight in frozen if not weight.is_small and weight.tensor.numel()]
+    on_device = {weight.name: weight.tensor.detach() for weight in left if weight.memory is None}
+    sums = next((kind_of(tensor.device).checksums for tensor in on_device.values()), None)
+    if sums is not None:
+        return DeviceWatch(on_device, sums)
+    return WeightWatch({weight.name: weight.memory for weight in left if weight.memory is not None})
 
 
 def are_of_calling_modules(tensors: Iterable[torch.Tensor]) -> bool:
@@ -302,6 +314,39 @@ class WeightWatch:
     def changed(self, *, except_for: Container[str] = ()) -> frozenset[str]:
         """Find the weights that changed, except those to leave out: the memory of one that has moved may be gone."""
         return frozenset(name for window in self._windows for name, pair in window if name not in except_for and not _is_same(*pair))
+
+
+class DeviceWatch:
+    """Compares sums of the bits of weights on a device, once in `CALLS` calls, without waiting for the device.
+
+    A change that leaves the sum as it was, such as two elements that changed places, is not seen.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], sums: Callable[[Sequence[torch.Tensor]], Callable[[], Any]]) -> None:
+        """Note the present sums of weights, which must be kept alive as long as the watch."""
+        self.calls = 2 * CALLS  # after how many calls a change is noticed, if the device has caught up with the host by then
+        self._names, self._tensors, self._start = list(tensors), list(tensors.values()), sums
+        self._sums = self._awaited()
+        self._arriving: Callable[[], Any] = lambda: None
+        self._count = itertools.count(1)
+
+    def _awaited(self) -> Any:
+        arriving = self._start(self._tensors)
+        while (sums := arriving()) is None:
+            time.sleep(0)
+        return sums
+
+    def is_next_intact(self) -> bool:
+        """Compare what has arrived since, and start the next sums when it is time."""
+        if next(self._count) % CALLS:
+            return True
+        arrived, self._arriving = self._arriving(), self._start(self._tensors)
+        return arrived is None or arrived == self._sums
+
+    def changed(self, *, except_for: Container[str] = ()) -> frozenset[str]:
+        """Find the weights that changed, except those to leave out."""
+        pairs = zip(self._names, self._sums, self._awaited(), strict=True)
+        return frozenset(name for name, kept, now in pairs if kept != now and name not in except_for)
 
 
 def _comparing_copies(next_window: Callable[[], tuple[_Noted, ...]]) -> Callable[[], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,9 @@ class NotConvertibleError(NotImplementedError):
 
 op: Any = onnxscript.opset18
 """The operator set of the functions; its annotations are about scripts, and these functions are traced with symbolic values."""
+
+device_type: contextvars.ContextVar[str] = contextvars.ContextVar("device_type", default="cpu")
+"""The type of device on which the node that is being converted computes."""
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}

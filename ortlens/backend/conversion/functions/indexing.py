@@ -207,8 +207,11 @@ def not_from_the_end(index: Any) -> Any:
 
     In 64 bits, one operator does it: without bit 62, all of -1 to -2**62 are far below any dimension. The price is an index from 2**62 on,
     which is taken for the one that is 2**62 less. To compare and choose instead takes 0.9 us more of the 6 us of one row.
+
+    On CUDA, where PyTorch ends the process' use of the device for such an index, ONNX Runtime does not look: it counts negative ones from
+    the end, and would write outside of the tensor for one out of range. It has no kernel of BitwiseAnd there either.
     """
-    if index.dtype is None or int(index.dtype) not in _LARGEST:
+    if basics.device_type.get() == "cuda" or index.dtype is None or int(index.dtype) not in _LARGEST:
         return index
     kind = int(index.dtype)
     if kind == basics.INT64:

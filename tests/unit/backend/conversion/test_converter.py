@@ -12,7 +12,9 @@ import onnxruntime
 import pytest
 import torch
 import torch.fx
+from torch._subclasses import FakeTensorMode
 
+import ortlens
 from ortlens import _torch
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY
@@ -137,3 +139,16 @@ def test_a_newer_operator_set_or_a_clear_refusal() -> None:
     onnx.checker.check_model(proto)
     with pytest.raises(ValueError, match="999"):
         converter.to_opset(model, 999)
+
+
+def test_an_index_on_cuda_costs_no_operator_that_cuda_has_no_kernel_of() -> None:
+    module = as_partition(lambda table, index: torch.nn.functional.embedding(index, table), torch.rand(5, 3), torch.tensor([1, 2]))
+    registry, found = ortlens.OrtBackend().compiler.tables()[0], {}
+    for device in ("cpu", "cuda"):
+        with FakeTensorMode():
+            for node in module.graph.nodes:
+                if isinstance(value := node.meta.get("val"), torch.Tensor):
+                    node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device=device)
+        model = converter.onnx_from_partition(module, registry, "part").model
+        found[device] = {node.op_type for node in model.graph} - {"Constant", "Cast"}
+    assert found == {"cpu": {"BitwiseAnd", "Gather"}, "cuda": {"Gather"}}

@@ -1,0 +1,106 @@
+"""Stands in for PyTorch's streams and events, and has sessions on the CPU called as on a device.
+
+The sessions, the code around them and the numbers are real. What only a device does is not: its queues, and the replay of a graph, in place
+of which the session runs once more on the same buffers.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens.backend.runtime import cuda, session
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Stream:
+    """A queue of a device."""
+
+    def __init__(self, device: Any = None, *, handle: int = 4096) -> None:  # noqa: ANN401 - as torch has it
+        """Start with nothing queued."""
+        self.device, self.cuda_stream = device, handle
+        self.waits = 0
+
+    def synchronize(self) -> None:
+        """Count the times that the host waited."""
+        self.waits += 1
+
+
+@dataclass
+class FakeCuda:
+    """What happened, in order."""
+
+    done: list[tuple[Any, ...]] = field(default_factory=list)  # ("record", stream), ("wait", stream), ("run",)
+    current: Stream = field(default_factory=lambda: Stream(handle=0))
+    own: list[Stream] = field(default_factory=list)  # the streams of sessions
+    capturing: bool = False  # whether PyTorch captures a graph
+    made: list[cuda.DeviceCalls] = field(default_factory=list)  # how each session is called
+
+    def order(self, calls: cuda.DeviceCalls) -> list[str]:
+        """Return what happened as text, with the streams by their names."""
+        names = {id(self.current): "torch", id(calls._stream): "own"}
+        return [" ".join([what, *(names.get(id(stream), "other") for stream in streams)]) for what, *streams in self.done]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bool = False) -> FakeCuda:
+    """Install the stand-in; with `sessions`, every session that the backend makes on the CPU is called through it."""
+    fake = FakeCuda()
+
+    class Event:
+        def record(self, stream: Stream | None = None) -> None:
+            fake.done.append(("record", stream))
+
+        def wait(self, stream: Stream) -> None:
+            fake.done.append(("wait", stream))
+
+        def query(self) -> bool:
+            return True
+
+    def own(device: Any) -> Stream:  # noqa: ANN401 - as torch has it
+        fake.own.append(Stream(device, handle=4096 + len(fake.own)))
+        return fake.own[-1]
+
+    given: dict[str, Any] = {
+        "Stream": own,
+        "Event": Event,
+        "current_stream": lambda _device=None: fake.current,
+        "current_device": lambda: 0,
+        "synchronize": lambda _device=None: fake.done.append(("synchronize",)),
+        "is_current_stream_capturing": lambda: fake.capturing,
+    }
+    for name, value in given.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(cuda, "_threads", set())
+    if sessions:
+        monkeypatch.setattr(cuda, "PROVIDER", "CPUExecutionProvider")
+
+        def calls(self: session.SessionFactory, model: Any, wanted: Any, extras: session.Extras) -> Any:  # noqa: ANN401 - of the real one
+            del self
+            kinds, replays = cuda.tf32_kinds(model), extras is session.Extras.GRAPHS
+            made = cuda.DeviceCalls(torch.device("cpu"), {}, kinds, waits=waits, plain=not extras, replays=replays)
+            submit = made._submit
+
+            def submitted(binding: Any, options: Any) -> None:  # noqa: ANN401 - same
+                fake.done.append(("run",))
+                submit(binding, options)
+
+            monkeypatch.setattr(made, "_submit", submitted)
+            fake.made.append(made)
+            return made, wanted
+
+        monkeypatch.setattr(session.SessionFactory, "_calls", calls)
+    return fake
+
+
+def in_another_thread(function: Any) -> Any:  # noqa: ANN401 - whatever it returns
+    """Call a function in a thread of its own, and return its result."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
