@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens.backend.runtime import cuda, session
+from ortlens.backend.runtime import _ort, cuda, devices, session
 
 if TYPE_CHECKING:
     import pytest
@@ -47,8 +47,11 @@ class FakeCuda:
         return [" ".join([what, *(names.get(id(stream), "other") for stream in streams)]) for what, *streams in self.done]
 
 
-def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bool = False) -> FakeCuda:
-    """Install the stand-in; with `sessions`, every session that the backend makes on the CPU is called through it."""
+def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bool = False, rounds: bool = False) -> FakeCuda:
+    """Install the stand-in; with `sessions`, every session that the backend makes on the CPU is called through it.
+
+    With `rounds`, sessions that may round to TF32 round their results so.
+    """
     fake = FakeCuda()
 
     class Event:
@@ -77,24 +80,37 @@ def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bo
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(cuda, "_threads", set())
     if sessions:
-        monkeypatch.setattr(cuda, "PROVIDER", "CPUExecutionProvider")
-
-        def calls(self: session.SessionFactory, model: Any, wanted: Any, extras: session.Extras) -> Any:  # noqa: ANN401 - of the real one
-            del self
-            kinds, replays = cuda.tf32_kinds(model), extras is session.Extras.GRAPHS
-            made = cuda.DeviceCalls(torch.device("cpu"), {}, kinds, waits=waits, plain=not extras, replays=replays)
-            submit = made._submit
-
-            def submitted(binding: Any, options: Any) -> None:  # noqa: ANN401 - same
-                fake.done.append(("run",))
-                submit(binding, options)
-
-            monkeypatch.setattr(made, "_submit", submitted)
-            fake.made.append(made)
-            return made, wanted
-
-        monkeypatch.setattr(session.SessionFactory, "_calls", calls)
+        _call_through(fake, monkeypatch, waits=waits, rounds=rounds)
     return fake
+
+
+def _call_through(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, *, waits: bool, rounds: bool) -> None:
+    def calls(self: session.SessionFactory, model: Any, wanted: Any, extras: session.Extras) -> Any:  # noqa: ANN401 - of the real one
+        del self
+        kinds, replays = cuda.tf32_kinds(model), extras is session.Extras.GRAPHS
+        made = cuda.DeviceCalls(torch.device("cpu"), dict(wanted)[devices.CPU], kinds, waits=waits, plain=not extras, replays=replays)
+        submit = made._submit
+
+        def submitted(binding: Any, options: Any) -> None:  # noqa: ANN401 - same
+            fake.done.append(("run",))
+            submit(binding, options)
+            if rounds and made.rounds_by():
+                for value in binding.get_outputs():
+                    result = _ort.tensor_over(value, torch.float32)
+                    result.copy_(in_tf32(result))
+
+        monkeypatch.setattr(made, "_submit", submitted)
+        fake.made.append(made)
+        return made, wanted
+
+    monkeypatch.setattr(cuda, "PROVIDER", devices.CPU)
+    monkeypatch.setattr(cuda, "IN_FLOAT32", (devices.CPU, {"use_tf32": "0"}))
+    monkeypatch.setattr(session.SessionFactory, "_calls", calls)
+
+
+def in_tf32(values: torch.Tensor) -> torch.Tensor:
+    """Drop the bits of float32 that TF32 has not."""
+    return (values.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
 def in_another_thread(function: Any) -> Any:  # noqa: ANN401 - whatever it returns

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortlens.backend.graph import CompiledGraph
+    from ortlens.backend.options import Provider
     from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice
@@ -115,13 +116,14 @@ def uncounted(
     )
 
 
-def variant_of(
+def variant_of(  # noqa: PLR0913 - each is one setting, by name
     runner: PartitionRunner,
     *,
     choice: ThreadChoice | None = None,
     freezes: bool | None = None,
     preallocate: bool | None = None,
     model: onnx.ModelProto | None = None,
+    provider: Provider | None = None,
 ) -> PartitionRunner:
     """Make an unprepared, unrecorded runner of the same partition with other settings, to measure what they bring; None keeps one."""
     given = runner.factory.options
@@ -130,6 +132,7 @@ def variant_of(
         on_error="raise",
         ort_session_options=None if choice is not None else given.ort_session_options,
         preallocate_output=given.preallocate_output if preallocate is None else preallocate,
+        preferred_execution_providers=given.preferred_execution_providers if provider is None else [provider],
     )
     return PartitionRunner(
         replace(runner.factory, options=options, model=model or runner.model, threads=choice),

@@ -35,6 +35,8 @@ RECORDED: Mapping[str, str] = {
     "stay in PyTorch.",
     "uncounted_write": "A frozen weight changed in a way that torch does not count, as through `param.data`; earlier calls may have used "
     "the previous values.",
+    "called_in_capture": "PyTorch captured a CUDA graph around a call: PyTorch computed it, since ONNX Runtime would end the process there.",
+    "cuda_graph_failed": "A CUDA graph of a session could not be captured; the session runs without one.",
     "session_dropped": "With `dynamic_shapes=False`: a partition met more than 16 combinations of sizes; the least recently used session "
     "is dropped.",
     "lowering_failed": "A graph could not be lowered with the backend's decompositions; it was lowered without them.",
@@ -47,7 +49,8 @@ RECORDED: Mapping[str, str] = {
     "are not in the capture.",
     "call_differs": "`verify` found results, written tensors, gradients, shared memory or random numbers of the compiled function "
     "that differ from those of the function itself.",
-    "loses_accuracy": "`verify` found a value that ONNX Runtime computes by the right formula, but far less accurately than PyTorch.",
+    "loses_accuracy": "`verify` found a value that ONNX Runtime computes by the right formula, but far less accurately than PyTorch, "
+    "or in TF32.",
     "numbers_differ": "`verify` found values that differ from PyTorch's by more than the tolerance.",
     "fusion_changes_numbers": "`verify` found an ONNX Runtime rewrite that changes results.",
     "nonfinite_origin": "`verify` found where NaN or Inf first appears.",

@@ -68,7 +68,7 @@ def state_text() -> str:
     """Describe the process-wide settings of PyTorch that change what a graph computes."""
     autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
     modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled())
-    return f"{autocast} {modes} {torch.get_default_dtype()} {torch.get_float32_matmul_precision()}"
+    return f"{autocast} {modes} {torch.get_default_dtype()} {[_torch.allows_tf32(kind) for kind in ('matmul', 'conv', 'rnn')]}"
 
 
 def _line(module: torch.fx.GraphModule, node: torch.fx.Node, seen: Any) -> str:

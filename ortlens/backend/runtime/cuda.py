@@ -55,6 +55,15 @@ _TF32_KINDS = {
 }
 """Operator -> the setting of PyTorch that says whether it may round float32 factors to TF32."""
 
+_SETTINGS = {
+    "matmul": "torch.backends.cuda.matmul.fp32_precision",
+    "conv": "torch.backends.cudnn.conv.fp32_precision",
+    "rnn": "torch.backends.cudnn.rnn.fp32_precision",
+}
+"""Kind -> its setting, which torch.set_float32_matmul_precision and torch.backends.cudnn.allow_tf32 change too."""
+IN_FLOAT32 = (PROVIDER, {"use_tf32": "0"})
+"""The provider with options by which factors keep all bits of float32."""
+
 _threads: set[int] = set()  # those that have called a session on CUDA
 
 
@@ -102,6 +111,7 @@ class DeviceCalls:
         self.device = device
         self.replays = replays and not waits
         self._kinds = () if "use_tf32" in given else tuple(kinds)
+        self._is_rounding_chosen = bool(kinds) and str(given.get("use_tf32", "0")) == "1"  # by the user, whatever PyTorch does
         self._allowed = self._tf32_settings()
         self._stream: torch.cuda.Stream | None = None
         own = {"use_tf32": str(int(all(self._allowed)))}
@@ -126,6 +136,12 @@ class DeviceCalls:
     def is_current(self) -> bool:
         """Tell whether PyTorch's settings for TF32 are still those of the session, as far as its model is concerned."""
         return self._tf32_settings() == self._allowed
+
+    def rounds_by(self) -> tuple[str, ...]:
+        """Name the settings by which float32 factors of the model are rounded to TF32; none if they are not."""
+        if not self._kinds:
+            return ('the provider option "use_tf32"',) if self._is_rounding_chosen else ()
+        return tuple(map(_SETTINGS.__getitem__, self._kinds)) if all(self._allowed) else ()
 
     def _tf32_settings(self) -> tuple[bool, ...]:
         return tuple(map(_torch.allows_tf32, self._kinds))

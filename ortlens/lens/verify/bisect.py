@@ -13,10 +13,11 @@ import onnxruntime
 
 from ortlens.analysis.catalogue import remedy
 from ortlens.backend.lowering import provenance
+from ortlens.backend.runtime import cuda
 from ortlens.lens.verify.compare_values import Verdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
-from ortlens.lens.watching import uncounted
+from ortlens.lens.watching import uncounted, variant_of
 from ortlens.trace import records as r
 from ortlens.units import counted
 
@@ -61,7 +62,8 @@ _LEVELS = ("basic", "extended", "layout", "all")
 class Cause:
     """The cause of a wrong value."""
 
-    kind: str  # `converter`, `check`, `memory`, `accuracy`, `ort`, `stale`, `transform`, `optimizer` or `unknown`
+    # `converter`, `check`, `memory`, `accuracy`, `tf32`, `ort`, `stale`, `transform`, `optimizer` or `unknown`
+    kind: str
     node: str
     optimizers: tuple[str, ...] = ()  # names of ONNX Runtime's rewrites, for `ort`: one, or several that only together cause it
     text: str  # the result, and how it was found
@@ -80,6 +82,9 @@ class Bisection:
     def cause(self, suspect: Verdict, step: Step) -> Cause:
         """Find the cause of a wrong value; of kind `unknown` if the value stays wrong with each suspect disabled."""
         is_right = functools.partial(self._is_right, suspect, step)
+        if (settings := self._rounding()) and is_right(self._in_float32):
+            text = f"right with use_tf32=0; factors of float32 are rounded to TF32, which has 10 bits after the point, by {settings}"
+            return Cause(kind="tf32", node=suspect.node, text=text)
         if suspect.scope == "value":  # these are computed without ONNX Runtime's rewrites
             return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
         if is_right():
@@ -88,6 +93,16 @@ class Bisection:
         if is_right(level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
             return self._rewrite(suspect.node, is_right)
         return self._earlier(suspect.node, is_right)
+
+    def _rounding(self) -> str:
+        """Name the settings by which the session rounds to TF32; empty if it does not."""
+        info = self._check.runner.session_for(self._check.args)
+        return " and ".join(info.calls.rounds_by()) if info is not None and info.calls is not None else ""
+
+    def _in_float32(self) -> PartitionRunner:
+        made = variant_of(self._check.runner, provider=cuda.IN_FLOAT32)
+        made.prepare(self._check.args)
+        return made
 
     def _is_right(self, suspect: Verdict, step: Step, make_runner: Callable[[], PartitionRunner] | None = None, **settings: Any) -> bool:
         """Tell whether the value is right with another runner or other settings; False if ONNX Runtime cannot run them."""
@@ -199,6 +214,7 @@ def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -
 RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
 
 _REWRITES = ("ort", "optimizer", "transform")
+_ROUNDING = ("accuracy", "tf32")
 _NAMED = 3  # parts of a call that a title names
 
 _CALL_CAUSES = {
@@ -227,7 +243,7 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
     row = suspect.row(partition_id)
     figures = f"max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}"
     return r.Finding(
-        rule="loses_accuracy" if cause.kind == "accuracy" else "fusion_changes_numbers" if cause.kind in _REWRITES else "numbers_differ",
+        rule="loses_accuracy" if cause.kind in _ROUNDING else "fusion_changes_numbers" if cause.kind in _REWRITES else "numbers_differ",
         subject=cause.node,
         severity="error",
         title=f"{_what(cause, node)}{_distance(suspect, cause)}",
@@ -236,6 +252,8 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
         evidence=f"{cause.text}. {figures}; closer to fp64: {row.closer_to_fp64 or 'unknown'}",
         hazard="Rounding errors add up in ONNX Runtime far more than in PyTorch; they grow with the number of elements."
         if cause.kind == "accuracy"
+        else "Each factor is rounded to 10 bits after the point before it is multiplied: expect errors of 1e-4 to 1e-3."
+        if cause.kind == "tf32"
         else "The results of the model differ from PyTorch's by more than rounding explains.",
         **_mitigation(cause),
     )
@@ -244,6 +262,8 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
 def _what(cause: Cause, node: torch.fx.Node) -> str:
     if cause.kind == "accuracy":
         return f"{cause.node} ({node.target}) is far less accurate in ONNX Runtime than in PyTorch: off"
+    if cause.kind == "tf32":
+        return f"{cause.node} ({node.target}) is computed in TF32: off"
     if cause.kind == "stale":
         return f"a session holds outdated weights: {cause.node} ({node.target}) differs"
     if cause.kind == "check":
@@ -260,7 +280,7 @@ def _distance(verdict: Verdict, cause: Cause) -> str:
         return ": another shape"
     if found.clashes and found.within:
         return ": NaN or infinite on one side only"
-    if cause.kind == "accuracy" and found.ort_error and found.eager_error:
+    if cause.kind in _ROUNDING and found.ort_error and found.eager_error:
         return f" {_up_to(found)}, {found.ort_error / found.eager_error:,.0f} times PyTorch's error"
     return f" {_up_to(found)}"
 
@@ -285,6 +305,10 @@ _MITIGATIONS = {
     "accuracy": remedy(
         "Compute this line in float64 (x.double()), reduce in stages (over one dimension after the other), or subtract a "
         "typical value first; report it if PyTorch is accurate without that."
+    ),
+    "tf32": remedy(
+        'Leave it if that is precise enough; else torch.set_float32_matmul_precision("highest") for products, and '
+        "torch.backends.cudnn.allow_tf32 = False for convolutions."
     ),
     "memory": remedy("Pass a plain copy: x.resolve_conj().resolve_neg().contiguous().", "Report it to ortlens."),
     "check": remedy(

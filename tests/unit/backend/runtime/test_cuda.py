@@ -360,3 +360,23 @@ def test_sums_of_weights_on_a_device_notice_writes_that_torch_does_not_count(mon
             calls = next(count for count in range(1, 1000) if torch.allclose(fast(x), model(x), atol=1e-5))
     assert weights.CALLS / 2 < calls <= 2 * weights.CALLS
     assert "uncounted_write" in lens.findings.rule.tolist()
+
+
+def test_verify_names_tf32_and_the_setting_that_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cuda.install(monkeypatch, rounds=True)
+    torch.set_float32_matmul_precision("high")
+    fast, lens = compiled(lambda x: x @ x)
+    x = torch.rand(8, 8) * 3
+    with torch.no_grad():
+        fast(x)
+        assert not lens.verify(x)["ok"].all()
+    (finding,) = (found for found in lens.captured().findings if found.rule == "loses_accuracy")
+    assert "computed in TF32" in finding.title
+    assert "torch.backends.cuda.matmul.fp32_precision" in finding.evidence
+    assert 'torch.set_float32_matmul_precision("highest")' in finding.mitigation
+    torch.set_float32_matmul_precision("highest")
+    torch._dynamo.reset()
+    fast, lens = compiled(lambda x: x @ x)
+    with torch.no_grad():
+        fast(x)
+        assert lens.verify(x)["ok"].all()
