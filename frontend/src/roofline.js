@@ -24,7 +24,7 @@ export function rooflineOf(data) {
     const get = (column) => table.get(row, column);
     const [dtype, threads, flops, bytes] = ["dtype", "threads", "peak_flops_per_s", "peak_bytes_per_s"].map(get);
     const roof = `${dtype} ${threads}`;
-    if (flops && bytes && !roofs.has(roof)) roofs.set(roof, { key: roof, words: `${dtype}, ${counted(threads, "thread")}`, flops, bytes });
+    if (flops && bytes && !roofs.has(roof)) roofs.set(roof, { key: roof, words: `${dtype}, ${threads ? counted(threads, "thread") : "GPU"}`, flops, bytes });
     const [ns, reached] = [get("mean_ns"), get("reached")];
     const [peak, over] = get("bound") === "compute" ? ["compute peak", "at the compute peak"] : ["memory bandwidth", "faster than memory: its data stay in caches"];
     const known = get("flops") ? `${rate(get("flops_per_s"))}, ${get("intensity") ? `${real(get("intensity"))} FLOP per byte` : "bytes not known"}` : "operations not counted";

@@ -76,6 +76,7 @@ from ortlens._torch.dynamo import (
     isolated_compilations,
     line_being_traced,
     modules_compiled_by,
+    profiler_is_enabled,
     recompiled_scope,
     record_lookups,
     trace_artifact,

@@ -336,7 +336,7 @@ def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        profiler: Any = legacy.profile(enabled=not getattr(torch.autograd, "_profiler_enabled")())  # type: ignore[no-untyped-call]  # noqa: B009 - not exported
+        profiler: Any = legacy.profile(enabled=not profiler_is_enabled())  # type: ignore[no-untyped-call]  # it has no annotations
         with profiler:
             for _ in range(2):  # aligns the profiler's clock with ours; the first marker is cold
                 with torch.autograd.profiler.record_function(_CLOCK):
@@ -348,6 +348,13 @@ def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
         if event.name == _LOOKUP or event.name.startswith(_REGION):
             start, end = (anchor_ns + round((at - (anchors[-1].start + anchors[-1].end) / 2) * 1000) for at in _ends(event))
             heard.append((event.name == _LOOKUP, start, end))
+
+
+def profiler_is_enabled() -> bool:
+    """Tell whether a profiler of torch runs: starting a second one raises."""
+    import torch
+
+    return bool(getattr(torch.autograd, "_profiler_enabled")())  # noqa: B009 - not exported
 
 
 def _ends(event: Any) -> tuple[float, float]:

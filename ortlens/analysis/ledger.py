@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual")
-"""The parts in the order in which a call goes through them."""
+PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual", "wait")
+"""The parts in the order in which a call goes through them; `wait` is there only where a device was waited for."""
 
 _LONGEST_NS = 10**15  # a damaged capture may hold any number
 
@@ -57,6 +57,7 @@ class StepReading(NamedTuple):
     ended_ns: int  # clock reading after it
     rows: int  # rows of the batch, beams included
     positions: int  # positions of the sequence that it computes
+    waited_ns: int = 0  # of its time, what was spent at its end to wait for the device
 
 
 class SteppedCall(NamedTuple):
@@ -71,7 +72,7 @@ class CallTrace:
     """The clock readings of one call of the model."""
 
     started_ns: int  # before the call
-    ended_ns: int  # after it
+    ended_ns: int  # after it, and after waiting for the device
     visits: tuple[GraphVisit, ...]  # visits to graphs, in order; they do not overlap
     sessions: Mapping[str, SessionTime] = field(default_factory=dict)  # time of the sessions by graph id
     eager_ns: Mapping[str, int] = field(default_factory=dict)  # time of the nodes that PyTorch ran by graph id
@@ -79,11 +80,17 @@ class CallTrace:
     # Dynamo was traced, which are slower than the others
     heard: tuple[tuple[bool, int, int], ...] = ()
     steps: tuple[StepReading, ...] = ()  # the calls of the model, where the call is one of its `generate`
+    waited_ns: int = 0  # of its time, what was spent after it had returned to wait for the device
 
     @property
     def wall_ns(self) -> int:
         """Its wall time."""
         return self.ended_ns - self.started_ns
+
+    @property
+    def waits(self) -> bool:
+        """Whether a device was waited for in it."""
+        return bool(self.waited_ns or any(step.waited_ns for step in self.steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +151,8 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledge
         _book_entering(call, around, entering)
     count = max(len(middle), 1)
     graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
-    rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in PARTS}
+    parts = [part for part in PARTS if part != "wait" or any(call.waits for call in middle)]
+    rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in parts}
     breaks, overheads, entries = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead, entering))
     return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), overhead_ns=overheads, entering_ns=entries)
 
@@ -173,14 +181,20 @@ def _book_gaps(
         # No user code runs before the first graph of a function, unless a break precedes it.
         only_guards = number == 0 and broken is None and not around.has_python_before
         guards = gap if only_guards else _entering_ns(call, around, left, visit.entered_ns, around.lookup_ns.get(graph_id, 0.0))
+        if waited := _waited_ns(call, around, left, visit.entered_ns):  # for the graph before
+            book[call.visits[number - 1].graph_id if number else graph_id, "wait"] += waited
+            gap, guards = gap - waited, max(guards - waited, 0)
         book[graph_id, "guards"] += guards
         book[graph_id, "eager"] += gap - guards
         if broken is not None:  # before the first graph, guards run with or without the break
             price[broken] += gap if number else gap - guards
             overhead[broken] += guards if number else 0
         left = visit.left_ns
-    last, tail = call.visits[-1].graph_id, call.ended_ns - left
-    guards = _entering_ns(call, around, left, call.ended_ns, around.last_lookup_ns) if around.has_python_after else tail
+    last, returned = call.visits[-1].graph_id, call.ended_ns - call.waited_ns
+    waited = _waited_ns(call, around, left, returned)
+    tail = returned - left - waited
+    guards = max(_entering_ns(call, around, left, returned, around.last_lookup_ns) - waited, 0) if around.has_python_after else tail
+    book[last, "wait"] += waited + call.waited_ns
     book[last, "guards"] += guards
     book[last, "eager"] += tail - guards
     if around.last_break is not None:
@@ -193,6 +207,13 @@ def _entering_ns(call: CallTrace, around: Surroundings, start: int, end: int, lo
     if not around.is_whole_model:
         return min(lookup_ns, end - start)
     return sum(max(min(step.ended_ns, end) - max(step.started_ns, start), 0) for step in call.steps)
+
+
+def _waited_ns(call: CallTrace, around: Surroundings, start: int, end: int) -> int:
+    """Compute how much of a time outside the graphs of a whole model goes into waiting for the device at the end of its calls."""
+    if not around.is_whole_model:
+        return 0
+    return sum(max(min(step.ended_ns, end) - max(step.ended_ns - step.waited_ns, start), 0) for step in call.steps)
 
 
 def _book_insides(call: CallTrace, around: Surroundings, book: _Book) -> None:

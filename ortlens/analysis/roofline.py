@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 from ortlens.analysis.identity import kernels_by_session, nodes_of
 from ortlens.analysis.index import graph_by_partition, nodes_by_name, sessions_by_id
-from ortlens.trace.records import column, same
+from ortlens.trace.records import OUTSIDE, column, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ortlens.trace.records import Capture, Kernel, Node, Session
 
-CPU = "CPUExecutionProvider"  # the provider whose peaks are measured
+CPU = "CPUExecutionProvider"
+COMPARED = (CPU, "CUDAExecutionProvider")  # providers whose peaks are measured
 PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Attention|Einsum", re.IGNORECASE)
 """Operators of kernels whose floating-point operations PyTorch's counter counts."""
 
@@ -46,13 +47,14 @@ class Roof:
     limit_ns: int = column("Time that it would take at that peak.", unit="ns")
     reached: float = column("Share of that peak that it reached, 0 to 1; above 1 where data stay in caches.")
     dtype: str = column("Element type of its operations.")
-    threads: int = column("Threads that ONNX Runtime had for it.")
+    threads: int = column("Threads that ONNX Runtime had for it; 0 on a GPU.")
+    provider: str = column("Execution provider that ran it.")
     file: str | None = column("File of the user line.")
     line: int | None = column("Number of the user line.")
 
 
 def roofs(capture: Capture) -> tuple[Roof, ...]:
-    """Hold every profiled kernel of the CPU against the peaks that were measured in its capture.
+    """Hold every profiled kernel of the CPU, or of a GPU, against the peaks that were measured in its capture.
 
     Absent are kernels that took no time, products whose operations are unknown, and all of a capture without peaks, which `profile`
     measures for sessions that `is_worth_comparing`.
@@ -65,9 +67,9 @@ def roofs(capture: Capture) -> tuple[Roof, ...]:
     return tuple(found)
 
 
-def is_worth_comparing(kernels: Sequence[Kernel]) -> bool:
-    """Tell whether a CPU kernel takes 50 µs per run, or all of them 1 ms: long enough to measure the machine's peaks for them."""
-    times = [kernel.mean_ns or 0 for kernel in kernels if kernel.provider == CPU]
+def is_worth_comparing(kernels: Sequence[Kernel], provider: str = CPU) -> bool:
+    """Tell whether a kernel of a provider takes 50 µs per run, or all of them 1 ms: long enough to measure its peaks for them."""
+    times = [kernel.mean_ns or 0 for kernel in kernels if kernel.provider == provider]
     return max(times, default=0) >= _LONG_KERNEL_NS or sum(times) >= _LONG_SESSION_NS
 
 
@@ -80,16 +82,17 @@ def usable_cores(capture: Capture) -> int | None:
 def _of_session(
     capture: Capture, session: Session, kernels: list[Kernel], nodes: Mapping[tuple[str, str], Node], graph_id: str
 ) -> Iterator[Roof]:
-    threads = session.threads or usable_cores(capture) or 1
-    byte_peak = _peak(capture, None, threads)
+    cores = session.threads or usable_cores(capture) or 1
     sharing = Counter(name for kernel in kernels if PRODUCTS.search(kernel.op_type) for name in nodes_of(kernel))
-    for kernel in kernels:
+    for kernel in (kernel for kernel in kernels if kernel.provider in COMPARED and kernel.op_type != OUTSIDE):
+        threads = cores if kernel.provider == CPU else 0
+        byte_peak = _peak(capture, None, threads, kernel.provider)
         made_from = [nodes[graph_id, name] for name in nodes_of(kernel) if (graph_id, name) in nodes]
         dtype = next((node.dtype for node in made_from if node.dtype), "float32")
         is_product = bool(PRODUCTS.search(kernel.op_type))
         flops = sum((node.flops or 0) / sharing[node.node] for node in made_from) if is_product else 0.0
-        flop_peak = _peak(capture, dtype, threads)
-        if kernel.provider != CPU or not kernel.mean_ns or (is_product and not (flops and flop_peak)):
+        flop_peak = _peak(capture, dtype, threads, kernel.provider)
+        if not kernel.mean_ns or (is_product and not (flops and flop_peak)):
             continue
         by_flops = flops * 1e9 / flop_peak if flop_peak else 0.0
         by_bytes = (kernel.bytes or 0) * 1e9 / byte_peak if byte_peak else 0.0
@@ -107,11 +110,12 @@ def _of_session(
                 reached=limit_ns / kernel.mean_ns,
                 dtype=dtype,
                 threads=threads,
-                **same(kernel, "kernel", "op_type", "node", "mean_ns", "bytes", "file", "line"),
+                **same(kernel, "kernel", "op_type", "node", "mean_ns", "bytes", "file", "line", "provider"),
             )
 
 
-def _peak(capture: Capture, dtype: str | None, threads: int) -> float | None:
+def _peak(capture: Capture, dtype: str | None, threads: int, provider: str) -> float | None:
     """Find the peak of an element type, or of memory, on as many threads; None where it was not measured."""
-    found = (peak.per_s for peak in capture.figures.peaks if (peak.dtype, peak.threads) == (dtype, threads))
+    key = (dtype, threads, provider)
+    found = (peak.per_s for peak in capture.figures.peaks if (peak.dtype, peak.threads, peak.provider) == key)
     return next((value for value in found if 0 < value < float("inf")), None)

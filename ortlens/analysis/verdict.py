@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
-    from ortlens.trace.records import Capture, Figures, StepRole
+    from ortlens.trace.records import Capture, Figures, LedgerPartName, StepRole
 
 TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
 """Of a call as a whole; `planned` where nothing ran, `none` where ONNX Runtime runs nothing, `empty` where nothing was compiled."""
@@ -113,11 +113,18 @@ def _benched(figures: Figures, way: str) -> Pace | None:
 
 
 def ort_share(overview: Overview) -> float | None:
-    """Return ONNX Runtime's share of a call, 0 to 1; None if no call was measured, or another backend ran it."""
+    """Return ONNX Runtime's share of a call, 0 to 1; None if no call was measured, or another backend ran it.
+
+    Of the time that a device is waited for, it has what it has of the time on the host beside PyTorch's operators.
+    """
     ledger = overview.ledger
     if ledger is None or not ledger.is_measured or overview.coverage.verdict == "foreign":
         return None
-    return ledger.share.get("run", 0.0)
+    run, eager, wait = (ledger.share.get(part, 0.0) for part in _IN_OPERATORS)
+    return run + (wait * run / (run + eager) if run else 0.0)
+
+
+_IN_OPERATORS: tuple[LedgerPartName, ...] = ("run", "eager", "wait")
 
 
 def _time(overview: Overview) -> TimeVerdict:

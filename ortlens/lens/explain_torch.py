@@ -20,7 +20,7 @@ from ortlens import _torch
 from ortlens.analysis.ledger import StepReading
 from ortlens.backend.freeze.frozen import Frozen
 from ortlens.backend.lowering.provenance import Frame, innermost
-from ortlens.backend.runtime.ab_timing import waiting_for
+from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.lens.compilations import names_of
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
@@ -220,8 +220,10 @@ class Generating:
             wait()
             started = clock()
             result = forward(*args, **kwargs)
+            returned = clock()
             wait()
-            note(StepReading(is_encoder, started, clock(), *_rows_and_positions(args, kwargs)))
+            ended = returned if wait is no_wait else clock()
+            note(StepReading(is_encoder, started, ended, *_rows_and_positions(args, kwargs), ended - returned))
             return result
 
         return through

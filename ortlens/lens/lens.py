@@ -350,7 +350,8 @@ class Lens(CaptureView):
             **kwargs: Keyword arguments of the target.
 
         Returns:
-            The frame `kernels`; earlier rows of the same sessions are replaced.
+            The frame `kernels`; earlier rows of the same sessions are replaced. On CUDA, times are the device's, by torch's profiler, and
+            what no node launched has rows of its own; the finding `launch_times` says where they are those of the launches.
 
         Raises:
             UsageError: `repeat` or `budget_s` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.

@@ -40,6 +40,7 @@ class _Contender:
     call: Callable[[], Any]
     first_ns: int
     max_abs: float
+    wait: Callable[[], None]  # for the devices of arguments and results
 
 
 def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
@@ -72,9 +73,8 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
             "frozen": lambda: partial(freeze(target, *args, options=options, **kwargs), *args, **kwargs),
             "exported": lambda: _exported(target, args, kwargs, folder),
         }
-        wait = waiting_for(target, args, kwargs)
-        running, failed = _started(chosen, makers, wait)
-        timed = [clocked_often(way.call, wait) for way in running]
+        running, failed = _started(chosen, makers, (target, args, kwargs))
+        timed = [clocked_often(way.call, way.wait) for way in running]
         deadline = time.perf_counter_ns() + round(seconds * 1e9)
         with progress("timing in turns", _MOST_ROUNDS, "round") as step:
             times = take_turns(timed, fewest=MIN_ROUNDS, most=_MOST_ROUNDS, is_over=lambda: time.perf_counter_ns() > deadline, tell=step)
@@ -85,9 +85,9 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
 
 
 def _started(
-    chosen: Sequence[str], makers: Mapping[str, Callable[[], Callable[[], Any]]], wait: Callable[[], None]
+    chosen: Sequence[str], makers: Mapping[str, Callable[[], Callable[[], Any]]], given: tuple[Any, ...]
 ) -> tuple[list[_Contender], dict[str, str]]:
-    """Make and call each way once; one that fails is left out, with the reason, but eager."""
+    """Make and call each way once; one that fails is left out, with the reason, but eager. `given` are the target and its arguments."""
     running: list[_Contender] = []
     failed: dict[str, str] = {}
     expected: Any = None
@@ -98,6 +98,7 @@ def _started(
                 with _torch.quiet():
                     call = makers[name]()
                     result = call()
+                    wait = waiting_for(*given, result)  # a function may have its weights, or move its inputs, out of sight
                     wait()
             except Exception as err:
                 if name == "eager":
@@ -108,7 +109,7 @@ def _started(
                 step(1)
             first = time.perf_counter_ns() - started
             expected = result if name == "eager" else expected
-            running.append(_Contender(name, call, first, _difference(expected, result)))
+            running.append(_Contender(name, call, first, _difference(expected, result), wait))
     return running, failed
 
 

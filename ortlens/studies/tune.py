@@ -116,8 +116,8 @@ class _Tuning:
     ) -> None:
         self._target, self._args, self._kwargs, self._apart = target, args, kwargs, apart
         self._budget = budget
-        self._wait = waiting_for(target, args, kwargs)
         self._expected = _torch.tensors_of(target(*args, **kwargs))
+        self._wait = waiting_for(target, args, kwargs, self._expected)
         self._trials: list[Trial] = []
         self._partitions = 0
         self.tried = ""  # the option that is being tried

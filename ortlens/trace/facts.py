@@ -39,7 +39,8 @@ def _texts(figures: Figures) -> Iterator[tuple[str, str]]:
             yield column.name, _text(value)
     for peak in figures.peaks:
         what = "bytes" if peak.dtype is None else f"flops_{peak.dtype}"
-        yield f"peak_{what}_threads_{peak.threads}", _text(peak.per_s)
+        where = f"threads_{peak.threads}" if peak.threads else peak.provider.removesuffix("ExecutionProvider").lower()
+        yield f"peak_{what}_{where}", _text(peak.per_s)
     for way in figures.ways:
         yield f"bench_{way.way}", _way_text(way)
 

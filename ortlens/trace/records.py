@@ -30,7 +30,7 @@ FallbackCause: TypeAlias = Literal["random", "bfloat16", "complex"]
 Confidence: TypeAlias = Literal["exact", "fused", "inferred", "none"]
 Severity: TypeAlias = Literal["error", "warning", "info"]
 NodeKind: TypeAlias = Literal["compute", "size", "effect"]
-LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual"]
+LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual", "wait"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights", "precision"]
 GraphUse: TypeAlias = Literal["replayed", "slower", "threads", "many", "large", "failed", "refused", "waiting"]
@@ -38,6 +38,9 @@ WeightsChange: TypeAlias = Literal["written", "replaced", "other_module"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
 VariantVerdict: TypeAlias = Literal["reference", "faster", "slower", "same", "unmeasured"]
 
+
+OUTSIDE = "outside of nodes"
+"""`op_type` of work on a device that no node launched."""
 
 _SETTINGS = "Lines of Python that make the change as a setting."
 _TRAITS = (
@@ -361,6 +364,21 @@ class Session:
         "How much shorter a replay was than a run when the last graph was captured, waiting for the device; empty if it was not timed.",
         unit="ns",
     )
+    device_busy_ns: int | None = optional(
+        "Time per run in which its device works: the union of its kernels and copies, while profiled. Empty on the CPU and where not "
+        "profiled.",
+        unit="ns",
+    )
+    device_idle_ns: int | None = optional(
+        "Time per run in which its device has nothing to do between its first and its last work; at most what a run without a profiler "
+        "leaves. Empty likewise.",
+        unit="ns",
+    )
+    launch_ns: int | None = optional(
+        "Time per run that the host spends in the calls that launch this work; torch's profiler lengthens them. Empty likewise.",
+        unit="ns",
+    )
+    launches: int | None = optional("Number of these calls per run; a replayed CUDA graph is one. Empty likewise.")
     distortion: float | None = optional(
         "How many times as long a run takes under ONNX Runtime's profiler, by the shortest runs; 1 where what it adds is too little to "
         "measure. Empty where not profiled."
@@ -376,7 +394,9 @@ class Run:
     call: int = column("Number of the call, from 0; the latest calls are kept, exact sums are in `sessions`.")
     start_ns: int = column("Start, on the clock of `time.perf_counter_ns`.", unit="ns")
     bind_ns: int = column("Binding inputs and outputs, copies of unfit layouts included.", unit="ns", default=0)
-    run_ns: int = column("Inside ONNX Runtime.", unit="ns", default=0)
+    run_ns: int = column(
+        "Inside ONNX Runtime. On a GPU, time of the host: the run returns before the device is done.", unit="ns", default=0
+    )
     output_ns: int = column("Handing the outputs back to PyTorch.", unit="ns", default=0)
     total_ns: int = column("The three together.", unit="ns")
     thread: int = column("Identifier of the thread, as of `threading.get_ident`.", default=0)
@@ -389,11 +409,18 @@ class Kernel:
     """One node that ONNX Runtime really executed, after its own fusions."""
 
     session_id: str = column("Session it ran in.")
-    kernel: str = column("Name of the executed node.")
-    op_type: str = column("Its operator.")
+    kernel: str = column("Name of the executed node; of work on a device that no node launched, its own name.")
+    op_type: str = column(
+        f"Its operator; `{OUTSIDE}` for work on a device that no node launched, such as copies of inputs and replays of a CUDA graph."
+    )
     provider: str = column("Execution provider that ran it.")
-    calls: int = column("How often it ran while profiled.", default=0)
-    total_ns: int = column("Time, rescaled from its profiled share to the unprofiled total.", unit="ns", default=0)
+    calls: int = column(f"How often it ran while profiled; for `{OUTSIDE}`, how many runs it was in.", default=0)
+    total_ns: int = column(
+        "Time, rescaled from its profiled share to the unprofiled total. On a GPU, the device's own time by torch's profiler, and 0 for a "
+        "node that launched nothing; the finding `launch_times` says where it is that of the launches.",
+        unit="ns",
+        default=0,
+    )
     mean_ns: int | None = optional("The same per call.", unit="ns")
     share: float | None = optional("Share of the session's kernel time, 0 to 1.")
     node: str | None = optional(
@@ -412,9 +439,19 @@ class Kernel:
     onnx_nodes: tuple[str, ...] = column("Nodes of the ONNX model, as it was before ONNX Runtime's rewrites, that it computes.", default=())
     onnx_ops: tuple[str, ...] = column("Operators of these nodes, in the same order.", default=())
     low_ns: int | None = optional(
-        "`mean_ns` by the fastest stretch of the profile's repeats alone: with `high_ns` its noise. Empty below 8 repeats.", unit="ns"
+        "`mean_ns` by the fastest stretch of the profile's repeats alone: with `high_ns` its noise. Empty below 8 repeats. On a GPU, by "
+        "the shortest and the longest run.",
+        unit="ns",
     )
     high_ns: int | None = optional("`mean_ns` by the slowest stretch.", unit="ns")
+    device_kernels: tuple[str, ...] = column(
+        "Names of the kernels, copies and fills that it launched on its device, in the order of their first launches; empty on the CPU.",
+        default=(),
+    )
+    host_ns: int | None = optional(
+        "Of a node of a device, its time per call on the host: that of its launches, without the cost of ONNX Runtime's profiler.",
+        unit="ns",
+    )
     rank: int | None = optional(_RANK)
 
 
@@ -486,7 +523,8 @@ class LedgerPart:
     part: LedgerPartName = column(
         "`guards` entering compiled code: Dynamo's look-up and guards, AOTAutograd's wrappers, cold caches; `bind`, `run` and `output` of "
         "its sessions, `run` the whole graph under another backend; `eager` its nodes that PyTorch ran, and Python between graphs; "
-        "`residual` what is left. Where no call was measured, `guards` and `residual` are absent."
+        "`residual` what is left; `wait` from the return of the call until the device was done, which is absent on the CPU. On a GPU, the "
+        "other parts are times of the host. Where no call was measured, `guards` and `residual` are absent."
     )
     ns: int = column("Time of the part per call of the model, over all entries of the graph.", unit="ns")
     share: float = column(
@@ -540,8 +578,9 @@ class MachinePeak:
     """What the machine reached on one number of threads."""
 
     dtype: str | None = optional("Element type of the matrix product; empty for reading and writing memory.")
-    threads: int = column("Threads that worked on it.")
+    threads: int = column("Threads that worked on it; 0 on a device of its own.")
     per_s: float = column("Floating-point operations per second; of memory, bytes.")
+    provider: str = column("Execution provider whose kernels are compared with it.", default="CPUExecutionProvider")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

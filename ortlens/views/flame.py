@@ -183,7 +183,8 @@ class _Maker:
         rest = max((graph.compile_ns or 0) - sum(phases), 0) if graph.compile_ns is not None else 0
         compiling = [Frame(kind="phase", ref=at, ns=float(ns)) for at, ns in enumerate([*phases, rest]) if ns]
         inside = self._inside(graph) if is_shown else []
-        run, known = float(parts.get("run", 0)), sum(_ort_ns(child) for child in inside)
+        # What a device does is spread over the run of the host and the waiting behind it.
+        run, known = float(parts.get("run", 0) + parts.get("wait", 0)), sum(_ort_ns(child) for child in inside)
         clocked = self._eager_of.get(graph.graph_id, 0.0) if parts else 0.0
         kept = self._clocked(graph.graph_id) if parts else 0.0
         factors = {"ort": min(1.0, run / known) if known else 1.0, "torch": kept / clocked if clocked else 1.0}

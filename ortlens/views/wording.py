@@ -48,6 +48,7 @@ PART_WORDS: Mapping[LedgerPartName, str] = {
     "bind": "binding",
     "output": "outputs",
     "residual": "unattributed",
+    "wait": "waiting for the device",
 }
 """What each part of the ledger is, in the order of display."""
 

@@ -37,6 +37,7 @@ _PARTS = {
     "run": ("ONNX Runtime takes", "Find its slow kernels: lens.profile"),
     "eager": ("PyTorch operators and Python between graphs take", "Look at the operators that stay in PyTorch, and at the graph breaks"),
     "residual": ("the rest of the call takes", "Compare with backend='aot_eager'"),
+    "wait": ("waiting for the device takes", "Find the kernels that take its time: lens.profile"),
 }
 """Parts of the ledger: what takes the time, and what to do about them."""
 
@@ -111,7 +112,7 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
         return None
     broken = sum(item.overhead_ns or 0 for item in capture.breaks)
     known = _unpriced(totals.ns, broken, splitting + sum(item.entering_ns or 0 for item in capture.breaks))
-    overhead = {name: ns for name, ns in known.items() if name not in ("run", "eager")}
+    overhead = {name: ns for name, ns in known.items() if name not in ("run", "eager", "wait")}
     parts = overhead if 2 * sum(overhead.values()) >= loss - explained else known  # what runs in the graphs has its counterpart uncompiled
     part = max(parts, key=lambda name: parts[name])
     if part == "eager" and (capture.fallbacks or any(item.cost_ns is not None for item in capture.breaks)):  # they have prices, and lines

@@ -158,7 +158,7 @@ def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> 
     """Compute the ns that some kernels of a profiled session take per call of the model; 0 for kernels that never ran.
 
     A profile is made in a short time, in which other work on the machine lengthens all kernels alike. So their share counts, of the
-    shortest run that is known.
+    shortest run that is known. Times of a device are its own, and the runs that are known are those of the host: there they count.
     """
     own = [kernel for kernel in capture.kernels if kernel.session_id == session.session_id]
     whole = sum(kernel.total_ns for kernel in own)
@@ -166,7 +166,8 @@ def kernel_ns(capture: Capture, session: Session, kernels: Iterable[Kernel]) -> 
         return 0.0
     part = next((part for part in capture.partitions if part.partition_id == session.partition_id), None)
     runs = max(kernel.calls for kernel in own)
-    run_ns = min(whole / runs, least_run_ns(capture, session) or sys.maxsize)
+    least_ns = least_run_ns(capture, session) if session.device_busy_ns is None else None
+    run_ns = min(whole / runs, least_ns or sys.maxsize)
     entries = entries_per_call(capture).get(part.graph_id, 1.0) if part is not None else 1.0
     return run_ns * entries * sum(kernel.total_ns for kernel in kernels) / whole
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.facts import current, kernel_ns, most_common, profiled_sessions
+from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, most_common, profiled_sessions
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import nodes_of
 from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_id
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _STRAY_SHARE = 0.05
 _COPY_SHARE = 0.02
+_IDLE_SHARE = 0.25
+_IDLE_NS = 10_000
 _KERNEL_SHARE = 0.05
 _KERNEL_NS = 50_000
 _ACHIEVED = 0.25
@@ -88,10 +90,48 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
 
 
 @rule(
+    name="device_idle",
+    looks_for="A device that waits for the host between the kernels of a session.",
+    fires="From 25 % of the time between its first and its last kernel, and 10 µs per run, after profile(). Where ONNX Runtime copies "
+    "between devices inside the model, as information: each copy waits, and `provider_copies` has the reason. Not where calls replay a "
+    "CUDA graph.",
+    hazard="The host launches kernels more slowly than the device runs them, so a faster device or faster kernels would gain nothing.",
+)
+def device_idle(capture: Capture) -> Iterator[Finding]:
+    """Report sessions whose device is idle for a large part of a run."""
+    graph_of, entries = graph_by_partition(capture), entries_per_call(capture)
+    for session, kernels in profiled_sessions(capture):
+        busy, idle = session.device_busy_ns or 0, session.device_idle_ns or 0
+        if idle < _IDLE_NS or idle < _IDLE_SHARE * (busy + idle) or session.cuda_graph == "replayed":
+            continue  # a profile runs its kernels one by one, also where calls replay a graph of them
+        copies = any(kernel.op_type.startswith("Memcpy") for kernel in kernels)
+        yield device_idle.finding(
+            subject=session.session_id,
+            severity="info" if copies else "warning",
+            title=f"the device is idle {idle / (busy + idle):.0%} of a run of {session.session_id}"
+            + (", which copies between devices" if copies else ": launches are the limit"),
+            evidence=f"busy {time_from_ns(busy)} and idle {time_from_ns(idle)} between its first and its last work; "
+            f"{counted(session.launches or 0, 'launch', 'launches')} per run, {time_from_ns(session.launch_ns or 0)} of the host under "
+            "torch's profiler; the gain is estimated as all of the idle time",
+            **(_COPIES_REMEDY if copies else _LAUNCHES_REMEDY if session.cuda_graph in (None, "waiting") else _FEWER_REMEDY),
+            gain_ns=round(idle * entries.get(graph_of.get(session.partition_id, ""), 1.0)),
+        )
+
+
+_LAUNCHES_REMEDY = remedy(
+    "cuda_graph=True records the launches once and replays them in one, for fixed sizes.",
+    "Or use larger batches, so that each kernel has more work.",
+    cuda_graph=True,
+)
+_FEWER_REMEDY = remedy("Use larger batches, so that each kernel has more work; `sessions.cuda_graph` says why no CUDA graph is replayed.")
+_COPIES_REMEDY = remedy("Remove the copies between devices first; see `provider_copies`.")
+
+
+@rule(
     name="slow_kernel",
     looks_for="A kernel far below the machine's measured peaks for floating-point operations or memory bandwidth.",
     fires="At 5 % of the session's kernel time and 50 µs per run, below 25 % of the peak; below 10 % for kernels without counted "
-    "operations, as information, since functions such as exp take time that bytes do not show. CPU only, after profile().",
+    "operations, as information, since functions such as exp take time that bytes do not show. CPU and CUDA, after profile().",
     hazard="The time goes into something other than computing: a bad layout, a shape the kernel is not made for, too little work.",
 )
 def slow_kernel(capture: Capture) -> Iterator[Finding]:
@@ -129,12 +169,18 @@ def _slow(roof: Roof, runs_per_call: float) -> Finding:
         title=f"{roof.op_type} from {roof.node or 'an unknown node'} takes {time_from_ns(roof.mean_ns)} per run and reaches "
         f"{roof.reached:.0%} of the machine's peak",
         evidence=f"{peak}; at that peak it would take {time_from_ns(roof.limit_ns)}. Peaks were measured there with matrix products and "
-        f"with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run{caveat}",
+        + (
+            "with reads and writes in ONNX Runtime; the time is the profiled share of the unprofiled run"
+            if roof.provider == CPU
+            else _ON_GPU
+        )
+        + caveat,
         **_PRODUCT_REMEDY if roof.flops else _FUNCTION_REMEDY,
         gain_ns=gain if roof.flops else None,
     )
 
 
+_ON_GPU = "with copies by PyTorch; the time is the device's own"
 _PRODUCT_REMEDY = remedy(
     "Look at its shapes and layout: single rows, odd strides and tiny inner dimensions are slow.",
     "Use larger batches, or write the line with another operator.",

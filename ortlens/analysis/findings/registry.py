@@ -31,6 +31,7 @@ RECORDED: Mapping[str, str] = {
     "layout_copy": "An input of at least 64 KiB is copied on every call, because ONNX Runtime cannot read its memory layout. "
     "A warning where binding takes 50 µs and 10 % of a call. Probed: a run with inputs made contiguous beforehand against a normal run.",
     "thread_count": "From `lens.probe()` only: whether another number of threads is faster.",
+    "launch_times": "The kernels of a session on a GPU have the times of their launches: torch's profiler did not show the device's.",
     "run_failed": "ONNX Runtime failed a run that PyTorch could compute. After three in a row, the partition, or the sizes of these calls, "
     "stay in PyTorch.",
     "uncounted_write": "A frozen weight changed in a way that torch does not count, as through `param.data`; earlier calls may have used "
@@ -112,8 +113,8 @@ def _rank(finding: Finding) -> tuple[int, bool, int]:
     return _SEVERITIES.index(finding.severity), finding.rule != slower.slower_than_torch.name, -(finding.gain_ns or 0)
 
 
-_INSIDE: frozenset[LedgerPartName] = frozenset({"run"})
-_SESSION: frozenset[LedgerPartName] = frozenset({"bind", "run", "output", "residual"})
+_INSIDE: frozenset[LedgerPartName] = frozenset({"run", "wait"})
+_SESSION: frozenset[LedgerPartName] = frozenset({"bind", "run", "output", "residual", "wait"})
 _CROSSING: frozenset[LedgerPartName] = frozenset({"bind", "output"})
 _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
     "boundary_copies": _CROSSING,
@@ -122,6 +123,7 @@ _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
     "elementwise_chain": _INSIDE,
     "float16_nodes": _INSIDE,
     "float64_nodes": _INSIDE,
+    "device_idle": _INSIDE,
     "heavy_guards": frozenset({"guards"}),
     "large_outputs": _INSIDE,
     "layout_copy": frozenset({"bind"}),

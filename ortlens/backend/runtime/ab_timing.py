@@ -27,13 +27,13 @@ _ROUND_NS, _MOST_CALLS = 1_000_000, 200
 
 
 def waiting_for(*values: Any) -> Callable[[], None]:
-    """Return a function that waits for the devices of the tensors in some values and modules; on the CPU it does nothing."""
+    """Return a function that waits for the devices of the tensors in some values and modules; `no_wait` where all are on the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     modules = [value for value in values if isinstance(value, torch.nn.Module)]
     tensors = _torch.tensors_of([values, *(list(module.parameters()) for module in modules)])
     devices = {tensor.device for tensor in tensors if accelerator is not None and tensor.device.type == accelerator.type}
     if not devices:
-        return _no_wait
+        return no_wait
 
     def wait() -> None:
         for device in devices:
@@ -42,11 +42,11 @@ def waiting_for(*values: Any) -> Callable[[], None]:
     return wait
 
 
-def _no_wait() -> None:
-    pass
+def no_wait() -> None:
+    """Do nothing: the CPU is done when a call returns."""
 
 
-def clocked(run: Callable[[], object], wait: Callable[[], None] = _no_wait, *, calls: int = 1) -> Callable[[], int]:
+def clocked(run: Callable[[], object], wait: Callable[[], None] = no_wait, *, calls: int = 1) -> Callable[[], int]:
     """Return a function that times calls, in ns of one; before several, an untimed one warms caches that another way left cold."""
     clock = time.perf_counter_ns
 

@@ -1,9 +1,10 @@
 """The ledger pass: call the target several times, with a clock around every graph.
 
 The compiled code does not change: `watching.around_calls` reads the clock around a graph, and the logs of sessions and nodes hold
-readings of the same clock for what happens inside. Graphs of another backend log whole calls and need no wrapping. Rejected:
-`sys.setprofile` and torch's profiler around the whole call, which cost more than they would measure. The profiler is used for the
-cache lookups of Dynamo only, in calls of their own.
+readings of the same clock for what happens inside. A device works while the host goes on: these readings are the host's, and the time from
+the return of a call until the device is done is a part of its own. Graphs of another backend log whole calls and need no wrapping.
+Rejected: `sys.setprofile` and torch's profiler around the whole call, which cost more than they would measure. The profiler is used for
+the cache lookups of Dynamo only, in calls of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ortlens.analysis.ledger import (
     lookups_ahead,
     middle_half,
 )
-from ortlens.backend.runtime.ab_timing import clocked, waiting_for
+from ortlens.backend.runtime.ab_timing import clocked, no_wait, waiting_for
 from ortlens.lens.watching import around_calls
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -164,13 +165,23 @@ class LedgerPass:
             self.wait()
             started = clock()
             result = call()
+            returned = clock()
             self.wait()
-            ended = clock()
+            ended = returned if self.wait is no_wait else clock()
         done = self.work()
         self.note_work(done, known)
         if done.compiled == known.compiled:
             eager = {node: ns - before.get(node, 0) for node, ns in self._eager_ns().items()}
-            made = _Call(started, ended, stays=list(self._stays), eager_ns=eager, heard=tuple(heard), listened=listen, steps=tuple(steps))
+            made = _Call(
+                started,
+                ended,
+                stays=list(self._stays),
+                eager_ns=eager,
+                heard=tuple(heard),
+                listened=listen,
+                steps=tuple(steps),
+                waited_ns=ended - returned,
+            )
             (self._calls if done == known else self._preparing).append(made)
         return result
 
@@ -294,6 +305,7 @@ class _Call:
     heard: tuple[tuple[bool, int, int], ...]
     listened: bool
     steps: tuple[StepReading, ...] = ()
+    waited_ns: int = 0
     sessions: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
     def add(self, graph_id: str, readings: tuple[int, int, int, int], *, foreign: bool) -> None:
@@ -320,4 +332,5 @@ class _Call:
             eager_ns=eager,
             heard=self.heard,
             steps=self.steps,
+            waited_ns=self.waited_ns,
         )

@@ -97,8 +97,11 @@ def _noting(item: ObservedGraph | ObservedPartition, run: Callable[[Any, Any], A
             return run(inner, values)
         item.values = item.values or as_entered(values)
         item.count += 1
+        wait = waiting_for(item.values)
+        wait()
         started = time.perf_counter_ns()
         outputs = run(inner, values)
+        wait()
         item.ns += time.perf_counter_ns() - started
         return outputs
 

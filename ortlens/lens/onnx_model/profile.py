@@ -15,7 +15,8 @@ from ortlens.lens.onnx_model.graph_records import MODEL, record_kernel_placement
 from ortlens.lens.onnx_model.sessions import FATAL, new_session, runner_of
 from ortlens.lens.onnx_model.signature import inputs_from_session
 from ortlens.lens.profiling import kernel_origins, profiles
-from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, record_profile, without_weights
+from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
+from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
 from ortlens.lens.time_budget import PROFILING
 from ortlens.progress import progress
 from ortlens.trace import records as r
@@ -54,18 +55,25 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         folder = Path(name)
         twin = _twin(source, choice, folder)
         inputs, turns = inputs_from_session(session), Turns()
+        device: DevicePasses | None = None
         try:
             repeats.restart()
             with progress(words, min(repeats.most, affordable) + 1, "run", at_once=words != PROFILING) as step:
                 plain, profiled = (runner_of(each, inputs, feed) for each in (session, twin))
                 turns.make(_timed(plain, turns.plain_ns), _timed(profiled, turns.profiled_ns), repeats, affordable, step)
+                if (provider := device_provider(twin)) is not None:
+                    device = DevicePasses(provider=provider)
+                    device.make(_timed(plain, turns.plain_ns), _timed(profiled, turns.profiled_ns), turns, min(repeats.most, affordable))
+            began_ns = twin.get_profiling_start_time_ns()
             written = Path(twin.end_profiling())
             optimized, cost = without_weights(folder / "optimized.onnx", structure), profiles.measure_cost()
             shown = optimized if optimized is not None else structure
             read = profiles.read_profile(written, turns.groups, {} if shown is None else bodies_of(shown), cost.after_event)
             known = _origins(structure, optimized, {kernel.name: kernel.op_type for kernel in read.kernels})
             named = {node.node: node for node in recorder.records(r.Node)}
-            record_profile(recorder, _SESSION, MODEL, twin, turns, read, optimized, known, named, cost.in_event)
+            times = None if device is None else device.times(written, began_ns)
+            record_profile(recorder, _SESSION, MODEL, twin, turns, read, optimized, known, named, cost.in_event, times)
+            note_launch_times(recorder, _SESSION, "" if device is None else device.missing)
         except Exception as error:
             said = " ".join(str(error).split())[:600]
             if isinstance(error, profiles.ProfileIncomplete):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.roofline import CPU
 from ortlens.backend.conversion import node_provenance
 from ortlens.backend.runtime import _ort
 from ortlens.lens.profiling import kernel_origins, profiles
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ortlens.lens.profiling.device_join import DeviceTimes, DeviceWork
     from ortlens.lens.time_budget import Repeats
     from ortlens.trace.recorder import Recorder
 
@@ -47,6 +49,17 @@ class Turns:
             step(1)
             number += 1
         step(repeats.most + 1 - number)
+
+    def uncounted(self) -> int:
+        """Note a pair of runs that were made elsewhere and count in no time; return its place."""
+        self.groups.append(None)
+        return len(self.groups) - 1
+
+    def settle(self) -> None:
+        """Make up for a pair that failed between its runs: what was made of it counts in no time."""
+        made = len(self.profiled_ns)
+        self.groups += [None] * (made - len(self.groups))
+        self.plain_ns[:] = [*self.plain_ns, *[0] * made][:made]
 
 
 def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | None]) -> float | None:
@@ -114,17 +127,25 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
     origins: Mapping[str, kernel_origins.Origin],
     nodes: Mapping[str, r.Node],
     cost_ns: float,
+    device: DeviceTimes | None = None,
 ) -> None:
-    """Record the kernels of a session, and the model that ran if it has an id; `cost_ns` is what the profiler adds to a kernel's call."""
+    """Record the kernels of a session, and the model that ran if it has an id; `cost_ns` is what the profiler adds to a kernel's call.
+
+    With `device`, kernels of that device have its times.
+    """
     # Of all counted runs, from the faster half of the runs of each call.
     total_ns = round(sum(profiles.quiet_mean(times) * len(times) for times in _by_group(turns.plain_ns, turns.groups)))
     assigned = _ort.assigned_providers(twin)
     times = divided([kernel.total_ns for kernel in read.kernels], [kernel.calls for kernel in read.kernels], total_ns, cost_ns)
-    rows = [kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id]
-    rows += [
+    rows = [
         _record(session_id, kernel, origins.get(kernel.name), nodes, assigned, own_ns, total_ns)
         for kernel, own_ns in zip(_with_packed_weights(read.kernels, optimized), times, strict=True)
     ]
+    if device is not None:
+        host = [max(kernel.total_ns - cost_ns * kernel.calls, _LEAST * kernel.total_ns) / kernel.calls for kernel in read.kernels]
+        runs = sum(group is not None for group in turns.groups)
+        rows = on_device(rows, host, runs, device)
+    rows = [*(kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id), *rows]
     order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
     recorder.replace_all(r.Kernel, sorted(rows, key=lambda row: order.get(row.session_id, -1)))
     recorder.amend(
@@ -133,10 +154,71 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
         distortion=distortion(turns.plain_ns, turns.profiled_ns, turns.groups),
         arena_bytes=read.arena_bytes,
         arena_held_bytes=read.arena_held_bytes,
+        **({} if device is None else _use(device, total_ns / max(sum(group is not None for group in turns.groups), 1))),
     )
     if optimized is not None and model_id is not None:
         recorder.attach(f"models/{model_id}.optimized.onnx", optimized.SerializeToString())
         recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
+
+
+def on_device(rows: Sequence[r.Kernel], host_ns: Sequence[float], runs: int, device: DeviceTimes) -> list[r.Kernel]:
+    """Give the kernels of a session the time that they took on its device, and add what no node launched.
+
+    `host_ns` is the time of a call on the host: that of a kernel of the CPU, and for the others that of launching. `runs` are those that
+    count.
+    """
+    found = []
+    for row, own_ns in zip(rows, host_ns, strict=True):
+        work = device.nodes.get(row.kernel)
+        if work is None and row.provider == CPU:
+            found.append(replace(row, total_ns=round(own_ns * row.calls), mean_ns=round(own_ns)))
+        else:  # a node of a device that launches nothing, such as a reshape, takes no time there
+            found.append(replace(_timed_on_device(row, work, runs), host_ns=round(own_ns)))
+    for name, work in device.outside.items():
+        row = r.Kernel(session_id=rows[0].session_id, kernel=name, op_type=r.OUTSIDE, provider=device.provider, calls=runs)
+        found.append(_timed_on_device(row, work, runs))
+    whole = sum(row.total_ns for row in found)
+    return [replace(row, share=row.total_ns / whole if whole else None) for row in found]
+
+
+def _timed_on_device(row: r.Kernel, work: DeviceWork | None, runs: int) -> r.Kernel:
+    if work is None:
+        return replace(row, total_ns=0, mean_ns=0, low_ns=None, high_ns=None)
+    each = runs / row.calls  # runs per call: a node in the body of a loop has several calls in a run
+    return replace(
+        row,
+        total_ns=round(work.run_ns * runs),
+        mean_ns=round(work.run_ns * each),
+        low_ns=round(work.low_ns * each),
+        high_ns=round(work.high_ns * each),
+        device_kernels=work.names,
+    )
+
+
+def _use(device: DeviceTimes, run_ns: float) -> dict[str, int]:
+    """Return the fields of a session; idle is at most what a run without torch's profiler, which makes launches slower, leaves."""
+    use = device.use
+    idle_ns = min(use.idle_ns, max(round(run_ns) - use.busy_ns, 0))
+    return {"device_busy_ns": use.busy_ns, "device_idle_ns": idle_ns, "launch_ns": use.launch_ns, "launches": use.launches}
+
+
+def note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None:
+    """Record that the kernels of a session have the times of launches, if it is said why; that of an earlier profile goes."""
+    rule = "launch_times"
+    findings = [row for row in recorder.records(r.Finding) if (row.rule, row.subject) != (rule, session_id)]
+    if missing:
+        findings.append(
+            r.Finding(
+                rule=rule,
+                subject=session_id,
+                severity="warning",
+                title=f"kernels of {session_id} have the times of their launches, not those of the device",
+                evidence=missing[:2000],
+                hazard="A kernel that takes long on the device does not stand out.",
+                mitigation="Call profile() again, without another profiler around it.",
+            )
+        )
+    recorder.replace_all(r.Finding, findings)
 
 
 def _with_packed_weights(kernels: Sequence[profiles.KernelTime], model: onnx.ModelProto | None) -> list[profiles.KernelTime]:

@@ -1,7 +1,8 @@
 """Profiles each partition in a second session beside the one that runs, to see where the time inside ONNX Runtime goes.
 
 ONNX Runtime's profiler slows a run down, so its totals are not reported. Profiled runs alternate with plain runs of the session in
-use, on the same inputs. The plain runs give the time of a run, the profiled ones its division among kernels.
+use, on the same inputs. The plain runs give the time of a run, the profiled ones its division among kernels. Where torch's profiler sees
+the device of a session, both run under it as well, and kernels have the device's times.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import contextlib
 import functools
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiles
-from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, record_profile, without_weights
+from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
+from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
 from ortlens.lens.time_budget import PROFILING
 from ortlens.lens.watching import around_runs, shadow_session_of, uncounted
 from ortlens.progress import progress
@@ -40,16 +44,19 @@ _MAX_CALLS = 3  # most calls of the target: a call may compile more graphs, whic
 
 
 class _RunTimes(RunLog):
-    """Appends the time inside ONNX Runtime of each run to a list."""
+    """Appends the time inside ONNX Runtime of each run to a list; on a device, until the device is done."""
 
-    __slots__ = ("_runs_ns",)
+    __slots__ = ("_runs_ns", "_wait")
 
-    def __init__(self, runs_ns: list[int]) -> None:
+    def __init__(self, runs_ns: list[int], wait: Callable[[], None]) -> None:
         super().__init__(None, None)
-        self._runs_ns = runs_ns
+        self._runs_ns, self._wait = runs_ns, wait
 
     def record(self, start: int, bound: int, ran: int, done: int, thread: int) -> None:
         del start, done, thread
+        if self._wait is not no_wait:
+            self._wait()
+            ran = time.perf_counter_ns()
         self._runs_ns.append(ran - bound)
 
 
@@ -61,18 +68,27 @@ class _Sitting:
     runner: PartitionRunner
     folder: Path
     turns: Turns = field(default_factory=Turns)
+    device: DevicePasses | None = None  # None for a session on the CPU
 
     def measure(self, args: tuple[Any, ...], repeats: Repeats, step: Callable[[int], None]) -> None:
         """Run the same inputs in turns with and without the profiler."""
         pairs = ((self.twin.info.session, self.turns.plain_ns), (self.twin.session, self.turns.profiled_ns))
         args = self.runner.with_copies(args)
+        wait = waiting_for(args)
         plain, profiled = (
-            functools.partial(uncounted(self.runner, session, log=_RunTimes(taken), outputs=self.runner.outputs_in_place(session)), *args)
+            functools.partial(
+                uncounted(self.runner, session, log=_RunTimes(taken, wait), outputs=self.runner.outputs_in_place(session)), *args
+            )
             for session, taken in pairs
         )
+        wait()
         # Fewer repeats if the profile would grow too large; at least one.
-        affordable = MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.turns.groups) - 1
-        self.turns.make(plain, profiled, repeats, max(min(repeats.most, affordable), 1), step)
+        self.turns.make(plain, profiled, repeats, max(min(repeats.most, self._affordable()), 1), step)
+        if self.device is not None and not repeats.budget.is_over():
+            self.device.make(plain, profiled, self.turns, min(repeats.most, self._affordable()))
+
+    def _affordable(self) -> int:
+        return MAX_EVENTS // max(len(self.twin.model.graph.node), 1) - len(self.turns.groups) - 1
 
 
 @dataclass(slots=True)
@@ -121,7 +137,9 @@ class _Profiler:
             twin = _watched_twin(runner, args, folder, ours=ours)
             if twin is None:
                 return None
-            self.sittings[key] = _Sitting(twin=twin, runner=runner, folder=folder)
+            provider = device_provider(twin.session)
+            device = None if provider is None else DevicePasses(provider=provider)
+            self.sittings[key] = _Sitting(twin=twin, runner=runner, folder=folder, device=device)
         return self.sittings[key]
 
 
@@ -175,6 +193,7 @@ def _call_watched(targets: CompiledTargets, profiler: _Profiler, args: tuple[Any
 def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profiler, recorder: Recorder) -> None:
     """Record the profile of one session; a failure becomes a finding."""
     twin, turns, cost = sitting.twin, sitting.turns, profiler.cost
+    began_ns = twin.session.get_profiling_start_time_ns()
     written = Path(twin.session.end_profiling())
     if graph is None or twin.session_id is None or sitting.runner in profiler.failures:
         return
@@ -185,7 +204,9 @@ def _recorded(sitting: _Sitting, graph: CompiledGraph | None, profiler: _Profile
         known = kernel_origins.origins(twin.model, optimized, {kernel.name: kernel.op_type for kernel in read.kernels}, compute)
         nodes = {node.node: node for node in recorder.records(r.Node) if reporter and node.graph_id == reporter.graph_id}
         model_id = None if reporter is None else reporter.identity(sitting.runner).model_id
-        record_profile(recorder, twin.session_id, model_id, twin.session, turns, read, optimized, known, nodes, cost.in_event)
+        device = None if sitting.device is None else sitting.device.times(written, began_ns)
+        record_profile(recorder, twin.session_id, model_id, twin.session, turns, read, optimized, known, nodes, cost.in_event, device)
+        note_launch_times(recorder, twin.session_id, "" if sitting.device is None else sitting.device.missing)
     except Exception as error:  # noqa: BLE001 - as in `around`
         profiler.failures[sitting.runner] = error
 

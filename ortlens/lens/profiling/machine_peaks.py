@@ -1,7 +1,8 @@
-"""Peak speed of the machine: floating-point operations and bytes per second, measured with ONNX Runtime.
+"""Peak speed of the machine: floating-point operations and bytes per second, measured with ONNX Runtime, and on a GPU with torch.
 
-A kernel is compared with what the same library reaches on the same cores with the same number of threads, not with a data sheet.
-Peaks are measured on demand, once per process, element type and number of threads; every later capture contains them.
+A kernel is compared with what the same library reaches on the same cores with the same number of threads, not with a data sheet; on a GPU,
+where both call the same libraries, with what torch reaches. Peaks are measured on demand, once per process, element type and number of
+threads; every later capture contains them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import onnxruntime
 
 from ortlens._process import usable_cores
 from ortlens.analysis.identity import kernels_by_session
-from ortlens.analysis.roofline import is_worth_comparing
+from ortlens.analysis.roofline import CPU, is_worth_comparing
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
@@ -30,7 +31,14 @@ _LENGTH = 16 << 20  # elements that are read and written: 64 MiB each way, beyon
 _REPEATS = 12
 _BUDGET_NS = 400_000_000
 
-_MEASURED: dict[tuple[str | None, int], r.MachinePeak] = {}
+_DEVICES = {"CUDAExecutionProvider": "cuda"}
+"""torch's name of the device of a provider, where torch measures its peaks."""
+_DEVICE_SIZE = 8192  # rows and columns: an H100 takes a few ms in half precision
+_DEVICE_LENGTH = 64 << 20  # elements of 4 bytes that are copied: 256 MiB each way
+_DEVICE_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+_MEASURED: dict[tuple[str, str | None, int], r.MachinePeak] = {}
+_PRECISIONS: dict[str, str] = {}  # of products of float32 when they were measured, by provider: TF32 or not changes the peak
 _LOCK = threading.Lock()
 
 
@@ -43,20 +51,61 @@ def measure(dtypes: set[str], threads: int) -> None:
     """Measure the CPU's peaks that are not known yet, half a second each, in the two types that ONNX Runtime computes others in."""
     with _LOCK:
         for dtype in (*sorted(dtypes & {"float32", "float64"}), None):
-            if (dtype, threads) not in _MEASURED:
+            if (CPU, dtype, threads) not in _MEASURED:
                 per_s = _bytes(threads) if dtype is None else _flops(dtype, threads)
-                _MEASURED[dtype, threads] = r.MachinePeak(dtype=dtype, threads=threads, per_s=per_s)
+                _MEASURED[CPU, dtype, threads] = r.MachinePeak(dtype=dtype, threads=threads, per_s=per_s)
+
+
+def measure_device(provider: str, dtypes: set[str]) -> None:
+    """Measure the peaks of a provider's present device that are not known yet, with products as torch's settings allow them (TF32)."""
+    import torch
+
+    device = _DEVICES[provider]
+    precision = torch.get_float32_matmul_precision()
+    with _LOCK:
+        if _PRECISIONS.setdefault(provider, precision) != precision:
+            _MEASURED.pop((provider, "float32", 0), None)
+            _PRECISIONS[provider] = precision
+        for dtype in (*(name for name in _DEVICE_DTYPES if name in dtypes), None):
+            if (provider, dtype, 0) not in _MEASURED:
+                per_s = device_bytes(device, _DEVICE_LENGTH) if dtype is None else device_flops(device, dtype, _DEVICE_SIZE)
+                _MEASURED[provider, dtype, 0] = r.MachinePeak(dtype=dtype, threads=0, per_s=per_s, provider=provider)
+
+
+def device_flops(device: str, dtype: str, size: int) -> float:
+    """Measure operations per second of a square product by torch."""
+    import torch
+
+    left, right = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    out = torch.empty_like(left)
+    with torch.no_grad():
+        return 2.0 * size**3 * 1e9 / _best(partial(torch.mm, left, right, out=out), left)
+
+
+def device_bytes(device: str, length: int) -> float:
+    """Measure bytes per second of a copy by torch; each element is read and written."""
+    import torch
+
+    source = torch.zeros(length, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * source.nbytes * 1e9 / _best(partial(target.copy_, source), source)
 
 
 def measure_peaks(recorder: Recorder) -> None:
     """Measure the peaks that the kernels of a profile are compared with, if one is long. A failure becomes a finding."""
     kernels = kernels_by_session(recorder.records(r.Kernel))
-    sessions = [session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()))]
-    parts = {session.partition_id for session in sessions}
-    dtypes = {node.dtype for node in recorder.records(r.Node) if node.partition_id in parts and node.flops and node.dtype}
     with lens_guard(recorder, "measuring what the machine reaches"):
-        for threads in {session.threads or usable_cores() for session in sessions}:
-            measure(dtypes, threads)
+        for provider in (CPU, *_DEVICES):
+            sessions = [
+                session for session in recorder.records(r.Session) if is_worth_comparing(kernels.get(session.session_id, ()), provider)
+            ]
+            parts = {session.partition_id for session in sessions}
+            dtypes = {node.dtype for node in recorder.records(r.Node) if node.partition_id in parts and node.flops and node.dtype}
+            if sessions and provider != CPU:
+                measure_device(provider, dtypes)
+            else:
+                for threads in {session.threads or usable_cores() for session in sessions}:
+                    measure(dtypes, threads)
 
 
 def _flops(dtype: str, threads: int) -> float:
@@ -109,12 +158,12 @@ def _fastest(session: Any, example: np.ndarray[Any, Any]) -> int:
         del binding  # before its session: the other order crashes the process
 
 
-def _best(run: Callable[[], object]) -> int:
-    run()
-    times: list[int] = []
+def _best(run: Callable[[], object], *on: Any) -> int:
+    """Time the shortest run; the devices of the tensors `on` are waited for."""
+    from ortlens.backend.runtime.ab_timing import clocked, take_turns, waiting_for  # it loads torch: as above
+
+    timed = clocked(run, waiting_for(*on))
+    timed()
     deadline = time.perf_counter_ns() + _BUDGET_NS
-    while len(times) < _REPEATS and (len(times) < 3 or time.perf_counter_ns() < deadline):  # noqa: PLR2004 - two may be disturbed
-        started = time.perf_counter_ns()
-        run()
-        times.append(time.perf_counter_ns() - started)
+    (times,) = take_turns((timed,), fewest=3, most=_REPEATS, is_over=lambda: time.perf_counter_ns() >= deadline)  # two may be disturbed
     return max(min(times), 1)

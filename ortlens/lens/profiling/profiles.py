@@ -89,6 +89,45 @@ def _events(path: Path, marker: str) -> Iterator[Mapping[str, Any]]:
                 yield json.loads(line.strip().removesuffix(","))
 
 
+class NodeSpan(NamedTuple):
+    """When a node ran on the host, in ns since the profile began; start and end are whole microseconds, rounded down."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+
+
+class SessionRun(NamedTuple):
+    """When a session ran, likewise, and its nodes."""
+
+    start: int
+    end: int
+    thread: int
+    nodes: list[NodeSpan]
+
+
+def read_spans(path: Path, wanted: Sequence[int]) -> list[SessionRun]:
+    """Read when the nodes of some runs ran; runs are counted from 0, and a profile without one of them raises ProfileIncomplete."""
+    runs = sorted(_span(event) for event in _events(path, "model_run") if event.get("name") == "model_run")
+    if max(wanted, default=-1) >= len(runs):
+        raise ProfileIncomplete(f"the profile holds {len(runs)} runs")
+    starts, nodes = [start for start, _, _ in runs], {run: list[NodeSpan]() for run in wanted}
+    for event in _events(path, _SUFFIX):
+        name = str(event.get("name", ""))
+        if event.get("cat") == "Node" and name.endswith(_SUFFIX):
+            start, end, thread = _span(event)
+            run = bisect.bisect_right(starts, start) - 1
+            if run in nodes:
+                nodes[run].append(NodeSpan(name.removesuffix(_SUFFIX), start, end, thread))
+    return [SessionRun(*runs[run], nodes[run]) for run in wanted]
+
+
+def _span(event: Mapping[str, Any]) -> tuple[int, int, int]:
+    start = 1000 * int(event["ts"])
+    return start, start + 1000 * int(event["dur"]), int(event.get("tid", 0))
+
+
 class _Reader:
     """Collects events, run by run."""
 

@@ -182,7 +182,7 @@ def _draw_roofline(placed: Sequence[Roof], axes: Axes) -> None:
     reached = [(row.flops_per_s or 0.0) / 1e9 for row in placed]
     longest = max(row.mean_ns for row in placed)
     peaks = {
-        f"{row.dtype}, {counted(row.threads, 'thread')}": (row.peak_flops_per_s / 1e9, row.peak_bytes_per_s / 1e9)
+        f"{row.dtype}, {counted(row.threads, 'thread') if row.threads else 'GPU'}": (row.peak_flops_per_s / 1e9, row.peak_bytes_per_s / 1e9)
         for row in placed
         if row.peak_flops_per_s and row.peak_bytes_per_s
     }

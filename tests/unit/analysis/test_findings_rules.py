@@ -9,11 +9,14 @@ import pytest
 from ortlens.analysis.findings.facts import least_run_ns
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.trace.records import (
+    OUTSIDE,
     Break,
     Capture,
     FallbackCause,
     Finding,
+    GraphUse,
     Kernel,
+    MachinePeak,
     Model,
     Node,
     Phase,
@@ -159,6 +162,23 @@ PEAKS = {"peak_flops_float32_threads_2": "1e12", "peak_bytes_threads_2": "1e10"}
 
 def roofline(one: Kernel, **environment: str) -> Capture:
     return kernels(one, provider="CPUExecutionProvider", **{**PEAKS, **environment})
+
+
+def idling(busy: int, idle: int, *rows: Kernel, cuda_graph: GraphUse | None = None) -> Capture:
+    """A session on a GPU that was profiled."""
+    times = {"device_busy_ns": busy, "device_idle_ns": idle, "launch_ns": idle, "launches": 40, "cuda_graph": cuda_graph}
+    one = replace(session(providers=("CUDAExecutionProvider", "CPUExecutionProvider")), **times)  # type: ignore[arg-type]  # fields differ
+    return replace(kernels(kernel("Gemm", 0.9, "CUDAExecutionProvider"), *rows), sessions=(one,))
+
+
+def on_gpu(one: Kernel, **changes: object) -> Capture:
+    peaks = {"peak_flops_float32_threads_2": "1e9"}
+    made = kernels(replace(one, provider="CUDAExecutionProvider", **changes), **peaks)  # type: ignore[arg-type]  # fields differ
+    known = tuple(MachinePeak(dtype=dtype, threads=0, per_s=rate, provider="CUDAExecutionProvider") for dtype, rate in _GPU.items())
+    return replace(made, figures=replace(made.figures, peaks=(*made.figures.peaks, *known)))
+
+
+_GPU = {"float32": 1e12, None: 1e10}
 
 
 def product(mean_ns: int, *, share: float = 0.05, peak: str = "1e12") -> Capture:
@@ -422,6 +442,17 @@ CASES = (
         kernels(kernel("Copy", 0.02, "CUDAExecutionProvider")),
     ),
     case("provider_copies", kernels(kernel("MemcpyToHost", 0.0199)), kernels(), severity="info"),
+    case(
+        "device_idle",
+        idling(300 * MICRO, 100 * MICRO),
+        idling(300 * MICRO, 100 * MICRO - 1),
+        idling(9_999, 9_999),
+        idling(300 * MICRO, 100 * MICRO, cuda_graph="replayed"),
+        kernels(kernel("Gemm", 1.0)),
+        gain_ns=100 * MICRO,
+    ),
+    case("device_idle", idling(MILLI, MILLI, kernel("MemcpyToHost", 0.1)), severity="info", gain_ns=MILLI),
+    case("slow_kernel", on_gpu(SLOW), on_gpu(SLOW, op_type=OUTSIDE, nodes=()), on_gpu(SLOW, mean_ns=2 * MILLI), gain_ns=96 * MILLI),
     # 2 GFLOP at 1 TFLOP/s take 2 ms: 8 ms is exactly a quarter of the peak, half of it would be 4 ms.
     case("slow_kernel", product(8 * MILLI + 1), product(8 * MILLI), product(100 * MILLI, share=0.049), gain_ns=4 * MILLI + 1),
     case("slow_kernel", product(50_000, peak="1e18"), product(49_999, share=0.5, peak="1e18"), gain_ns=49_996),
@@ -569,3 +600,18 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ),
 )
 """Rules and captures whose findings differ in words."""
+
+
+def test_an_idle_device_leads_to_the_option_unless_the_session_says_why_not() -> None:
+    states: tuple[GraphUse | None, ...] = (None, "waiting", "large")
+    settings = {state: found(idling(MILLI, MILLI, cuda_graph=state), "device_idle")[0].settings for state in states}
+    assert [bool(settings[state]) for state in settings] == [True, True, False]
+    assert "cuda_graph" in settings[None][0]
+
+
+def test_the_time_of_kernels_on_a_device_is_its_own() -> None:
+    nodes = (node("mm", dtype="float64", flops=10, file=FILE, line=3),)
+    capture = replace(on_gpu(kernel("MatMul", 1.0, mean_ns=5 * MILLI, calls=100, node="mm", nodes=("mm",))), nodes=nodes)
+    (of_host,) = found(capture, "float64_nodes")
+    (of_device,) = found(replace(capture, sessions=(replace(capture.sessions[0], device_busy_ns=5 * MILLI),)), "float64_nodes")
+    assert (of_host.gain_ns, of_device.gain_ns) == (490 * MICRO, 2_500 * MICRO), "runs on the host return before the device is done"

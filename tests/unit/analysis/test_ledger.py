@@ -45,7 +45,7 @@ def booked(ledger: Ledger, graph_id: str) -> dict[LedgerPartName, int]:
 def test_one_graph_and_no_break() -> None:
     ledger = ledger_from_calls([call(0, 20, 120, 126, eager=9)], Surroundings())
     assert booked(ledger, "g0") == {"guards": 26, "bind": 10, "run": 70, "output": 5, "eager": 9, "residual": 6}
-    assert [row.part for row in ledger.parts] == list(PARTS)
+    assert [row.part for row in ledger.parts] == [part for part in PARTS if part != "wait"], "nothing was waited for"
     assert ledger.break_ns == {}
     unclocked = ledger_from_calls([call(0, 20, 420, 420)], Surroundings(unclocked={"g0"}))
     assert booked(unclocked, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "eager": 315}, "what sessions leave is PyTorch's"
@@ -111,6 +111,34 @@ def test_a_graph_entered_twice_has_one_row_per_part() -> None:
     )
     ledger = ledger_from_calls([twice], Surroundings(lookup_ns={"g0": 5.0}))
     assert booked(ledger, "g0") == {"guards": 10 + 5 + 10, "eager": 10, "run": 60, "residual": 5}
+
+
+def test_waiting_for_a_device_is_a_part_of_its_own_and_the_rows_still_add_up() -> None:
+    waiting = [replace(call(0, 20, 120, 130, 230, 736), waited_ns=500)]
+    ledger = ledger_from_calls(waiting, Surroundings())
+    assert booked(ledger, "g0") == {"guards": 20, "bind": 10, "run": 70, "output": 5, "residual": 15}
+    assert booked(ledger, "g1") == {"guards": 6, "eager": 10, "residual": 100, "wait": 500}
+    assert sum(row.ns for row in ledger.parts) == 736
+    around = Surroundings(has_python_after=True, last_lookup_ns=4.0, last_break="b0")
+    ledger = ledger_from_calls(waiting, around)
+    assert booked(ledger, "g1")["wait"] == 500
+    assert ledger.break_ns == {"b0": 6}, "the price of a break has no waiting in it"
+    totals = totals_of(ledger.parts)
+    assert totals is not None
+    assert totals.ns["wait"] == 500
+
+
+def test_the_steps_of_a_generation_wait_for_the_device_between_the_graphs() -> None:
+    around = Surroundings(has_python_before=True, is_whole_model=True, has_python_after=True)
+    steps = (
+        StepReading(is_encoder=False, started_ns=10, ended_ns=330, rows=1, positions=4, waited_ns=200),
+        StepReading(is_encoder=False, started_ns=340, ended_ns=650, rows=1, positions=1, waited_ns=190),
+    )
+    stepped = replace(call(0, 20, 120, 350, 450, 700), steps=steps)
+    ledger = ledger_from_calls([stepped], around)
+    assert booked(ledger, "g0") == {"guards": 10, "bind": 10, "run": 70, "output": 5, "residual": 15, "eager": 10, "wait": 200}
+    assert booked(ledger, "g1") == {"guards": 10 + 10 + 10, "eager": 10 + 50, "residual": 100, "wait": 190}
+    assert sum(row.ns for row in ledger.parts) == 700
 
 
 def test_slow_and_lucky_calls_stay_outside() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from ortlens.analysis.overview import fallback_groups, graph_rows, overview_of
 from ortlens.analysis.recommendations import looks_of
+from ortlens.analysis.verdict import ort_share
 from ortlens.trace.records import Break, Capture, Fallback, Finding, Graph, Recompile
 from tests.facts import head
 from tests.unit.analysis.hand_made import fallback, graph, ledger, node, parted, partition, session
@@ -302,3 +303,12 @@ WORDED: tuple[Capture, ...] = (
     gaining(measured=False),
 )
 """Captures whose first sentences differ in words."""
+
+
+def test_onnx_runtime_has_its_share_of_the_time_that_a_device_is_waited_for() -> None:
+    def share(**ns: int) -> float | None:
+        return ort_share(overview_of(Capture(graphs=(graph(),), ledger=ledger(guards=10, bind=0, output=0, residual=10, **ns))))
+
+    assert share(run=60, eager=20) == pytest.approx(0.6)
+    assert share(run=30, eager=10, wait=40) == pytest.approx(0.6)
+    assert share(run=0, eager=40, wait=40) == 0

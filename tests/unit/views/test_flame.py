@@ -49,6 +49,21 @@ def test_frames_fill_what_is_around_them_and_no_more(name: str) -> None:
     assert len(svg) < 200_000
 
 
+def test_kernels_of_a_device_fill_the_run_of_the_host_and_the_waiting_behind_it() -> None:
+    capture = Capture(
+        graphs=(graph(),),
+        partitions=(partition(),),
+        nodes=(node("mm"),),
+        sessions=(session(),),
+        kernels=(kernel("Gemm", node="mm", nodes=("mm",), mean_ns=400, total_ns=400, calls=1),),
+        ledger=ledger(guards=10, bind=5, run=50, output=5, eager=0, residual=0, wait=430),
+    )
+    flame = flame_of(capture)
+    assert flame.root.width == pytest.approx(500)
+    (shown,) = of_kind(flame, "kernel")
+    assert shown.width == 400, "it is not narrowed to the time of its launches"
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_every_frame_says_what_its_record_says(name: str) -> None:
     capture = recorded(name)

@@ -1,0 +1,239 @@
+"""The device's own time of each kernel: from what ran on a device to the node of ONNX Runtime whose host code launched it.
+
+torch's profiler sees all work of the process on a device, also ONNX Runtime's, and the calls on the host that launched it. ONNX Runtime's
+profiler has when each node ran on the host: for a device, that is the time of its launches. A launch within a node is the node's. What no
+node launched, such as copies of inputs and replays of a recorded graph, is kept beside the nodes, so that sums stay true.
+
+Pure functions over events, with times in ns.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from statistics import fmean, median
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.lens.profiling.profiles import SessionRun
+
+_ROUNDED_NS = 2000
+"""ONNX Runtime writes starts and durations in whole microseconds, each rounded down: an end may be that much later."""
+_TRIED = 400
+"""How many offsets between two clocks are tried at most."""
+
+
+class ClocksDisagree(Exception):  # noqa: N818 - describes two profiles
+    """No offset between the clocks puts each run of one profile into its window in the other."""
+
+
+class Work(NamedTuple):
+    """A kernel, a copy or a fill that ran on a device."""
+
+    name: str
+    start: int
+    end: int
+    correlation: int  # that of the call that launched it; all work of one replayed graph has the same
+
+
+class Launch(NamedTuple):
+    """A call on the host that starts work on a device."""
+
+    start: int
+    end: int
+    thread: int
+
+
+class Window(NamedTuple):
+    """One run of a session on the host, until its device was done."""
+
+    start: int
+    end: int
+    thread: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What torch's profiler saw, on one clock, while two sessions ran in turns."""
+
+    work: tuple[Work, ...]
+    launches: Mapping[int, Launch]  # by correlation
+    profiled: tuple[Window, ...]  # runs of the session that ONNX Runtime's profiler watched
+    plain: tuple[Window, ...]  # runs of the session in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWork:
+    """What one node launched, or what was launched under one name outside of nodes."""
+
+    run_ns: float  # time on the device per run: the median of a pass, the mean of the passes
+    low_ns: int  # the shortest run
+    high_ns: int  # the longest
+    names: tuple[str, ...]  # of the work, in the order of the launches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """What a run of the session in use does to device and host, in ns: medians."""
+
+    busy_ns: int  # the device works
+    idle_ns: int  # it waits, between its first and its last work
+    launch_ns: int  # the host is in calls that launch
+    launches: int  # number of these calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTimes:
+    """Times of a session on its device."""
+
+    provider: str  # execution provider of that device
+    nodes: Mapping[str, DeviceWork]  # by the name of a node of the optimised model; nodes that launched nothing are absent
+    outside: Mapping[str, DeviceWork]  # what no node launched, by its own name
+    use: DeviceUse
+
+
+def device_times(provider: str, passes: Sequence[tuple[Trace, Sequence[SessionRun]]], nominal_ns: int) -> DeviceTimes:
+    """Join passes of a session; each comes with the runs in ONNX Runtime's profile that its windows `profiled` are, in order.
+
+    ONNX Runtime's times plus `nominal_ns` are the profiler's, if both read the clock that they should. Raises ClocksDisagree.
+    """
+    sizes = [len(runs) for _, runs in passes]
+    inside, outside = _Table(sizes), _Table(sizes)
+    uses: list[DeviceUse] = []
+    number = 0
+    for given, runs in passes:
+        trace = _with_known_threads(given)
+        # ONNX Runtime's parallel executor runs nodes in threads of its own; else what other threads launch is the program's.
+        from_all = any(span.thread != run.thread for run in runs for span in run.nodes)
+        by_window = _by_window(trace, trace.profiled, from_all=from_all)
+        launches = [[launch.start for _, launch in own if launch is not None] for own in by_window]
+        offset = offset_between(trace.profiled, runs, launches, nominal_ns)
+        for run, own in zip(runs, by_window, strict=True):
+            spans = _Spans(run, offset)
+            for work, launch in own:
+                node = None if launch is None else spans.around(launch.start)
+                if node is None:
+                    outside.add(number, work.name, work)
+                else:
+                    inside.add(number, node, work)
+            number += 1
+        uses += [_use_of(own) for own in _by_window(trace, trace.plain, from_all=from_all)]
+    return DeviceTimes(provider=provider, nodes=inside.rows(), outside=outside.rows(), use=_median_use(uses))
+
+
+class _Table:
+    """Time on the device in each run, by name."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._edges = [0, *accumulate(sizes)]
+        self._ns: defaultdict[str, list[int]] = defaultdict(lambda: [0] * self._edges[-1])
+        self._names: defaultdict[str, dict[str, None]] = defaultdict(dict)
+
+    def add(self, run: int, name: str, work: Work) -> None:
+        self._ns[name][run] += work.end - work.start
+        self._names[name].setdefault(work.name)
+
+    def rows(self) -> dict[str, DeviceWork]:
+        return {
+            name: DeviceWork(
+                # Medians: a run that lost events looks like a fast one.
+                run_ns=fmean(median(ns[start:end]) for start, end in pairwise(self._edges)),
+                low_ns=min(ns),
+                high_ns=max(ns),
+                names=tuple(self._names[name]),
+            )
+            for name, ns in self._ns.items()
+        }
+
+
+def _with_known_threads(trace: Trace) -> Trace:
+    """Count all launches as those of the windows where none is: the profiler may not know the system's number of their thread."""
+    threads = {window.thread for window in (*trace.profiled, *trace.plain)}
+    if not threads or any(launch.thread in threads for launch in trace.launches.values()):
+        return trace
+    thread = next(iter(threads))
+    return replace(trace, launches={key: launch._replace(thread=thread) for key, launch in trace.launches.items()})
+
+
+def _by_window(trace: Trace, windows: Sequence[Window], *, from_all: bool) -> list[list[tuple[Work, Launch | None]]]:
+    """Collect the work of each window with its launch, in the order of the launches; `from_all` threads, or that of the window.
+
+    Work without a known launch belongs to the run that began last before it: the device is waited for in between.
+    """
+    found: list[list[tuple[Work, Launch | None]]] = [[] for _ in windows]
+    all_windows = sorted({*trace.profiled, *trace.plain})
+    starts, places = [window.start for window in all_windows], {window: place for place, window in enumerate(windows)}
+    for work in trace.work:
+        launch = trace.launches.get(work.correlation)
+        at = bisect_right(starts, work.start if launch is None else launch.start) - 1
+        if at < 0 or all_windows[at] not in places:
+            continue
+        window = all_windows[at]
+        if launch is None or (launch.start <= window.end and (from_all or launch.thread == window.thread)):
+            found[places[window]].append((work, launch))
+    return [sorted(own, key=lambda pair: (pair[0] if pair[1] is None else pair[1]).start) for own in found]
+
+
+class _Spans:
+    """The nodes of a run, on the clock of the trace."""
+
+    def __init__(self, run: SessionRun, offset: int) -> None:
+        self._spans = sorted((span.start + offset, span.end + offset + _ROUNDED_NS, span.name) for span in run.nodes)
+        self._starts = [start for start, _, _ in self._spans]
+        self._longest = max((end - start for start, end, _ in self._spans), default=0)
+
+    def around(self, at: int) -> str | None:
+        """Return the innermost node at a time: a body's nodes begin after the node that runs the body."""
+        for place in range(bisect_right(self._starts, at) - 1, -1, -1):
+            start, end, name = self._spans[place]
+            if at <= end:
+                return name
+            if start + self._longest < at:
+                return None
+        return None
+
+
+def offset_between(windows: Sequence[Window], runs: Sequence[SessionRun], launches: Sequence[Sequence[int]], nominal_ns: int) -> int:
+    """Return what to add to ONNX Runtime's times to get the profiler's: the nominal number where each run then lies in its window.
+
+    Where it does not, the clocks differ: of the numbers with which all runs lie in their windows, the one that puts most launches into
+    nodes, and the middle of several. Raises ClocksDisagree where no number does.
+    """
+    low = max(window.start - run.start - _ROUNDED_NS // 2 for window, run in zip(windows, runs, strict=True))
+    high = min(window.end - run.end for window, run in zip(windows, runs, strict=True))
+    if low > high:
+        raise ClocksDisagree(f"the runs of the two profiles cannot be aligned: they differ by {low - high} ns")
+    if low <= nominal_ns <= high:
+        return nominal_ns
+    step = max((high - low) // _TRIED, 1)
+    tried = range(low, high + 1, step)
+    held = [
+        sum(_Spans(run, offset).around(at) is not None for run, own in zip(runs, launches, strict=True) for at in own) for offset in tried
+    ]
+    best = [offset for offset, count in zip(tried, held, strict=True) if count == max(held)]
+    return best[len(best) // 2]
+
+
+def _use_of(own: Sequence[tuple[Work, Launch | None]]) -> DeviceUse:
+    """Compute how busy the device was in one run, and how long it was idle between its first and its last work."""
+    intervals = sorted((work.start, work.end) for work, _ in own)
+    busy, done = 0, intervals[0][0] if intervals else 0
+    for start, end in intervals:
+        busy += max(end - max(start, done), 0)
+        done = max(done, end)
+    launches = {launch for _, launch in own if launch is not None}  # a replayed graph is one
+    return DeviceUse(
+        busy_ns=busy,
+        idle_ns=done - intervals[0][0] - busy if intervals else 0,
+        launch_ns=sum(launch.end - launch.start for launch in launches),
+        launches=len(launches),
+    )
+
+
+def _median_use(uses: Sequence[DeviceUse]) -> DeviceUse:
+    names = ("busy_ns", "idle_ns", "launch_ns", "launches")
+    return DeviceUse(**{name: round(median([getattr(use, name) for use in uses] or [0])) for name in names})

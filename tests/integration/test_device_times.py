@@ -1,0 +1,187 @@
+"""Times of a device, on a machine without one: the CPU's provider stands in, and what torch's profiler would see of it is made up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+import torch
+
+import ortlens
+from ortlens.backend.runtime import ab_timing, left_to_torch
+from ortlens.lens.measuring import ledger_pass, measurement, probes, trials
+from ortlens.lens.profiling import device_trace, kernels, machine_peaks
+from ortlens.lens.profiling.device_join import Launch, Trace, Work
+from ortlens.studies import bench as bench_study
+from ortlens.studies import tune as tune_study
+from ortlens.trace.records import OUTSIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CPU = "CPUExecutionProvider"
+MICRO = 1000
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(device_trace._ACTIVITIES, CPU, "CPU")
+
+
+def net() -> tuple[torch.nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).eval(), torch.randn(4, 64)
+
+
+def profiled(repeat: int = 4) -> ortlens.Lens:
+    model, x = net()
+    with torch.no_grad():
+        lens = ortlens.Lens()
+        torch.compile(model, backend=lens)(x)
+        lens.profile(x, repeat=repeat)
+    return lens
+
+
+def test_without_work_on_the_device_kernels_have_their_launches_and_the_lens_says_why() -> None:
+    lens = profiled()
+    (finding,) = (row for row in lens.captured().findings if row.rule == "launch_times")
+    assert finding.evidence == "torch's profiler saw no work on the device"
+    kernels, (session,) = lens.captured().kernels, lens.captured().sessions
+    assert all(kernel.mean_ns for kernel in kernels)
+    assert not any(kernel.device_kernels or kernel.host_ns for kernel in kernels)
+    assert session.device_busy_ns is None
+
+
+def made_up(trace: Trace) -> Trace:
+    """Put a copy at the start of each run, a kernel into the middle, which is in a node or between two, and a late one of 70 µs."""
+    work: list[Work] = []
+    launches: dict[int, Launch] = {}
+    for window in (*trace.profiled, *trace.plain):
+        for at, name, length in ((window.start, "copy", 5), ((window.start + window.end) // 2, "middle", 11), (window.end, "late", 70)):
+            key = len(work) + 1
+            launches[key] = Launch(at, at + MICRO, window.thread)
+            start = window.end + MICRO * {"copy": 0, "middle": 5, "late": 36}[name]
+            work.append(Work(name, start, start + length * MICRO, key))
+    return replace(trace, work=tuple(work), launches=launches)
+
+
+def test_a_profile_joins_what_the_device_did_to_the_nodes_of_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = device_trace.trace_from_events
+    monkeypatch.setattr(device_trace, "trace_from_events", lambda events: made_up(read(events)))
+    lens = profiled()
+    capture = lens.captured()
+    (session,) = capture.sessions
+    assert not [row for row in capture.findings if row.rule == "launch_times"]
+    assert {row.kernel for row in capture.kernels if row.op_type == OUTSIDE} >= {"copy", "late"}
+    # Nodes of the CPU that launched nothing keep their time on the host: only rows with work are the device's.
+    on_device = sum(row.mean_ns or 0 for row in capture.kernels if row.device_kernels)
+    assert on_device == pytest.approx((5 + 11 + 70) * MICRO, rel=0.3), "the middle may lie in one node or another"
+    assert (session.device_busy_ns, session.launches, session.launch_ns) == (86 * MICRO, 3, 3 * MICRO)
+    assert sum(row.share or 0 for row in capture.kernels) == pytest.approx(1)
+    assert "device_kernels" in lens.kernels.columns
+
+
+def test_the_lens_of_an_onnx_model_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = device_trace.trace_from_events
+    monkeypatch.setattr(device_trace, "trace_from_events", lambda events: made_up(read(events)))
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [8]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([node], "relu", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    lens = ortlens.explain(model, calls=1)(x=torch.ones(8).numpy())
+    lens.profile(x=torch.ones(8).numpy(), repeat=2)
+    assert {"copy", "late"} <= set(lens.kernels.kernel)
+
+
+class FakeDevice:
+    """Counts waits, whatever the values are on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[str] = []
+        for module in (ab_timing, left_to_torch, ledger_pass, measurement, probes, trials, kernels, bench_study, tune_study):
+            monkeypatch.setattr(module, "waiting_for", lambda *_values: self.wait)
+
+    def wait(self) -> None:
+        self.events.append("wait")
+
+    def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:  # noqa: ANN401 - any function
+            self.events.append("call")
+            return function(*args)
+
+        return called
+
+
+def test_a_trial_of_speed_waits_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(monkeypatch)
+    left_to_torch.SpeedTrials().compare(device.call(lambda x: (x,)), device.call(lambda x: x), (torch.ones(2),))
+    assert device.events[:3] == ["wait", "call", "wait"]
+    assert device.events == ["wait", "call", "wait"] * device.events.count("call")
+
+
+def test_observed_graphs_and_partitions_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(monkeypatch)
+    item = trials.ObservedPartition(runner=None, graph=None, identity=None)  # type: ignore[arg-type]  # none is looked at
+    trials._noting(item, lambda inner, values: inner(*values))(device.call(torch.sin), (torch.ones(2),))
+    assert device.events == ["wait", "call", "wait"]
+    device.events.clear()
+    trials.timed(device.call(torch.sin), (torch.ones(2),))()
+    assert device.events == ["wait", "call", "wait"]
+
+
+def test_bench_waits_for_devices_that_only_results_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    device = FakeDevice(monkeypatch)
+
+    def waiting_for(*values: Any) -> Callable[[], None]:  # noqa: ANN401 - any value
+        asked.append(values)
+        return device.wait
+
+    monkeypatch.setattr(bench_study, "waiting_for", waiting_for)
+    result = torch.full((2,), 3.0)
+    bench_study.bench(device.call(lambda: result), (), {}, ways=["eager"], seconds=0.01)
+    assert any(value is result for value in asked[0])
+    assert device.events[:2] == ["call", "wait"], "the first call"
+    assert device.events[2:5] == ["wait", "call", "wait"]
+    assert device.events[-1] == "wait"
+
+
+def test_the_ledger_has_the_wait_as_a_part_and_still_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_pass, "waiting_for", lambda *_values: partial(time.sleep, 0.01))
+    model, x = net()
+    with torch.no_grad():
+        lens = ortlens.Lens()
+        torch.compile(model, backend=lens)(x)
+        lens.measure(x)
+    parts = {row.part: row.ns for row in lens.captured().ledger}
+    assert 10_000_000 <= parts["wait"] < 100_000_000
+    assert parts["run"] < parts["wait"]
+    assert parts["residual"] < 5_000_000
+    assert sum(row.share for row in lens.captured().ledger) == pytest.approx(1)
+
+
+def test_peaks_of_a_device_are_measured_by_torch_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(monkeypatch)
+    monkeypatch.setitem(machine_peaks._DEVICES, "Fake", "cpu")
+    monkeypatch.setattr(machine_peaks, "_MEASURED", {})
+    monkeypatch.setattr(machine_peaks, "_PRECISIONS", {})
+    monkeypatch.setattr(machine_peaks, "_DEVICE_SIZE", 64)
+    monkeypatch.setattr(machine_peaks, "_DEVICE_LENGTH", 1 << 12)
+    machine_peaks.measure_device("Fake", {"float32", "int64"})
+    first = machine_peaks.measured()
+    assert {(peak.dtype, peak.threads, peak.provider) for peak in first} == {("float32", 0, "Fake"), (None, 0, "Fake")}
+    assert all(peak.per_s > 0 for peak in first)
+    assert len(device.events) >= 2 * 2 * 4, "before and after each run"
+    machine_peaks.measure_device("Fake", {"float32"})
+    assert machine_peaks.measured() == first, "once"
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        machine_peaks.measure_device("Fake", {"float32"})
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert sum(now is not then for now, then in zip(sorted(machine_peaks.measured(), key=str), sorted(first, key=str), strict=True)) == 1
