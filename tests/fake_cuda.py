@@ -85,7 +85,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bo
 
 
 def _call_through(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, *, waits: bool, rounds: bool) -> None:
-    def calls(self: session.SessionFactory, model: Any, wanted: Any, extras: session.Extras) -> Any:  # noqa: ANN401 - of the real one
+    def calls(self: session.SessionFactory, model: Any, wanted: Any, extras: session.Extras, _: Any) -> Any:  # noqa: ANN401 - of the real one
         del self
         kinds, replays = cuda.tf32_kinds(model), extras is session.Extras.GRAPHS
         made = cuda.DeviceCalls(torch.device("cpu"), dict(wanted)[devices.CPU], kinds, waits=waits, plain=not extras, replays=replays)

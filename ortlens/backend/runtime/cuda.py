@@ -101,12 +101,21 @@ class DeviceCalls:
     """
 
     def __init__(  # noqa: PLR0913 - what is known of the session, each by name
-        self, device: torch.device, given: Mapping[str, Any], kinds: Sequence[str], *, waits: bool, plain: bool, replays: bool
+        self,
+        device: torch.device,
+        given: Mapping[str, Any],
+        kinds: Sequence[str],
+        *,
+        waits: bool,
+        plain: bool,
+        replays: bool,
+        varies: bool = False,
     ) -> None:
         """Choose the settings of a session that is still to be created.
 
         `given` are the user's provider options, `kinds` what `tf32_kinds` finds in the model. `waits`: a call returns or copies values of
         the host, so it waits for the device. `plain`: use neither a stream of its own nor graphs; calls wait for the device then.
+        `varies`: one session serves several sizes.
         """
         self.device = device
         self.replays = replays and not waits
@@ -117,6 +126,8 @@ class DeviceCalls:
         own = {"use_tf32": str(int(all(self._allowed)))}
         if device.index:
             own["device_id"] = str(device.index)
+        if varies:  # the default tries all algorithms of each convolution whenever a size is new
+            own["cudnn_conv_algo_search"] = "HEURISTIC"
         if not plain and _STREAM_SETTINGS.isdisjoint(given):
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no annotations here
             own["user_compute_stream"] = str(self._stream.cuda_stream)

@@ -221,10 +221,12 @@ class SessionFactory:
         if given is None and not self.options.prepack_weights:  # kernels read weights as they are
             options.add_session_config_entry("session.disable_prepacking", "1")
         wanted = devices.providers_for(self._devices(), self.options)
-        calls, wanted = self._calls(made, wanted, extras)
+        calls, wanted = self._calls(made, wanted, extras, dimensions)
         return SessionConfig(model=made, options=options, providers=wanted, threads=chosen, weights=values, calls=calls)
 
-    def _calls(self, model: onnx.ModelProto, wanted: Providers, extras: Extras) -> tuple[cuda.DeviceCalls | None, Providers]:
+    def _calls(
+        self, model: onnx.ModelProto, wanted: Providers, extras: Extras, dimensions: Mapping[str, int]
+    ) -> tuple[cuda.DeviceCalls | None, Providers]:
         """Choose how a session is called, if it is one on a device, and complete the options of its provider."""
         device = next((device for device in self._devices() if devices.kind_of(device).calls is not None), None)
         kind = None if device is None else devices.kind_of(device)
@@ -234,8 +236,15 @@ class SessionFactory:
         waits = any(isinstance(meta, torch.Tensor) and meta.device.type == "cpu" for meta in metas)
         waits |= any(not isinstance(node.meta["val"], torch.Tensor) for node in self.partition.outputs)
         given = dict(wanted)[kind.provider]
-        replays = extras is Extras.GRAPHS
-        calls = kind.calls(device, given, cuda.tf32_kinds(model), waits=waits, plain=not extras, replays=replays)
+        calls = kind.calls(
+            device,
+            given,
+            cuda.tf32_kinds(model),
+            waits=waits,
+            plain=not extras,
+            replays=extras is Extras.GRAPHS,
+            varies=self.partition.has_symbolic_sizes and not dimensions,
+        )
         return calls, [(name, calls.settings if name == kind.provider else settings) for name, settings in wanted]
 
     def _created(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int]) -> _Created:

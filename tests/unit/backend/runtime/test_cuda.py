@@ -75,6 +75,8 @@ def test_the_settings_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
         "cudnn_conv_algo_search": "HEURISTIC",
     }
     assert not calls_of({}, waits=True).replays, "what waits for the device cannot replay"
+    varying = cuda.DeviceCalls(torch.device("cuda:0"), {}, (), waits=False, plain=True, replays=True, varies=True)
+    assert varying.settings == {"use_tf32": "1", "cudnn_conv_algo_search": "HEURISTIC"}
     given = calls_of({"user_compute_stream": "7"})
     assert not given.replays
     assert given.settings == {"use_tf32": "1", "user_compute_stream": "7"}
