@@ -1,14 +1,17 @@
 """The versions that ortlens supports, and the installed ones.
 
-Everything goes through `importlib.metadata`: nothing is imported, so the answer costs milliseconds and works even
-when the package itself does not import.
+Nothing is imported, so the answer costs milliseconds and works even when the package itself does not import.
 
 ONNX Runtime comes as one of several distributions that all install the module `onnxruntime`: the plain one for CPU,
-`onnxruntime-gpu` and others per execution provider. Any of them serves.
+`onnxruntime-gpu` and others per execution provider. Any of them serves. Where several are installed, the files are those of the last one,
+and the metadata of the others is wrong: the module's own files say what it is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import pathlib
 import re
 import sys
 from dataclasses import dataclass
@@ -70,6 +73,12 @@ SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
     }
 )
 
+_BUILDS_FOR_CUDA = {
+    "12": SupportedRange(low=(1, 23), high=(1, 27)),
+    "13": SupportedRange(low=(1, 27), high=(2,)),
+}
+"""The versions of onnxruntime-gpu on PyPI, by the major version of CUDA that they are built for (their extra `cuda` names its packages)."""
+
 
 def installed() -> dict[str, str]:
     """Look up the versions of the packages in `SUPPORTED` that are here; `onnxruntime` stands for whichever distribution of it is."""
@@ -83,6 +92,51 @@ def onnxruntime_distributions() -> dict[str, str]:
     return {name: text for name, text in found.items() if text is not None}
 
 
+def onnxruntime_build() -> dict[str, str]:
+    """Read which build the files of the module `onnxruntime` are of: `package_name`, `__version__`, and `cuda_version` of a CUDA build.
+
+    Empty if the module is not there, or if its files do not say.
+    """
+    facts: dict[str, str] = {}
+    folder = _folder_of_onnxruntime()
+    paths = [folder / "__init__.py", folder / "capi" / "build_and_package_info.py"] if folder is not None else []
+    for path in paths:  # the second, which not every build has, has the last word, as in the module
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = path.read_text(encoding="utf-8")
+            facts.update(re.findall(r"""^(\w+) = ["'](.+)["']$""", text, re.MULTILINE))
+    return facts
+
+
+def _folder_of_onnxruntime() -> pathlib.Path | None:
+    """Find the module; None also for a folder without `__init__.py`, which is what uninstalling one of two builds leaves."""
+    try:
+        spec = importlib.util.find_spec("onnxruntime")
+    except ValueError:  # what is loaded under this name is no module from a file
+        return None
+    return pathlib.Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def install_onnxruntime(distribution: str = "", *, cuda: str = "") -> str:
+    """Return the command that makes a build of ONNX Runtime the only one.
+
+    Removing comes first: what removes one build also removes the files that another has written over, and `pip install` writes none if a
+    build of that name is there.
+
+    Args:
+        distribution: Such as `onnxruntime-gpu`; by default the build that is installed, the last of several in `ONNXRUNTIME_DISTRIBUTIONS`.
+        cuda: A version such as `12.8`, for a build of `onnxruntime-gpu` that is made for it.
+    """
+    here = tuple(onnxruntime_distributions())
+    wanted = distribution or (here[-1] if here else ONNXRUNTIME_DISTRIBUTIONS[0])
+    install = f"pip install '{wanted}{_BUILDS_FOR_CUDA.get(major(cuda), SUPPORTED['onnxruntime'])}'"
+    return f"pip uninstall --yes {' '.join(here)} && {install}" if here else install
+
+
+def major(cuda: str | None) -> str:
+    """Return the major version of a version of CUDA; empty for None."""
+    return (cuda or "").partition(".")[0]
+
+
 def check_supported(*names: str) -> None:
     """Refuse packages (keys of `SUPPORTED`, by default all) that are missing or out of range, with the pip command that fixes it."""
     for name in names or tuple(SUPPORTED):
@@ -91,20 +145,26 @@ def check_supported(*names: str) -> None:
             raise UsageError(f"ortlens has no version range for {name!r}, only for {', '.join(SUPPORTED)}.")
         here = _installed_version(name)
         if here is None:
-            text = f"{name} is not installed. ortlens needs {name}{supported}: pip install '{name}{supported}'"
-            raise OptionalDependencyError(text, name=name)
+            raise OptionalDependencyError(f"{name} is not installed. ortlens needs {name}{supported}: {_install(name)}", name=name)
         if not supported.holds(here):
-            distribution = next(iter(onnxruntime_distributions())) if name == "onnxruntime" else name
+            distribution = onnxruntime_build().get("package_name", name) if name == "onnxruntime" else name
             raise UnsupportedVersionError(
                 f"{distribution} {here} is installed, but ortlens supports {distribution}{supported}. "
-                f"To install a supported version: pip install '{distribution}{supported}'"
+                f"To install a supported version: {_install(name)}"
             )
 
 
+def _install(name: str) -> str:
+    return install_onnxruntime() if name == "onnxruntime" else f"pip install '{name}{SUPPORTED[name]}'"
+
+
 def _installed_version(name: str) -> str | None:
-    if name == "onnxruntime":
-        return next(iter(onnxruntime_distributions().values()), None)
-    return version_of(name)
+    if name != "onnxruntime":
+        return version_of(name)
+    loaded = getattr(sys.modules.get(name), "__version__", None)
+    if loaded is not None or _folder_of_onnxruntime() is None:
+        return loaded
+    return onnxruntime_build().get("__version__") or next(iter(onnxruntime_distributions().values()), None)
 
 
 def version_of(distribution: str) -> str | None:

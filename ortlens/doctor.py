@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import mmap
 import os
+import pathlib
 import platform
+import struct
 import sys
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module, metadata, util
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens import _versions
@@ -54,15 +59,16 @@ def examine() -> tuple[Check, ...]:
             "ORT providers",
             lambda: ", ".join(import_module("onnxruntime").get_available_providers()),
             "onnxruntime does not import: {error}",
-            "pip install --force-reinstall onnxruntime",
+            _versions.install_onnxruntime(),
         ),
         # Versions may fit, and the build still lack what the backend asks onnxruntime for when it is imported.
         _tried(
             "backend loads",
             lambda: "all parts" if import_module("ortlens.backend.compiler") else "",
             "{kind}: {error}",
-            "pip install --force-reinstall onnxruntime onnx onnxscript, or another build of onnxruntime",
+            f"pip install --force-reinstall onnx onnxscript; {_versions.install_onnxruntime()}",
         ),
+        *_cuda(),
         *_faults(),
         _tried(
             "torch threads",
@@ -108,11 +114,13 @@ def _plain_package(name: str) -> Check:
 
 
 def _distributions() -> Check:
-    names = tuple(_versions.onnxruntime_distributions())
-    if len(names) <= 1:
-        return Check(name="onnxruntime builds", status="ok", found=", ".join(names) or "none")
-    advice = f"they overwrite each other's files; keep only one: pip uninstall {' '.join(names)}, then pip install {names[-1]}"
-    return Check(name="onnxruntime builds", status="warning", found=", ".join(names), advice=advice)
+    found = ", ".join(f"{name} {text}" for name, text in _versions.onnxruntime_distributions().items()) or "none"
+    if found.count(",") == 0:
+        return Check(name="onnxruntime builds", status="ok", found=found)
+    module = _versions.onnxruntime_build()
+    loaded = f"{module.get('package_name', 'onnxruntime')} {module.get('__version__', '')}".rstrip() if module else "no whole one"
+    advice = f"they overwrite each other's files; keep only one: {_versions.install_onnxruntime()}"
+    return Check(name="onnxruntime builds", status="warning", found=f"{found}; the files are those of {loaded}", advice=advice)
 
 
 def _backends() -> Check:
@@ -130,6 +138,150 @@ def _tried(name: str, find: Callable[[], str], failed: str, advice: str, *, stat
         return Check(name=name, status=status, found=find())
     except Exception as err:  # noqa: BLE001 - a broken shared library raises whatever it likes; that is what we are here to find out
         return Check(name=name, status="error", found=failed.format(kind=type(err).__name__, error=err), advice=advice)
+
+
+def _cuda() -> Iterator[Check]:
+    """Check what a CUDA build of ONNX Runtime needs, or whether one is missing; yield nothing where neither it nor torch has CUDA."""
+    build = _versions.onnxruntime_build()
+    name, made_for = build.get("package_name", "onnxruntime"), build.get("cuda_version", "")
+    torch_has, devices = "", []
+    with contextlib.suppress(Exception):  # reported where it is checked whether torch imports; a broken driver raises whatever it likes
+        import torch
+
+        torch_has = torch.version.cuda or ""
+        devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count() if torch_has else 0)]
+    if made_for:
+        yield _cuda_versions(f"{name} {build['__version__']}", made_for, torch_has)
+        yield from _cuda_libraries(made_for)
+        found = ", ".join(devices) or ("torch sees none" if torch_has else "torch is a build without CUDA, and sees none")
+        yield Check(name="CUDA devices", status="info", found=found)
+        reason = _reason_against_cuda()
+        found = f"does not run: {reason}" if reason else "a product and a convolution ran on the device, and are right"
+        yield Check(name="CUDA session", status="warning" if reason else "ok", found=found)
+    elif devices:
+        found = f"torch sees {', '.join(devices)}, and {name} is a build without CUDA"
+        yield Check(name="CUDA", status="warning", found=found, advice=_versions.install_onnxruntime("onnxruntime-gpu", cuda=torch_has))
+
+
+def _cuda_versions(build: str, made_for: str, torch_has: str) -> Check:
+    found = f"{build} is built for CUDA {made_for}, torch {f'for CUDA {torch_has}' if torch_has else 'without CUDA'}"
+    wanted = _versions.major(made_for)
+    if _versions.major(torch_has) == wanted:
+        return Check(name="CUDA versions", status="ok", found=found)
+    advice = f"install torch for CUDA {wanted} (https://pytorch.org/get-started/locally), which brings the libraries as well"
+    if torch_has:
+        advice += f", or the other build of ONNX Runtime: {_versions.install_onnxruntime('onnxruntime-gpu', cuda=torch_has)}"
+    return Check(name="CUDA versions", status="warning", found=found, advice=advice)
+
+
+_NVIDIA_PACKAGES = {
+    "cublas": "cublas",
+    "cublasLt": "cublas",
+    "cudart": "cuda-runtime",
+    "cudnn": "cudnn",
+    "cufft": "cufft",
+    "curand": "curand",
+    "nvrtc": "cuda-nvrtc",
+}
+
+
+def _cuda_libraries(made_for: str) -> Iterator[Check]:
+    """Check the shared libraries of the provider, as they are found once torch is imported; yield nothing where they are not ELF files."""
+    (folder,) = _folders_of("onnxruntime")
+    try:
+        with (
+            (folder / "capi" / "libonnxruntime_providers_cuda.so").open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image,
+        ):
+            needed = dict.fromkeys([*_needed_libraries(image), "libcudnn.so.9"])  # cuDNN is opened when it is first used
+    except (OSError, ValueError, struct.error):
+        return
+    missing = [name for name in needed if not _loads(name)]
+    if not missing:
+        yield Check(name="CUDA libraries", status="ok", found=f"all {len(needed)}, cuDNN included")
+        return
+    packaged = {name for name in missing for folder in _folders_of("nvidia") for _ in folder.glob(f"*/lib/{name}")}
+    suffix = f"-cu{_versions.major(made_for)}"
+    parts = {_NVIDIA_PACKAGES.get(name.removeprefix("lib").partition(".")[0]) for name in missing if name not in packaged}
+    # From CUDA 13 on, the packages have no suffix, except that of cuDNN.
+    packages = sorted(f"nvidia-{part}{suffix if part == 'cudnn' or suffix == '-cu12' else ''}" for part in parts if part)
+    advice = [
+        "install NVIDIA's driver" * ("libcuda.so.1" in missing),
+        f"pip install {' '.join(packages)}" * bool(packages),
+        "call onnxruntime.preload_dlls() before the first session, unless torch brings these libraries" * bool(packages or packaged),
+    ]
+    yield Check(name="CUDA libraries", status="warning", found=f"missing: {', '.join(missing)}", advice="; ".join(filter(None, advice)))
+
+
+def _folders_of(package: str) -> list[pathlib.Path]:
+    spec = util.find_spec(package)
+    return [pathlib.Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+_LOAD, _DYNAMIC, _NEEDED, _STRINGS = 1, 2, 1, 5
+
+
+def _needed_libraries(image: bytes | mmap.mmap) -> list[str]:
+    """Read the names of the libraries that a 64-bit, little-endian ELF file needs; raise ValueError or struct.error for any other."""
+    if image[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no such ELF file")
+    start, (size, count) = struct.unpack_from("<Q", image, 32)[0], struct.unpack_from("<HH", image, 54)
+    headers = [struct.unpack_from("<IIQQQQ", image, start + index * size) for index in range(count)]
+    segments = [(address, offset, length) for kind, _, offset, address, _, length in headers if kind == _LOAD]
+    entries = [
+        entry
+        for kind, _, offset, _, _, length in headers
+        if kind == _DYNAMIC
+        for entry in struct.iter_unpack("<QQ", image[offset : offset + length])
+    ]
+    table = next(value for tag, value in entries if tag == _STRINGS)
+    place = next(table - address + offset for address, offset, length in segments if address <= table < address + length)
+    return [image[place + value : image.find(b"\0", place + value)].decode() for tag, value in entries if tag == _NEEDED]
+
+
+def _reason_against_cuda() -> str:
+    """Run a product and a convolution in a session on CUDA; return why that fails, or nothing."""
+    try:
+        import numpy as np
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(4)  # what it writes to stderr is in the other checks
+        try:
+            strict = onnxruntime.SessionOptions()
+            strict.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+            for options in (onnxruntime.SessionOptions(), strict):  # the strict one raises something else where the provider does not start
+                options.log_severity_level = 4
+                session = onnxruntime.InferenceSession(_probe(), options, providers=["CUDAExecutionProvider"])
+                if "CUDAExecutionProvider" not in session.get_providers():
+                    return "ONNX Runtime could not start its CUDA provider"
+                (result,) = session.run(None, {"x": np.ones([1, 1, 8, 8], np.float32)})
+        finally:
+            onnxruntime.set_default_logger_severity(2)  # ONNX Runtime's own
+    except Exception as err:  # noqa: BLE001 - whatever it is, it is the answer
+        return f"{type(err).__name__}: {err}"
+    return (
+        "" if np.array_equal(result, np.full([1, 1, 8, 8], 16.0)) else f"16 expected, and the results are {result.min()} to {result.max()}"
+    )
+
+
+def _probe() -> bytes:
+    """Return a model that multiplies a matrix of [1, 1, 8, 8] by ones, and convolves it with a 2: ones become 16, also in TF32."""
+    from onnx import TensorProto, helper
+
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Conv", ["product", "k"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 8, 8]) for name in "xy"]
+    ones = helper.make_tensor("w", TensorProto.FLOAT, [8, 8], [1.0] * 64)
+    two = helper.make_tensor("k", TensorProto.FLOAT, [1, 1, 1, 1], [2.0])
+    graph = helper.make_graph(nodes, "probe", ends[:1], ends[1:], [ones, two])
+    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
 
 
 def _faults() -> Iterator[Check]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
+import struct
 import sys
 from importlib import metadata
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from ortlens.backend.faults import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def _check(name: str) -> doctor.Check:
@@ -84,10 +87,110 @@ def test_a_build_of_onnxruntime_that_the_backend_refuses_is_an_error(run_python:
 
 
 def test_two_builds_of_onnxruntime_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_versions, "onnxruntime_distributions", lambda: {"onnxruntime": "1.23", "onnxruntime-gpu": "1.23"})
+    monkeypatch.setattr(_versions, "onnxruntime_distributions", lambda: {"onnxruntime": "1.32.0", "onnxruntime-gpu": "1.31.1"})
+    monkeypatch.setattr(_versions, "onnxruntime_build", lambda: {"package_name": "onnxruntime", "__version__": "1.32.0"})
     check = doctor._distributions()
     assert check.status == "warning"
-    assert "pip uninstall onnxruntime onnxruntime-gpu" in check.advice
+    assert check.found == "onnxruntime 1.32.0, onnxruntime-gpu 1.31.1; the files are those of onnxruntime 1.32.0"
+    assert "pip uninstall --yes onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu>=1.23,<2'" in check.advice
+    monkeypatch.setattr(_versions, "onnxruntime_build", dict)
+    assert doctor._distributions().found.endswith("of no whole one")
+
+
+CUDA_13 = {"package_name": "onnxruntime-gpu", "__version__": "1.31.1", "cuda_version": "13.0"}
+
+
+def _elf(needed: tuple[str, ...]) -> bytes:
+    """Make an ELF file of a program header, a dynamic section and its strings, loaded 0x1000 above its place in the file."""
+    strings = b"\0" + b"".join(name.encode() + b"\0" for name in needed)
+    place = 64 + 2 * 56
+    offsets = [strings.index(b"\0" + name.encode() + b"\0") + 1 for name in needed]
+    dynamic = b"".join(struct.pack("<QQ", 1, offset) for offset in offsets) + struct.pack("<QQQQ", 5, 0x1000 + place, 0, 0)
+    total = place + len(strings) + len(dynamic)
+    headers = [
+        struct.pack("<IIQQQQQQ", 1, 0, 0, 0x1000, 0, total, total, 1),
+        struct.pack("<IIQQQQQQ", 2, 0, place + len(strings), 0x1000 + place + len(strings), 0, len(dynamic), len(dynamic), 1),
+    ]
+    head = struct.pack("<6s10xHHIQQQIHHHHHH", b"\x7fELF\x02\x01", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    return head + b"".join(headers) + strings + dynamic
+
+
+@pytest.fixture
+def cuda_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A CUDA build of ONNX Runtime, as far as its files tell; returns the folder of NVIDIA's packages."""
+    library = tmp_path / "onnxruntime" / "capi" / "libonnxruntime_providers_cuda.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(_elf(("libcublasLt.so.13", "libcublas.so.13", "libcuda.so.1", "libfound.so")))
+    monkeypatch.setattr(_versions, "onnxruntime_build", lambda: CUDA_13)
+    monkeypatch.setattr(doctor, "_folders_of", lambda package: [tmp_path / package])
+    monkeypatch.setattr(doctor, "_loads", lambda name: name == "libfound.so")
+    return tmp_path / "nvidia"
+
+
+def test_missing_libraries_of_cuda_are_named_with_what_brings_them(cuda_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (check,) = doctor._cuda_libraries("13.0")
+    assert (check.status, check.found) == ("warning", "missing: libcublasLt.so.13, libcublas.so.13, libcuda.so.1, libcudnn.so.9")
+    assert "pip install nvidia-cublas nvidia-cudnn-cu13;" in check.advice
+    assert "driver" in check.advice
+    (check,) = doctor._cuda_libraries("12.8")
+    assert "pip install nvidia-cublas-cu12 nvidia-cudnn-cu12;" in check.advice
+    for path in ("cu13/lib/libcublas.so.13", "cu13/lib/libcublasLt.so.13", "cudnn/lib/libcudnn.so.9"):
+        (cuda_build / path).parent.mkdir(parents=True, exist_ok=True)
+        (cuda_build / path).touch()
+    (check,) = doctor._cuda_libraries("13.0")
+    assert "pip" not in check.advice
+    assert "preload_dlls" in check.advice
+    monkeypatch.setattr(doctor, "_loads", lambda _: True)
+    (check,) = doctor._cuda_libraries("13.0")
+    assert (check.status, check.advice) == ("ok", "")
+
+
+def test_what_is_no_elf_file_is_not_judged(cuda_build: Path) -> None:
+    library = cuda_build.parent / "onnxruntime" / "capi" / "libonnxruntime_providers_cuda.so"
+    for content in (b"", b"MZ" * 100, _elf(("libc.so.6",))[:70]):
+        library.write_bytes(content)
+        assert list(doctor._cuda_libraries("13.0")) == []
+
+
+@pytest.mark.parametrize(
+    ("torch_has", "status", "advice"),
+    [
+        ("13.2", "ok", ""),
+        ("", "warning", "install torch for CUDA 13 "),
+        ("12.8", "warning", "install torch for CUDA 13 .*onnxruntime-gpu>=1.23,<1.27'"),
+    ],
+)
+def test_builds_for_different_versions_of_cuda_are_a_warning(torch_has: str, status: str, advice: str) -> None:
+    check = doctor._cuda_versions("onnxruntime-gpu 1.31.1", "13.0", torch_has)
+    assert check.status == status
+    assert re.match(advice, check.advice)
+
+
+@pytest.mark.usefixtures("cuda_build")
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_cuda_build_without_a_device_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its session is tried, with the installed ONNX Runtime, and nothing but the checks says that it fails."""
+    checks = {check.name: check for check in doctor._cuda()}
+    assert list(checks) == ["CUDA versions", "CUDA libraries", "CUDA devices", "CUDA session"]
+    assert doctor.is_ready(tuple(checks.values()))
+    if "CUDAExecutionProvider" not in importlib.import_module("onnxruntime").get_available_providers():
+        assert checks["CUDA session"].status == "warning"
+        assert "CUDA provider" in checks["CUDA session"].found
+    assert capfd.readouterr().err == ""
+
+
+def test_a_gpu_beside_a_build_without_cuda_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(_versions, "onnxruntime_build", lambda: {"package_name": "onnxruntime", "__version__": "1.31.1"})
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert list(doctor._cuda()) == []
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    (check,) = doctor._cuda()
+    assert (check.status, check.found) == ("warning", "torch sees NVIDIA H100, and onnxruntime is a build without CUDA")
+    assert check.advice.endswith("pip install 'onnxruntime-gpu>=1.27,<2'")
 
 
 @pytest.mark.parametrize("names", [(), ("onnxrt",), ("onnxrt", "ortlens", "other")])
@@ -107,7 +210,8 @@ def test_a_package_that_does_not_import_is_an_error(module: str, name: str, monk
 
     monkeypatch.setattr(doctor, "import_module", refuse)
     (check,) = (check for check in doctor.examine() if check.name == name)
-    assert (check.status, check.advice) == ("error", f"pip install --force-reinstall {module}")
+    advice = _versions.install_onnxruntime() if module == "onnxruntime" else f"pip install --force-reinstall {module}"
+    assert (check.status, check.advice) == ("error", advice)
     assert "libsomething" in check.found
 
 

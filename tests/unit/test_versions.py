@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from ortlens._optional import require
 from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVersionError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -32,6 +34,8 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             raise PackageNotFoundError(name) from None
 
     monkeypatch.setattr(_versions, "version", version)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)  # whose version would be the answer
+    monkeypatch.setattr(_versions, "onnxruntime_build", dict)
     return distributions
 
 
@@ -78,8 +82,54 @@ def test_a_refusal_holds_the_version_the_range_and_the_pip_line(metadata: dict[s
         "To install a supported version: pip install 'torch>=2.9,<2.16'"
     )
     metadata["onnxruntime-gpu"] = "1.17.0"
-    with pytest.raises(UnsupportedVersionError, match=r"pip install 'onnxruntime-gpu>=1\.23,<2'"):
+    with pytest.raises(UnsupportedVersionError, match=r"pip uninstall --yes onnxruntime-gpu && pip install 'onnxruntime-gpu>=1\.23,<2'"):
         _versions.check_supported("onnxruntime")
+
+
+_TWO_BUILDS = """
+import sys
+sys.path.insert(0, {folder!r})
+import ortlens._versions as v
+print(v.installed()["onnxruntime"], v.onnxruntime_build()["package_name"], v.onnxruntime_distributions())
+assert "onnxruntime" not in sys.modules
+import onnxruntime
+onnxruntime.__version__ = "1.33.0"
+print(v.installed()["onnxruntime"])
+"""
+
+
+def test_the_version_of_onnxruntime_is_that_of_the_module(tmp_path: Path, run_python: Callable[..., str]) -> None:
+    """Of two distributions, the last one has written the files, and the metadata of either may be what is found first."""
+    module = tmp_path / "onnxruntime"
+    (module / "capi").mkdir(parents=True)
+    (module / "__init__.py").write_text('__version__ = "1.31.0"\n', encoding="utf-8")
+    facts = "package_name = 'onnxruntime-gpu'\n__version__ = '1.31.1'\ncuda_version = '13.0'\n"
+    (module / "capi" / "build_and_package_info.py").write_text(facts, encoding="utf-8")
+    for name, text in (("onnxruntime", "1.30.0"), ("onnxruntime-gpu", "1.31.1")):
+        folder = tmp_path / f"{name.replace('-', '_')}-{text}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {text}\n", encoding="utf-8")
+    first, second = run_python(_TWO_BUILDS.format(folder=str(tmp_path))).splitlines()
+    assert first == "1.31.1 onnxruntime-gpu {'onnxruntime': '1.30.0', 'onnxruntime-gpu': '1.31.1'}"
+    assert second == "1.33.0"
+
+
+def test_what_uninstalling_one_of_two_builds_leaves_is_not_installed(metadata: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata["onnxruntime-gpu"] = "1.31.1"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: SimpleNamespace(origin=None))
+    with pytest.raises(
+        OptionalDependencyError, match=r"not installed.*pip uninstall --yes onnxruntime-gpu && pip install 'onnxruntime-gpu"
+    ):
+        _versions.check_supported("onnxruntime")
+
+
+def test_the_command_for_a_build_leaves_no_other(metadata: dict[str, str]) -> None:
+    assert _versions.install_onnxruntime() == "pip install 'onnxruntime>=1.23,<2'"
+    metadata["onnxruntime"] = "1.31.1"
+    assert _versions.install_onnxruntime() == "pip uninstall --yes onnxruntime && pip install 'onnxruntime>=1.23,<2'"
+    for cuda, bounds in (("", ">=1.23,<2"), ("12.8", ">=1.23,<1.27"), ("13.0", ">=1.27,<2"), ("14.0", ">=1.23,<2")):
+        expected = f"pip uninstall --yes onnxruntime && pip install 'onnxruntime-gpu{bounds}'"
+        assert _versions.install_onnxruntime("onnxruntime-gpu", cuda=cuda) == expected
 
 
 def test_a_missing_package_is_told_with_its_pip_line(metadata: dict[str, str]) -> None:
