@@ -16,9 +16,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnxruntime import OrtValue
 from torch.utils import _pytree
 
 import ortlens
+from ortlens.backend.freeze import loader
 from ortlens.backend.freeze.signature import admits
 from ortlens.errors import CaptureError, UsageError
 from tests.integration.test_assumed_memory import step, write_through_reshape
@@ -42,7 +44,11 @@ sys.path.insert(0, {folder!r})
 from loader import load_frozen
 import numpy as np
 frozen = load_frozen({folder!r})
-np.save({out!r}, frozen(np.load({given!r})))
+x = np.load({given!r})
+np.save({out!r}, frozen(x))
+import onnxruntime
+value = frozen(onnxruntime.OrtValue.ortvalue_from_numpy(x))
+assert isinstance(value, onnxruntime.OrtValue) and (value.numpy() == frozen(x)).all()
 assert not {{"torch", "onnx", "ortlens"}} & set(sys.modules), "loaded"
 sys.path[:0] = {paths!r}
 import ortlens
@@ -65,6 +71,114 @@ def test_a_fresh_process_needs_onnxruntime_and_numpy_only(saved: Path, tmp_path:
     for shape in ((1, 16), (3, 15), (3, 16, 1)):
         with pytest.raises(UsageError, match="input"):
             frozen(np.zeros(shape, np.float32))
+
+
+class _Mixed(torch.nn.Module):
+    """Writes to an argument and to state, and returns floats, bools and whole numbers."""
+
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, *, n: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        self.total += x.sum()
+        x *= 2
+        return x.half() + n, ~mask, {"ids": mask.long().cumsum(0), "total": self.total + 1}
+
+
+def test_ort_values_in_and_out(tmp_path: Path) -> None:
+    x, mask = torch.randn(4), torch.tensor([True, False, True, True])
+    frozen = ortlens.freeze(_Mixed(), x.clone(), mask, n=3)
+    folder = frozen.save(tmp_path / "mixed")
+    loaded, plain = ortlens.load_frozen(folder), ortlens.load_frozen(folder)
+    for _ in range(2):
+        arrays, value = [x.clone().numpy(), mask.numpy()], OrtValue.ortvalue_from_numpy(x.numpy())
+        expected = _pytree.tree_leaves(plain(*arrays, n=3))
+        made = _pytree.tree_leaves(loaded(value, OrtValue.ortvalue_from_numpy(mask.numpy()), n=3))
+        assert [type(item) for item in made] == [OrtValue] * 4
+        for one, other in zip(made, expected, strict=True):
+            np.testing.assert_array_equal(one.numpy(), other, strict=True)
+        np.testing.assert_array_equal(value.numpy(), arrays[0])
+        np.testing.assert_array_equal(loaded.state["total"], plain.state["total"])
+    mixed = loaded(x.clone(), OrtValue.ortvalue_from_numpy(mask.numpy()), n=3)
+    assert [type(item) for item in _pytree.tree_leaves(mixed)] == [torch.Tensor] * 4
+    same(mixed[1], ~mask)
+    with pytest.raises(UsageError, match=r"x: expected f32\[4\], given f32\[3\]"):
+        loaded(OrtValue.ortvalue_from_numpy(x.numpy()[:3]), mask.numpy(), n=3)
+    with pytest.raises(UsageError, match="x: expected f32"):
+        loaded(OrtValue.ortvalue_from_numpy(mask.numpy()), mask.numpy(), n=3)
+    with pytest.raises(UsageError, match=r"OrtValue of tensor\(bfloat16\)|expected f32"):
+        loaded(OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(4, np.uint16), onnx.TensorProto.BFLOAT16), mask.numpy(), n=3)
+
+
+def test_an_ort_value_that_is_written_shares_memory_with_no_other(tmp_path: Path) -> None:
+    loaded = ortlens.load_frozen(ortlens.freeze(step, torch.zeros(4), torch.zeros(4)).save(tmp_path / "frozen"))
+    value = OrtValue.ortvalue_from_numpy(np.ones(4, np.float32))
+    with pytest.raises(UsageError, match="b shares memory with a"):
+        loaded(value, value)
+
+
+def test_memory_is_bound_where_it_is(saved: Path) -> None:
+    """The way of CUDA tensors, with memory of the CPU."""
+    loaded, x = ortlens.load_frozen(saved), torch.randn(3, 16)
+    (made,) = loaded._run_bound([x], [x], loader._Home(device=x.device, place=("cpu", 0))).values()
+    same(loader._as_tensor(made, x.device), loaded(x))
+    turned = x.t()[::2]
+    layout = loader._layout_of(turned.data_ptr(), tuple(turned.shape), np.dtype("float32"), tuple(4 * step for step in turned.stride()))
+    array = turned.numpy()
+    assert (layout.dtype, layout.shape, layout.strides, layout.ctypes.data) == (array.dtype, array.shape, array.strides, array.ctypes.data)
+    assert np.shares_memory(layout, x.numpy())
+    assert not layout.flags.c_contiguous
+    assert layout.flags.writeable
+
+
+def test_a_tensor_without_values_is_refused(saved: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be passed on: .*meta"):
+        ortlens.load_frozen(saved)(torch.ones(3, 16, device="meta"))
+
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "here", "wanted", "chosen"),
+    [
+        ({}, [CUDA, CPU], None, [(CPU, {})]),  # as saved before providers were
+        ({"providers": [CPU]}, [CUDA, CPU], None, [(CPU, {})]),
+        ({"providers": [CUDA, CPU]}, [CPU], None, [(CPU, {})]),
+        ({"providers": [CUDA, CPU], "tf32": False}, [CUDA, CPU], None, [(CUDA, {"use_tf32": "0"}), (CPU, {})]),
+        ({"providers": [CUDA, CUDA], "tf32": True}, [CUDA, CPU], None, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
+        ({"providers": [CUDA, CPU], "tf32": True}, [CUDA, CPU], [CPU], [(CPU, {})]),
+        ({"providers": [CPU]}, [CUDA, CPU], [(CUDA, {"device_id": 1}), CPU], [(CUDA, {"device_id": 1, "use_tf32": "0"}), (CPU, {})]),
+        ({"providers": [CPU]}, [CUDA, CPU], [(CUDA, {"use_tf32": "1"})], [(CUDA, {"use_tf32": "1"})]),
+    ],
+)
+def test_the_providers_are_those_of_freezing(
+    manifest: dict[str, Any], here: list[str], wanted: list[Any] | None, chosen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: here)
+    monkeypatch.setattr("onnxruntime.preload_dlls", lambda: loads.append("libraries"))
+    monkeypatch.setattr("torch.version.cuda", None)
+    assert loader._chosen(manifest, wanted) == chosen
+    assert len(loads) == (chosen[0][0] == CUDA)
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    assert loader._chosen(manifest, wanted) == chosen
+    assert len(loads) == (chosen[0][0] == CUDA)  # torch has loaded them
+
+
+def test_a_manifest_names_its_providers_and_need_not(saved: Path, tmp_path: Path) -> None:
+    manifest = json.loads((saved / "manifest.json").read_text(encoding="utf-8"))
+    assert (manifest["providers"], manifest["tf32"]) == ([CPU], False)
+    older = shutil.copytree(saved, tmp_path / "older")
+    _manifest(lambda manifest: [manifest.pop(key) for key in ("providers", "tf32")])(older)
+    x = torch.randn(3, 16)
+    same(ortlens.load_frozen(older)(x), ortlens.load_frozen(saved)(x))
+    _manifest(lambda manifest: manifest.update(providers=5))(older)
+    with pytest.raises(CaptureError, match="holds no sound"):
+        ortlens.load_frozen(older)
 
 
 CONDITIONS: list[Callable[[int, int], bool]] = [

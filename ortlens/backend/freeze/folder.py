@@ -21,7 +21,6 @@ from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
-from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
 
@@ -76,13 +75,18 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     names = [value.name for value in model.graph.input]
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
     returned, updates = _outputs(program, [value.name for value in model.graph.output])
-    one_thread = all(runner.sessions[0].threads.count == 1 for runner in steps.graph.runners)
+    sessions = [runner.sessions[0] for runner in steps.graph.runners]
+    one_thread = all(info.threads.count == 1 for info in sessions)
+    on_cuda = [info.session.get_provider_options().get("CUDAExecutionProvider") for info in sessions]
+    providers = list(dict.fromkeys(name for info in sessions for name in info.providers))
     return {
         "format": loader.FORMAT,
         "schema": loader.SCHEMA,
         "model": _MODEL,
         "threads": 1 if one_thread else None,
-        "disabled_optimizers": unwanted_rewrites(model, [(devices.CPU, {})]),
+        "providers": providers,
+        "tf32": {options.get("use_tf32") for options in on_cuda if options is not None} == {"1"},
+        "disabled_optimizers": unwanted_rewrites(model, [(name, {}) for name in providers]),
         "signature": json_from_signature(arguments.signature),
         "parameters": list(arguments.positional()),
         "guards": _guards(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),

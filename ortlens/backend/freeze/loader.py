@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import pathlib
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -58,21 +60,22 @@ FORMAT, SCHEMA = "ortlens frozen", 1
 _LARGEST_MANIFEST = 1 << 24
 _PIECE = 1 << 18
 _WORK = 1 << 20  # candidates that numpy tries before it is too hard to say whether arrays overlap
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
-def load_frozen(
-    folder: str | os.PathLike[str], *, providers: Sequence[Any] = ("CPUExecutionProvider",), threads: int | None = None
-) -> LoadedFrozen:
+def load_frozen(folder: str | os.PathLike[str], *, providers: Sequence[Any] | None = None, threads: int | None = None) -> LoadedFrozen:
     """Load what `Frozen.save` wrote.
 
     Args:
         folder: The folder.
-        providers: Execution providers, as for `onnxruntime.InferenceSession`.
+        providers: Execution providers, as for `onnxruntime.InferenceSession`; None: those that the callable was frozen with, as far as the
+            installed ONNX Runtime has them, and the CPU's. CUDA computes float32 in TF32 only if it did so when the callable was frozen,
+            unless the options given here set `use_tf32`.
         threads: Threads of an operator; None: one for a small model, else as many as ONNX Runtime chooses.
 
     Returns:
-        A callable with the arguments of the frozen callable: numpy arrays in and out, or torch tensors in and out. Objects among results,
-        such as a ModelOutput, come back as dicts.
+        A callable with the arguments of the frozen callable: numpy arrays, torch tensors or OrtValues in and out, on the device of the
+        arguments. Objects among results, such as a ModelOutput, come back as dicts.
 
     Raises:
         CaptureError: The folder is missing, damaged, of an unknown schema, or reaches for files outside; nothing in it has run.
@@ -135,8 +138,16 @@ def digest_of(path: pathlib.Path) -> str:
     return made.hexdigest()
 
 
+class _Home(NamedTuple):
+    """Where the arguments of a call are, and so its results."""
+
+    device: Any = None  # that of torch, where some argument is a tensor
+    ort_device: str = ""  # that of ONNX Runtime, such as `cuda`, where some argument is an OrtValue and none is a tensor
+    place: tuple[str, int] | None = None  # what results are bound to; None where the session takes and returns arrays
+
+
 class LoadedFrozen:
-    """A saved frozen callable: the same arguments and results, as numpy arrays or torch tensors.
+    """A saved frozen callable: the same arguments and results, as numpy arrays, torch tensors or OrtValues.
 
     Attributes:
         state: The buffers that calls change: name -> array. Put another array of the same dtype and shape in its place to set one.
@@ -144,7 +155,7 @@ class LoadedFrozen:
         session: The session.
     """
 
-    def __init__(self, place: pathlib.Path, manifest: Mapping[str, Any], providers: Sequence[Any], threads: int | None) -> None:
+    def __init__(self, place: pathlib.Path, manifest: Mapping[str, Any], providers: Sequence[Any] | None, threads: int | None) -> None:
         """Create the session; `load_frozen` has checked the files. Raise CaptureError if ONNX Runtime refuses the model."""
         self.signature: Signature = signature_from_json(manifest["signature"])
         self._tree, self._result = manifest["arguments"], manifest["result"]
@@ -156,7 +167,9 @@ class LoadedFrozen:
         self.state = {str(name): _array(place, entry) for name, entry in manifest["state"].items()}
         self._lock = threading.Lock()
         self._known: set[Any] = set()
-        self.session = self._session(_inside(place, manifest["model"]), manifest, providers, threads)
+        self.session = self._session(_inside(place, manifest["model"]), manifest, _chosen(manifest, providers), threads)
+        options = self.session.get_provider_options().get(_CUDA)
+        self._place = None if options is None else ("cuda", int(options.get("device_id", 0)))  # the device that the session computes on
         self._names = [item.name for item in self.session.get_outputs()]
         self._check_boundary()
 
@@ -171,7 +184,7 @@ class LoadedFrozen:
             options.intra_op_num_threads = int(count)
         disabled = [str(name) for name in manifest["disabled_optimizers"]]
         try:
-            return onnxruntime.InferenceSession(str(model), options, providers=list(providers), disabled_optimizers=disabled)
+            return onnxruntime.InferenceSession(str(model), options, providers=providers, disabled_optimizers=disabled)
         except Exception as error:
             raise CaptureError(f"ONNX Runtime refuses {model}: {error}") from error
 
@@ -196,30 +209,40 @@ class LoadedFrozen:
         """Run.
 
         Args:
-            *args: As the frozen callable takes them: numpy arrays, or torch tensors on the CPU.
+            *args: As the frozen callable takes them: numpy arrays, torch tensors on any device, or OrtValues. CUDA tensors are read in
+                their memory if the session computes on their device; else they are copied.
             **kwargs: Likewise.
 
         Returns:
-            The result: torch tensors if some argument is one, else numpy arrays.
+            The result: torch tensors if some argument is one, else OrtValues if some argument is one, else numpy arrays. They are on the
+            device of the first argument that is not on the CPU.
 
         Raises:
             UsageError: An argument is outside the traced signature; the message names what differs.
             SessionError: ONNX Runtime failed.
         """
         values = self._values(args, kwargs)
-        torch = sys.modules.get("torch")
-        tensors = torch is not None and any(isinstance(value, torch.Tensor) for value in values)
-        given = [_as_given(value) for value in values]
-        arrays = [np.ascontiguousarray(value).reshape(value.shape) if isinstance(value, np.ndarray) else value for value in given]
-        self._check(arrays)
+        home = self._home(values)
+        given = [_as_given(value, home.place) for value in values]
+        self._check(given)
         if found := self._memory_faults(given):
             raise UsageError(f"outside the traced signature: {'; '.join(found)}")
+        fed = [_as_fed(value, array, home.place) for value, array in zip(values, given, strict=True)]
         with self._lock if self.state else contextlib.nullcontext():
-            made = self._run(arrays)
+            made = self._run(fed) if home.place is None else self._run_bound(fed, values, home)
             self._update(made, values)
-        wrap = torch.from_numpy if tensors and torch is not None else lambda array: array
-        leaves = [self._leaf(entry, made, values, wrap) for entry in self._returned]
+        leaves = [self._leaf(entry, made, values, home) for entry in self._returned]
+        _wait_for_torch(home)  # results are copies of memory of ONNX Runtime, which is free to use it again from here on
         return unflat(self._result, leaves)
+
+    def _home(self, values: Sequence[Any]) -> _Home:
+        torch = sys.modules.get("torch")
+        tensors = [value for value in values if isinstance(value, torch.Tensor)] if torch is not None else []
+        names = [_device_name(value) for value in values if isinstance(value, onnxruntime.OrtValue)]
+        device = next((tensor.device for tensor in tensors if not tensor.is_cpu), tensors[0].device if tensors else None)
+        name = next((name for name in names if name != "cpu"), "cpu") if names else ""
+        served = self._place is not None and ((device is not None and (device.type, device.index) == self._place) or name == self._place[0])
+        return _Home(device, "" if tensors else name, self._place if served else ("cpu", 0) if names else None)
 
     def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         named = [name for name in self._parameters[len(args) :] if name in kwargs]
@@ -266,13 +289,31 @@ class LoadedFrozen:
             found += [f"{other} shares memory with {name}, which is written to: pass a copy" for other in shared]
         return found
 
-    def _run(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        feeds = {}
-        for entry in self._feeds:
-            value = self.state[entry["state"]] if "state" in entry else arrays[entry["leaf"]]
-            feeds[entry["name"]] = value if isinstance(value, np.ndarray) else np.array(value, dtype=np.int64)
+    def _fed(self, fed: Sequence[Any]) -> dict[str, Any]:
+        values = {e["name"]: self.state[e["state"]] if "state" in e else fed[e["leaf"]] for e in self._feeds}
+        return {name: np.array(value, dtype=np.int64) if isinstance(value, int) else value for name, value in values.items()}
+
+    def _run(self, fed: Sequence[Any]) -> dict[str, Any]:
         try:
-            return dict(zip(self._names, self.session.run(self._names, feeds), strict=True))
+            return dict(zip(self._names, self.session.run(self._names, self._fed(fed)), strict=True))
+        except Exception as error:
+            raise SessionError(f"ONNX Runtime failed: {error}") from error
+
+    def _run_bound(self, fed: Sequence[Any], values: Sequence[Any], home: _Home) -> dict[str, Any]:
+        """Run on values where they are; the new values of state and of arrays are made on the CPU, everything else on the device."""
+        torch = sys.modules.get("torch")
+        on_host = {e["output"] for e in self._updates if "state" in e or torch is None or not isinstance(values[e["leaf"]], torch.Tensor)}
+        _wait_for_torch(home)  # ONNX Runtime computes on a stream of its own
+        try:
+            binding = self.session.io_binding()
+            for name, value in self._fed(fed).items():
+                _bind(binding, name, value)
+            for name in self._names:
+                binding.bind_output(name, *(("cpu", 0) if name in on_host or home.place is None else home.place))
+            binding.synchronize_inputs()
+            self.session.run_with_iobinding(binding)
+            binding.synchronize_outputs()
+            return dict(zip(self._names, binding.get_outputs(), strict=True))
         except Exception as error:
             raise SessionError(f"ONNX Runtime failed: {error}") from error
 
@@ -280,19 +321,91 @@ class LoadedFrozen:
         for entry in self._updates:
             new = made[entry["output"]]
             if "state" in entry:
-                self.state[entry["state"]] = new.copy()
-            elif isinstance(values[entry["leaf"]], np.ndarray):
-                values[entry["leaf"]][...] = new
+                self.state[entry["state"]] = _as_array(new).copy()
+                continue
+            old = values[entry["leaf"]]
+            if isinstance(old, np.ndarray):
+                old[...] = _as_array(new)
+            elif isinstance(old, onnxruntime.OrtValue):
+                old.update_inplace(np.ascontiguousarray(_as_array(new)))
             else:
-                values[entry["leaf"]].detach().copy_(sys.modules["torch"].from_numpy(new))
+                old.detach().copy_(_as_tensor(new, old.device))
 
     @staticmethod
-    def _leaf(entry: Mapping[str, Any], made: Mapping[str, Any], values: Sequence[Any], wrap: Any) -> Any:
+    def _leaf(entry: Mapping[str, Any], made: Mapping[str, Any], values: Sequence[Any], home: _Home) -> Any:
         if "constant" in entry:
             return entry["constant"]
         if "leaf" in entry:
             return values[entry["leaf"]]
-        return wrap(made[entry["output"]])
+        value = made[entry["output"]]
+        if home.device is not None:
+            return _as_tensor(value, home.device)
+        if home.ort_device and _device_name(value) != home.ort_device:
+            return onnxruntime.OrtValue.ortvalue_from_numpy(_as_array(value), home.ort_device, 0)
+        return value
+
+
+def _chosen(manifest: Mapping[str, Any], wanted: Sequence[Any] | None) -> list[tuple[str, dict[str, Any]]]:
+    """Choose the providers. Of a folder of any origin only their names are used: options may name files, and libraries to load."""
+    here = onnxruntime.get_available_providers()
+    names = dict.fromkeys(str(name) for name in manifest.get("providers", ()))
+    entries = wanted if wanted is not None else [*(name for name in names if name in here and name != _CPU), _CPU]
+    chosen: list[tuple[str, dict[str, Any]]] = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(entry[1])) for entry in entries]
+    for name, options in chosen:
+        if name == _CUDA:
+            options.setdefault("use_tf32", "1" if manifest.get("tf32") is True else "0")
+            _load_libraries_of_cuda()
+    return chosen
+
+
+def _load_libraries_of_cuda() -> None:
+    """Load the libraries of CUDA from NVIDIA's packages where no torch has loaded them, so that the provider finds them."""
+    torch, load = sys.modules.get("torch"), getattr(onnxruntime, "preload_dlls", None)
+    if load is None or (torch is not None and torch.version.cuda):
+        return
+    # It prints what it does not find. So does the provider, if it needs that.
+    with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+        load()
+
+
+def _wait_for_torch(home: _Home) -> None:
+    torch = sys.modules.get("torch")
+    if home.place is not None and home.place[0] == "cuda" and torch is not None and torch.cuda.is_initialized():
+        torch.cuda.current_stream(home.place[1]).synchronize()
+
+
+def _device_name(value: Any) -> str:
+    return str(value.device_name()).lower()
+
+
+def _bind(binding: Any, name: str, value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        binding.bind_cpu_input(name, np.asarray(value, order="C"))
+    elif isinstance(value, onnxruntime.OrtValue):
+        binding.bind_ortvalue_input(name, value)
+    else:  # a tensor of torch
+        dtype = np.dtype(_dtype_name(value)).type
+        binding.bind_input(name, value.device.type, value.device.index or 0, dtype, list(value.shape), value.data_ptr())
+
+
+def _dtype_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = value.numpy() if isinstance(value, onnxruntime.OrtValue) else value
+    return array
+
+
+def _as_tensor(value: Any, device: Any) -> Any:
+    """Convert an array or OrtValue to a tensor on a device, in torch's own memory there."""
+    torch = sys.modules["torch"]
+    if isinstance(value, onnxruntime.OrtValue) and _device_name(value) == device.type != "cpu" and hasattr(value, "__dlpack__"):
+        tensor = torch.from_dlpack(value.__dlpack__())
+        # Some versions pass bools as bytes. A copy: torch may read results on streams for which ONNX Runtime does not wait.
+        return (tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor).to(device, copy=True)
+    tensor = torch.from_numpy(_as_array(value))
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def _array(place: pathlib.Path, entry: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -302,19 +415,72 @@ def _array(place: pathlib.Path, entry: Mapping[str, Any]) -> np.ndarray[Any, Any
     return array
 
 
-def _as_given(value: Any) -> Any:
-    """Convert a tensor or array to an array, in the memory of the tensor if its values are there; leave anything else as it is."""
+def _as_given(value: Any, place: tuple[str, int] | None = None) -> Any:
+    """Convert what is passed to an array, in its own memory if its values are there; leave what is no array, tensor or OrtValue as it is.
+
+    What a session reads at a place other than the CPU becomes an array over that memory, whose elements must not be read.
+    """
+    if isinstance(value, np.ndarray):
+        return value
     if isinstance(value, np.generic):
         made: np.ndarray[Any, Any] = np.asarray(value)
         made.flags.writeable = False
         return made
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        try:
-            return value.detach().resolve_conj().resolve_neg().cpu().numpy()
-        except (TypeError, RuntimeError) as error:
-            raise UsageError(f"a tensor of {value.dtype} and layout {value.layout} cannot be passed on: {error}") from error
-    return value
+        return _array_of_tensor(value, place)
+    return _array_of_ort_value(value, place) if isinstance(value, onnxruntime.OrtValue) else value
+
+
+def _array_of_tensor(value: Any, place: tuple[str, int] | None) -> np.ndarray[Any, Any]:
+    try:
+        tensor = value.detach().resolve_conj().resolve_neg()
+        if not _is_at(tensor, place):
+            array: np.ndarray[Any, Any] = tensor.cpu().numpy()
+            return array
+        dtype = np.dtype(_dtype_name(tensor))
+        return _layout_of(tensor.data_ptr(), tuple(tensor.shape), dtype, tuple(step * dtype.itemsize for step in tensor.stride()))
+    except (TypeError, RuntimeError) as error:
+        raise UsageError(f"a tensor of {value.dtype} and layout {value.layout} cannot be passed on: {error}") from error
+
+
+def _array_of_ort_value(value: Any, place: tuple[str, int] | None) -> np.ndarray[Any, Any]:
+    try:
+        if place is None or _device_name(value) != place[0] or place[0] == "cpu":
+            return _as_array(value)
+        return _layout_of(value.data_ptr(), tuple(value.shape()), np.dtype(_NUMPY_NAMES[value.data_type()]))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise UsageError(f"an OrtValue of {value.data_type()} cannot be passed on: {error}") from error
+
+
+_NUMPY_NAMES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    **{f"tensor({name})": name for name in ("bool", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
+}
+
+
+def _layout_of(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
+    """Describe memory of a device as an array, for the checks of type, shape, strides and overlap: reading its elements would crash."""
+    layout = {"data": (pointer, False), "shape": shape, "typestr": dtype.str, "strides": strides, "version": 3}
+    array: np.ndarray[Any, Any] = np.asarray(SimpleNamespace(__array_interface__=layout))
+    return array
+
+
+def _is_at(tensor: Any, place: tuple[str, int] | None) -> bool:
+    return place is not None and place[0] != "cpu" and (tensor.device.type, tensor.device.index) == place
+
+
+def _as_fed(value: Any, array: Any, place: tuple[str, int] | None) -> Any:
+    """Return what the session reads for an argument, given also as an array by `_as_given`."""
+    if not isinstance(array, np.ndarray):
+        return value
+    if place is not None and isinstance(value, onnxruntime.OrtValue) and _device_name(value) in ("cpu", place[0]):
+        return value
+    torch = sys.modules.get("torch")
+    if place is not None and torch is not None and isinstance(value, torch.Tensor) and _is_at(value, place):
+        return value.detach().resolve_conj().resolve_neg().contiguous()
+    return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def _sign(value: Any) -> float | None:
