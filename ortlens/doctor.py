@@ -193,7 +193,7 @@ def _cuda_libraries(made_for: str) -> Iterator[Check]:
             (folder / "capi" / "libonnxruntime_providers_cuda.so").open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image,
         ):
-            needed = dict.fromkeys([*_needed_libraries(image), "libcudnn.so.9"])  # cuDNN is opened when it is first used
+            needed = dict.fromkeys([*_needed_libraries(image), "libcuda.so.1", "libcudnn.so.9"])  # which some builds open themselves
     except (OSError, ValueError, struct.error):
         return
     missing = [name for name in needed if not _loads(name)]

@@ -239,6 +239,8 @@ class LoadedFrozen:
         torch = sys.modules.get("torch")
         tensors = [value for value in values if isinstance(value, torch.Tensor)] if torch is not None else []
         names = [_device_name(value) for value in values if isinstance(value, onnxruntime.OrtValue)]
+        if not tensors and not names:
+            return _Home()
         device = next((tensor.device for tensor in tensors if not tensor.is_cpu), tensors[0].device if tensors else None)
         name = next((name for name in names if name != "cpu"), "cpu") if names else ""
         served = self._place is not None and ((device is not None and (device.type, device.index) == self._place) or name == self._place[0])
@@ -475,12 +477,13 @@ def _as_fed(value: Any, array: Any, place: tuple[str, int] | None) -> Any:
     """Return what the session reads for an argument, given also as an array by `_as_given`."""
     if not isinstance(array, np.ndarray):
         return value
-    if place is not None and isinstance(value, onnxruntime.OrtValue) and _device_name(value) in ("cpu", place[0]):
-        return value
-    torch = sys.modules.get("torch")
-    if place is not None and torch is not None and isinstance(value, torch.Tensor) and _is_at(value, place):
-        return value.detach().resolve_conj().resolve_neg().contiguous()
-    return np.ascontiguousarray(array).reshape(array.shape)
+    if place is not None:
+        if isinstance(value, onnxruntime.OrtValue) and _device_name(value) in ("cpu", place[0]):
+            return value
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor) and _is_at(value, place):
+            return value.detach().resolve_conj().resolve_neg().contiguous()
+    return np.asarray(array, order="C")
 
 
 def _sign(value: Any) -> float | None:
