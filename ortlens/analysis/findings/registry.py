@@ -36,7 +36,7 @@ RECORDED: Mapping[str, str] = {
     "stay in PyTorch.",
     "uncounted_write": "A frozen weight changed in a way that torch does not count, as through `param.data`; earlier calls may have used "
     "the previous values.",
-    "called_in_capture": "PyTorch captured a CUDA graph around a call: PyTorch computed it, since ONNX Runtime would end the process there.",
+    "called_in_capture": "PyTorch captured a CUDA graph around a call and computed it: ONNX Runtime would have ended the process there.",
     "cuda_graph_failed": "A CUDA graph of a session could not be captured; the session runs without one.",
     "session_dropped": "With `dynamic_shapes=False`: a partition met more than 16 combinations of sizes; the least recently used session "
     "is dropped.",

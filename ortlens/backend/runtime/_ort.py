@@ -42,6 +42,22 @@ def calls_of(session: onnxruntime.InferenceSession) -> DeviceCalls | None:
     return calls
 
 
+_WARNING, _ERROR = 2, 3  # severities; the first is that of the default logger when a process starts
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep warnings of the default logger from stderr, which the options of a session do not reach: CUDA's ScatterND warns there.
+
+    It is the only logger of the process, and its severity cannot be read: afterwards it is that of the start.
+    """
+    onnxruntime.set_default_logger_severity(_ERROR)
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(_WARNING)
+
+
 def run_options(entries: Mapping[str, str]) -> Any:
     """Make run options with some entries; None without any, which costs a run less."""
     if not entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import time
 from dataclasses import dataclass
@@ -59,14 +60,12 @@ class SessionConfig:
 
         Raise `ModelRefused` if ONNX Runtime rejects the model, `ProviderNotLoaded` if it has no provider for the device.
         """
+        disabled = [*unwanted_rewrites(self.model, self.providers), *_disabled_by_user(self.options), *without]
         try:
-            made = onnxruntime.InferenceSession(
-                serialized,
-                self.options,
-                providers=self.providers,
-                enable_fallback=0,
-                disabled_optimizers=[*unwanted_rewrites(self.model, self.providers), *_disabled_by_user(self.options), *without],
-            )
+            with contextlib.nullcontext() if self.calls is None else _ort.without_warnings():
+                made = onnxruntime.InferenceSession(
+                    serialized, self.options, providers=self.providers, enable_fallback=0, disabled_optimizers=disabled
+                )
         except Exception as error:
             raise ModelRefused(str(error)) from error
         if self.calls is not None and cuda.PROVIDER not in made.get_providers():
