@@ -85,27 +85,23 @@ def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bo
 
 
 def _call_through(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, *, waits: bool, rounds: bool) -> None:
-    def calls(self: session.SessionFactory, model: Any, wanted: Any, extras: session.Extras, _: Any) -> Any:  # noqa: ANN401 - of the real one
-        del self
-        kinds, replays = cuda.tf32_kinds(model), extras is session.Extras.GRAPHS
-        made = cuda.DeviceCalls(torch.device("cpu"), dict(wanted)[devices.CPU], kinds, waits=waits, plain=not extras, replays=replays)
-        submit = made._submit
+    class Calls(cuda.DeviceCalls):
+        def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 - those of the real one
+            super().__init__(*args, **{**settings, "waits": waits})
+            fake.made.append(self)
 
-        def submitted(binding: Any, options: Any) -> None:  # noqa: ANN401 - same
+        def _submit(self, binding: Any, options: Any) -> None:  # noqa: ANN401 - same
             fake.done.append(("run",))
-            submit(binding, options)
-            if rounds and made.rounds_by():
+            super()._submit(binding, options)
+            if rounds and self.rounds_by():
                 for value in binding.get_outputs():
                     result = _ort.tensor_over(value, torch.float32)
                     result.copy_(in_tf32(result))
 
-        monkeypatch.setattr(made, "_submit", submitted)
-        fake.made.append(made)
-        return made, wanted
-
+    kind = devices.DeviceKind(provider=devices.CPU, ort_kind=0, calls=Calls)
     monkeypatch.setattr(cuda, "PROVIDER", devices.CPU)
     monkeypatch.setattr(cuda, "IN_FLOAT32", (devices.CPU, {"use_tf32": "0"}))
-    monkeypatch.setattr(session.SessionFactory, "_calls", calls)
+    monkeypatch.setattr(session.SessionFactory, "device_of_calls", lambda _: (torch.device("cpu"), kind))
 
 
 def in_tf32(values: torch.Tensor) -> torch.Tensor:

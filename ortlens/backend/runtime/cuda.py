@@ -192,6 +192,11 @@ class DeviceCalls:
             if torch.cuda.current_device() != before:  # ONNX Runtime makes the session's device the current one
                 torch.cuda.set_device(before)
 
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Have PyTorch give the memory of a tensor to no other until the session's stream is through with it."""
+        if tensor.is_cuda and self._stream is not None:
+            tensor.record_stream(self._stream)
+
     def adopted(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a result from ONNX Runtime's memory, which it uses again once the tensor is gone, whatever still reads it."""
         copied = tensor.clone()
@@ -291,6 +296,8 @@ class _Graph:
             self._copied = [at for at, place in enumerate(graphs.inputs) if not place.is_steady]
             self._into = [torch.empty_like(inputs[at], requires_grad=False) for at in self._copied]
             self._out = [torch.empty_like(tensor, requires_grad=False) for tensor, _ in outputs]
+        for buffer in (*self._into, *self._out):
+            self._calls.keep(buffer)
         read = dict(zip(self._copied, self._into, strict=True))
         self._binding = graphs.new_binding()
         for at, place in enumerate(graphs.inputs):

@@ -215,8 +215,11 @@ class SessionFactory:
         values: list[Any] = []
         if frozen and given is None:
             read = {tensor.name for tensor in made.graph.initializer}
-            shared = self._shareable(made) if self._is_on_cpu() or extras else frozenset()
-            values = weights.add_initializers([weight for weight in frozen if weight.name in read], options, shared)
+            shared = self._shareable(made) if extras or self.device_of_calls() is None else frozenset()
+            try:
+                values = weights.add_initializers([weight for weight in frozen if weight.name in read], options, shared)
+            except (RuntimeError, TypeError) as error:  # a build that cannot read the memory of the device
+                raise ModelRefused(str(error)) from error
         if given is None and not self.options.prepack_weights:  # kernels read weights as they are
             options.add_session_config_entry("session.disable_prepacking", "1")
         wanted = devices.providers_for(self._devices(), self.options)
@@ -227,15 +230,15 @@ class SessionFactory:
         self, model: onnx.ModelProto, wanted: Providers, extras: Extras, dimensions: Mapping[str, int]
     ) -> tuple[cuda.DeviceCalls | None, Providers]:
         """Choose how a session is called, if it is one on a device, and complete the options of its provider."""
-        device = next((device for device in self._devices() if devices.kind_of(device).calls is not None), None)
-        kind = None if device is None else devices.kind_of(device)
-        if device is None or kind is None or kind.calls is None or kind.provider not in dict(wanted):
+        found = self.device_of_calls()
+        if found is None or found[1].provider not in dict(wanted):
             return None, wanted
+        device, kind = found
         metas = [node.meta["val"] for node in (*self.partition.inputs, *self.partition.outputs)]
         waits = any(isinstance(meta, torch.Tensor) and meta.device.type == "cpu" for meta in metas)
         waits |= any(not isinstance(node.meta["val"], torch.Tensor) for node in self.partition.outputs)
         given = dict(wanted)[kind.provider]
-        calls = kind.calls(
+        calls = kind.calls(  # type: ignore[misc]  # it has them
             device,
             given,
             cuda.tf32_kinds(model),
@@ -246,21 +249,27 @@ class SessionFactory:
         )
         return calls, [(name, calls.settings if name == kind.provider else settings) for name, settings in wanted]
 
+    def device_of_calls(self) -> tuple[torch.device, devices.DeviceKind] | None:
+        """Return the device that decides how sessions are called; None if they are called without more ado."""
+        kinds = ((device, devices.kind_of(device)) for device in self._devices())
+        return next((found for found in kinds if found[1].calls is not None), None)
+
     def _created(self, frozen: Sequence[FrozenWeight], dimensions: Mapping[str, int]) -> _Created:
         """Create a session, on a device with all the extras that ONNX Runtime takes."""
         wanted = self.options.cuda_graph
         replays = self.replays and (wanted is True or (wanted == "auto" and not self.partition.has_symbolic_sizes))
+        on_device = (Extras.GRAPHS, Extras.STREAM, Extras.NONE)[not replays :]
         refused = False
-        for extras in (Extras.GRAPHS, Extras.STREAM, Extras.NONE)[not replays :]:
-            config = self.config(frozen, dimensions, extras=extras)
-            serialized = config.model.SerializeToString()
-            before, started = heap_bytes(), time.perf_counter_ns()
+        for extras in (Extras.NONE,) if self.device_of_calls() is None else on_device:
             try:
+                config = self.config(frozen, dimensions, extras=extras)
+                serialized = config.model.SerializeToString()
+                before, started = heap_bytes(), time.perf_counter_ns()
                 session = config.session(serialized)
             except ModelRefused:
-                if config.calls is None or not extras:
+                if not extras:
                     raise
-                refused |= config.calls.replays
+                refused |= extras is Extras.GRAPHS
                 continue
             if refused and config.calls is not None:
                 config.calls.graph_use = "refused"
@@ -274,7 +283,7 @@ class SessionFactory:
         made = self._created(frozen, dimensions)
         config, session = made.config, made.session
         shareable, on_cpu = self._shareable(config.model), self._is_on_cpu()
-        unpacked = not self.options.prepack_weights if on_cpu else bool(made.extras)
+        unpacked = bool(made.extras) or not self.options.prepack_weights
         return SessionInfo(
             input_names=tuple(value.name for value in config.model.graph.input),
             output_names=tuple(value.name for value in config.model.graph.output),

@@ -133,14 +133,15 @@ def add_initializers(weights: Sequence[FrozenWeight], options: onnxruntime.Sessi
 
     Of weights on a device it also gets copies in the memory of the host, from which it folds constants.
     """
-    names, values = [weight.name for weight in weights], [_ort.value_over(weight.contiguous.cpu()) for weight in weights]
-    options.add_external_initializers(names, values)
-    for at, weight in enumerate(weights):
+    values = {weight.name: _ort.value_over(weight.contiguous.cpu()) for weight in weights}
+    options.add_external_initializers(list(values), list(values.values()))
+    kept = list(values.values())
+    for weight in weights:
         if weight.name in shared:
-            if weight.contiguous.device.type != "cpu":
-                values.append(_ort.value_over(weight.contiguous))
-            options.add_initializer(weight.name, values[at] if weight.contiguous.device.type == "cpu" else values[-1])
-    return values
+            value = values[weight.name] if weight.contiguous.device.type == "cpu" else _ort.value_over(weight.contiguous)
+            options.add_initializer(weight.name, value)
+            kept.append(value)
+    return kept
 
 
 def copied_bytes(weights: Sequence[FrozenWeight], *, shared: frozenset[str]) -> int:
