@@ -20,6 +20,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
+| the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
@@ -96,7 +97,7 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
-from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again
+from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
 from ortlens._torch.tensors import (
     allows_tf32,
     copy_all,

@@ -1,7 +1,8 @@
-"""What torch does to the whole process: its OpenMP threads, code that Dynamo gave up on, and every `torch.compile`."""
+"""What torch does to the whole process: its OpenMP threads, code that Dynamo gave up on, guards of devices, and every `torch.compile`."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.abc
@@ -10,6 +11,7 @@ import inspect
 import os
 import pathlib
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,6 +55,86 @@ def computes_bfloat16() -> bool | None:
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     asked = [ask for name in names if (ask := getattr(torch.cpu, name, None)) is not None]
     return any(ask() for ask in asked) if asked and platform.machine() in ("x86_64", "AMD64") else None
+
+
+_TRACING_CUDA = threading.RLock()
+_REGISTER = "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
+"""`DeviceGuardImplRegistrar(DeviceType, const DeviceGuardImplInterface*)`, which keeps the pointer in the table of guards."""
+_CUDA = 1  # `DeviceType::CUDA`
+_MOST_METHODS = 64  # of a guard; it has about 30
+
+
+@contextlib.contextmanager
+def tracing_cuda() -> Iterator[bool]:
+    """Let fake CUDA tensors be traced inside the block where there is no GPU; yield whether that is possible.
+
+    It changes two things of the process until the block ends: the guard below, and what AOTAutograd makes of `tensor.cuda()`, for which it
+    asks the driver for the current device (`torch/_subclasses/functional_tensor.py`).
+    """
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    with _TRACING_CUDA, _fake_cuda_guard():
+        asking: Any = FunctionalTensor.cuda
+        FunctionalTensor.cuda = lambda tensor, device=None, *rest, **more: tensor.to(device or "cuda", *rest, **more)  # type: ignore[method-assign]
+        try:
+            yield _has_cuda_guard()
+        finally:
+            FunctionalTensor.cuda = asking  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _fake_cuda_guard() -> Iterator[None]:
+    """Give a build of torch without CUDA a guard for CUDA devices that does nothing, until the block ends.
+
+    torch asks for the guard of a tensor's device at each slice and copy, even where the tensor has no data; without one it raises, or ends
+    the process where gradients are traced. In builds with CUDA, each `FakeTensorMode` has torch put a guard that does nothing in the place
+    of one that counts no devices (`c10/core/impl/DeviceGuardImplInterface.cpp`). A build without CUDA has none at all, so here one that
+    answers 0 to every question is there for as long as torch takes to replace it. Nothing happens in builds with CUDA, before torch 2.10,
+    and where the library does not show the function.
+    """
+    import torch
+
+    register = None if torch._C._has_cuda else _guard_register()
+    if register is None or _has_cuda_guard():  # that of an outer block
+        yield
+        return
+    answer = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+    methods = (ctypes.c_void_p * _MOST_METHODS)(*[ctypes.cast(answer, ctypes.c_void_p).value] * _MOST_METHODS)
+    counting_none = ctypes.c_void_p(ctypes.addressof(methods))  # an object of C++ without members: the address of its methods
+    register(ctypes.byref(ctypes.c_void_p()), _CUDA, ctypes.byref(counting_none))
+    try:
+        torch._C._ensureCUDADeviceGuardSet()
+        yield
+    finally:
+        register(ctypes.byref(ctypes.c_void_p()), _CUDA, None)
+
+
+def _guard_register() -> Callable[..., None] | None:
+    import torch
+
+    if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # before torch 2.10
+        return None
+    library = next((file for name in ("libc10.so", "libc10.dylib") if (file := pathlib.Path(torch_folder(), "lib", name)).is_file()), None)
+    try:
+        register: Any = None if library is None else getattr(ctypes.CDLL(str(library)), _REGISTER)
+    except (OSError, AttributeError):
+        return None
+    if register is not None:
+        register.argtypes, register.restype = [ctypes.c_void_p, ctypes.c_int8, ctypes.c_void_p], None
+    return register  # type: ignore[no-any-return]  # a function of C
+
+
+def _has_cuda_guard() -> bool:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        tensor = torch.empty(1, device="cuda")
+        try:
+            tensor[:1]
+        except RuntimeError:
+            return False
+    return True
 
 
 def trace_again(target: object) -> None:

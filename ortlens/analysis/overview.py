@@ -119,6 +119,8 @@ class Overview:
     # median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured
     uncompiled_ns: int | None
     is_dry_run: bool  # whether nothing was run, so that everything is a plan
+    planned_for: tuple[str, ...]  # execution providers beside the CPU's that a dry run is planned for
+    planned_without: tuple[str, ...]  # what it could not plan without a GPU: `gradients`, `attention`
     ledger: LedgerTotals | None  # where the wall time of a call went, all graphs together; None when nothing ran
     compile_ns: int  # time of all compilations together
     phases: tuple[PhaseTime, ...]  # the same by phase
@@ -179,6 +181,8 @@ def overview_of(capture: Capture) -> Overview:
         explain_calls=(figures.explain_calls or 0, figures.explain_uncompiled_calls or 0),
         uncompiled_ns=uncompiled_ns(capture),
         is_dry_run=is_dry_run(capture),
+        planned_for=figures.planned_for,
+        planned_without=figures.planned_without,
         ledger=totals_of(capture.ledger),
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -214,7 +215,7 @@ class Planner:
         started = time.perf_counter_ns()
         support = Support(
             self._context.registry,
-            reason_against,
+            functools.partial(reason_against, planned=self._context.dry_run and not self._context.deployed),
             self.exclusions.verdicts,
             deployed=self._context.deployed,
             without_bfloat16=runs_on_cpu_alone(self._context.options) and not cpu_provider_computes("bfloat16"),

@@ -39,6 +39,7 @@ _EXPLAIN_EXAMPLES = """
     ortlens explain mymodels:net --input f32[1,3,224,224] --html run.html
     ortlens explain mymodels:Classifier --input 'i64[1,16]:30522' mask=bool[1,16] --profile --verify
     ortlens explain zoo.py:llama_7b --input 'i64[1,2048]:32000' --dry-run  # needs no memory for weights
+    ortlens explain mymodels:net --input f32[1,3,224,224] --dry-run --device cuda  # plans for a GPU, on any machine
     ortlens explain model.onnx --profile
 """
 

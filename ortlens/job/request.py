@@ -24,6 +24,7 @@ class Request:
     backend: str = "ortlens"
     options: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
+    device: str | None = None  # that a dry run plans for; None for where the tensors are
     dynamic: bool | None = None
     calls: int | None = None
     no_grad: bool = False  # turn gradients off around everything
@@ -39,6 +40,8 @@ class Request:
         if self.dry_run and (self.profile or self.verify):
             asked = "--profile" if self.profile else "--verify"
             raise UsageError(f"{asked} needs a real run, and --dry-run runs nothing; leave one of them out")
+        if self.device is not None and not self.dry_run:
+            raise UsageError(f"--device {self.device} says what a dry run plans for, and moves nothing; add --dry-run")
         if self.budget_s is not None and not (self.profile or self.verify):
             raise UsageError("--budget limits the time of --profile and --verify; add one of them")
         if self.redact and self.report is None:
@@ -100,6 +103,9 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a target is compiled and called."""
     parser.add_argument("--dry-run", action="store_true", help="trace and partition with fake tensors: no memory for weights, nothing runs")
+    parser.add_argument(
+        "--device", metavar="cuda", help="with --dry-run: plan as if the model and its inputs were there, with or without a GPU"
+    )
     parser.add_argument("--dynamic", action="store_true", default=None, help="compile for any size, like torch.compile(dynamic=True)")
     parser.add_argument(
         "--calls",

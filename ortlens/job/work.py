@@ -33,10 +33,20 @@ def explained(request: Request, lens: Lens, target: Callable[..., Any], args: tu
     """Compile a target, call it, and profile and verify it as requested. What the target raises passes; what the lens saw stays."""
     import torch
 
+    from ortlens.lens.explain import planned_device
     from ortlens.lens.explain_torch import explain_under
 
     with torch.no_grad() if request.no_grad else contextlib.nullcontext():
-        explain_under(lens, target, args, kwargs, dry_run=request.dry_run, dynamic=request.dynamic, calls=request.calls)
+        explain_under(
+            lens,
+            target,
+            args,
+            kwargs,
+            dry_run=request.dry_run,
+            dynamic=request.dynamic,
+            calls=request.calls,
+            device=planned_device(target, request.device, dry_run=request.dry_run),
+        )
         seen = lens.captured() if request.profile or request.verify else None
         if request.profile and seen and seen.sessions:  # else the summary says why ONNX Runtime computed nothing
             lens.profile(*args, **_budget(request), **kwargs)
@@ -64,8 +74,8 @@ def onnx_explained(
     """Run an ONNX model, and profile it and verify it against `reference` if requested; without inputs, make them from its signature."""
     from ortlens.lens.explain import explain
 
-    if request.backend != OWN_NAMES[0] or request.dynamic is not None:
-        raise UsageError("an ONNX model is run as it is; --backend and --dynamic are for what torch.compile compiles")
+    if request.backend != OWN_NAMES[0] or request.dynamic is not None or request.device is not None:
+        raise UsageError("an ONNX model is run as it is; --backend, --dynamic and --device are for what torch.compile compiles")
     lens: OnnxLens = explain(file, options=request.options or None, dry_run=request.dry_run, calls=request.calls)(*args, **(kwargs or {}))
     if request.profile:
         lens.profile(**_budget(request))

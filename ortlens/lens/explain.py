@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import onnx
+    import torch
     from torch.export import ExportedProgram
 
     from ortlens.backend.options import OrtBackendOptions
@@ -39,6 +40,7 @@ def explain(
     dynamic: bool | None = None,
     calls: int | None = None,
     name: str | None = None,
+    device: str | torch.device | None = None,
 ) -> Callable[..., Lens]: ...
 
 
@@ -52,6 +54,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     dynamic: bool | None = None,
     calls: int | None = None,
     name: str | None = None,
+    device: str | torch.device | None = None,
 ) -> Callable[..., Lens] | Callable[..., OnnxLens]:
     """Compile a function or module, call it, and return the lens over it. Curried like `torch._dynamo.explain`.
 
@@ -70,20 +73,25 @@ def explain(  # noqa: PLR0913 - the contract's own signature
         dry_run: Analyse under fake tensors: graphs, partitions, reasons, FLOPs and bytes, without memory for weights and
             without running anything. The model may be real, on the meta device, or built under a fake tensor mode. If the
             model's own Python asks a tensor for its values, the analysis ends with a finding. Of an ONNX model: its nodes, types and
-            shapes, without a session.
+            shapes, without a session. Tensors on CUDA, also fake ones, are planned for ONNX Runtime's CUDA provider, installed or not.
         dynamic: As for `torch.compile`.
         calls: Number of calls, including the first; by default until the figures are stable, at most about a second: up to 100 compiled
             calls, in turns with half as many of the target as it is, to compare with. Where entering compiled code takes much of a call,
             up to 400 more within half a second measure the guards. Each is a real call: what the target changes, such as a buffer, a
             running mean or a list, it changes as often as the summary says. Set 1 for targets with side effects.
         name: Name of the capture; by default the target's.
+        device: With `dry_run`, `"cuda"` or `"cpu"`: plan as if the parameters and buffers of the target, and all tensors among the
+            arguments, were there, on any machine; neither is changed. Without a GPU, gradients cannot be traced there, so that the
+            inference graph is planned, and PyTorch writes attention out where a GPU may choose an operator for it; the summary says so.
 
     Returns:
         A callable of the target's arguments that returns the `Lens`. That of an ONNX model takes its inputs by place or by name, as numpy
         arrays or torch tensors, and returns an `OnnxLens`; without inputs, it makes them from the model's signature.
 
     Raises:
-        UsageError: `calls` is not a positive number, the target cannot be called or is a coroutine function, or there is no such file.
+        UsageError: `calls` is not a positive number, the target cannot be called or is a coroutine function, or there is no such file;
+            `device` is another one, or is given without `dry_run` or for an ONNX model or an exported program; without a
+            GPU, the installed torch cannot trace CUDA tensors (torch 2.9, and builds without CUDA on Windows).
         SessionError: ONNX Runtime refuses the ONNX model or cannot run it; raised when the callable is called.
 
     Example:
@@ -97,8 +105,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     if is_onnx_model(target):
         from ortlens.lens.onnx_model.explain import explain_model
 
-        if backend != "ortlens" or dynamic is not None:
-            raise UsageError("an ONNX model is run as it is: backend= and dynamic= are for what torch.compile compiles")
+        if backend != "ortlens" or dynamic is not None or device is not None:
+            raise UsageError("an ONNX model is run as it is: backend=, dynamic= and device= are for what torch.compile compiles")
         return explain_model(target, options=options, dry_run=dry_run, calls=calls, name=name)
     if not callable(target):  # an ExportedProgram is callable too: it raises when called
         raise UsageError(f"explain() takes a function, a module, an exported program or an ONNX model, not {type(target).__name__}")
@@ -108,16 +116,40 @@ def explain(  # noqa: PLR0913 - the contract's own signature
             "explain what it calls, or await it inside `with ortlens.capture()`, or in a notebook with %ortlens"
         )
 
+    planned = planned_device(target, device, dry_run=dry_run)
+
     @clear_os_errors
     def run(*args: Any, **kwargs: Any) -> Lens:
         from ortlens.lens.explain_torch import explain_under, name_of
         from ortlens.lens.lens import Lens
 
         lens = Lens(backend, options=options, name=name or name_of(target), dry_run=dry_run)
-        explain_under(lens, target, args, kwargs, dry_run=dry_run, dynamic=dynamic, calls=calls)
+        explain_under(lens, target, args, kwargs, dry_run=dry_run, dynamic=dynamic, calls=calls, device=planned)
         return lens
 
     return run
+
+
+def planned_device(target: object, device: str | torch.device | None, *, dry_run: bool) -> torch.device | None:
+    """Read `device`; raise `UsageError` if it is none that a dry run of this target plans for."""
+    if device is None:
+        return None
+    import torch
+
+    if not dry_run:
+        raise UsageError(
+            f"device={str(device)!r} is for dry runs, which plan for it on any machine: add dry_run=True; "
+            "to run there, move the model and its arguments yourself"
+        )
+    if isinstance(target, torch.export.ExportedProgram):
+        raise UsageError("an exported program stays on the device that it was exported for; leave out device=, or explain its module")
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as err:
+        raise UsageError(f"device={device!r} is no device of PyTorch; a dry run plans for 'cuda' or 'cpu'") from err
+    if place.type not in ("cuda", "cpu") or place.index:
+        raise UsageError(f"a dry run cannot plan for device={str(place)!r}, only for 'cuda' and 'cpu', and the first of several GPUs")
+    return place
 
 
 def is_onnx_model(target: object) -> TypeGuard[str | os.PathLike[str] | bytes | onnx.ModelProto]:

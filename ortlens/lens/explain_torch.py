@@ -20,7 +20,9 @@ from ortlens import _torch
 from ortlens.analysis.ledger import StepReading
 from ortlens.backend.freeze.frozen import Frozen
 from ortlens.backend.lowering.provenance import Frame, innermost
+from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
+from ortlens.errors import UsageError
 from ortlens.lens.compilations import names_of
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
@@ -29,13 +31,12 @@ from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from torch.export import ExportedProgram
 
     from ortlens.lens.lens import Lens
-    from ortlens.trace.recorder import Recorder
 
 
 _STABLE_NS = 1_000_000_000  # explain() calls for about a second
@@ -51,6 +52,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     dry_run: bool = False,
     dynamic: bool | None = None,
     calls: int | None = None,
+    device: torch.device | None = None,
 ) -> None:
     """Explain with a lens that has recorded nothing yet and was made with this `dry_run`; what it recorded stays if the target raises."""
     recorder, targets = lens.compilations.recorder, lens.compilations.targets
@@ -68,7 +70,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
         fast = fast or _compiled(target, lens, dynamic=dynamic, apart=apart)
         if dry_run:
             with _compiling(target):
-                lens.result = _try_with_fakes(recorder, target, fast, args, kwargs)
+                lens.result = _try_with_fakes(lens, target, fast, args, kwargs, device)
         else:
             lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls)
 
@@ -117,56 +119,115 @@ def name_of(target: Any) -> str:
     return getattr(target, "__name__", None) or type(target).__name__
 
 
-def _try_with_fakes(recorder: Recorder, target: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a compiled target on fake tensors; None, and a finding, where it needs the values of one."""
-    # The weights of a module on the meta device become fake tensors on the CPU.
-    module = target if isinstance(target, torch.nn.Module) else None
-    mode = _torch.fake_mode_of([] if module is None else [*module.parameters(), *module.buffers()])
-    fake_args, fake_kwargs = _torch.map_tensors(lambda tensor: _fake(tensor, mode), (args, kwargs))
-    try:
-        with _fake_weights(module, mode), mode:
-            return call(*fake_args, **fake_kwargs)
-    except Exception as error:
-        if not _torch.needs_data(error):
-            raise
-        at = innermost([Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)])
-        recorder.add(
-            r.Finding(
-                rule="dry_run_ended",
-                severity="info",
-                title="the dry run ended where the model asks a tensor for its values",
-                evidence=f"{type(error).__name__}: {error}"[:2000],
-                hazard="Graphs after this point are not in the capture.",
-                mitigation="Run without dry_run=True, or move the decision into the graph (torch.where).",
-                file=at and at.file,
-                line=at and at.line,
-            )
-        )
+def _try_with_fakes(  # noqa: PLR0913, PLR0917 - a call, and where it is planned to be
+    lens: Lens,
+    target: Any,
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    device: torch.device | None,
+) -> Any:
+    """Call a compiled target on fake tensors, on a device if one is given; None, and a finding, where it needs the values of one."""
+    modules = _modules_of(target)
+    weights = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    mode = _torch.fake_mode_of(weights)
+    tensors = [*weights, *_torch.tensors_of((args, dict(kwargs)))]
+    with _planned_for([device] if device else [tensor.device for tensor in tensors], lens, tensors):
+        fake_args, fake_kwargs = _torch.map_tensors(lambda tensor: _fake(tensor, mode, device), (args, kwargs))
+        try:
+            with _fake_weights(modules, mode, device), mode:
+                return call(*fake_args, **fake_kwargs)
+        except Exception as error:
+            if not _torch.needs_data(error):
+                raise
+            lens.compilations.recorder.add(_ended(error))
     return None
 
 
-def _fake(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
-    """Return a tensor of the same shape without data; for one on the meta device, on the CPU."""
-    if _torch.is_fake_of(tensor, mode):
+def _ended(error: Exception) -> r.Finding:
+    at = innermost([Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)])
+    return r.Finding(
+        rule="dry_run_ended",
+        severity="info",
+        title="the dry run ended where the model asks a tensor for its values",
+        evidence=f"{type(error).__name__}: {error}"[:2000],
+        hazard="Graphs after this point are not in the capture.",
+        mitigation="Run without dry_run=True, or move the decision into the graph (torch.where).",
+        file=at and at.file,
+        line=at and at.line,
+    )
+
+
+@contextlib.contextmanager
+def _planned_for(places: Iterable[torch.device], lens: Lens, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Note the providers of devices beside the CPU; without a GPU, let CUDA be traced nevertheless, and note what the plan lacks."""
+    kinds = {place.type: devices.kind_of(place).provider for place in places if place.type != "cpu"}
+    recorder = lens.compilations.recorder
+    recorder.note(planned_for=tuple(sorted(filter(None, kinds.values()))))
+    if "cuda" not in kinds or torch.cuda.is_available():
+        yield
+        return
+    loses_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    with _torch.tracing_cuda() as is_possible, torch.no_grad():  # autograd asks the GPU for its streams
+        if not is_possible:
+            raise UsageError(
+                f"torch {torch.__version__} cannot trace CUDA tensors without a GPU here; torch 2.10 and newer can, "
+                "on Windows in builds with CUDA"
+            )
+        try:
+            yield
+        finally:
+            attends = any(_attends(graph) for module in lens.compilations.modules for graph in module.modules())
+            recorder.note(planned_without=(*(("gradients",) if loses_gradients else ()), *(("attention",) if attends else ())))
+
+
+def _attends(graph: torch.nn.Module) -> bool:
+    """Tell whether a graph calls the attention that PyTorch computes by an operator of the device's, or writes out."""
+    nodes = graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ()
+    return any(node.target is torch.nn.functional.scaled_dot_product_attention for node in nodes)
+
+
+def _modules_of(target: Any) -> list[torch.nn.Module]:
+    """List the modules that a target calls: itself, that of a method, and what a function names."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    owner = getattr(target, "__self__", target)
+    if isinstance(owner, torch.nn.Module):
+        return [owner]
+    try:
+        names = inspect.getclosurevars(target)
+    except (TypeError, ValueError):  # no function of Python, and one that names what is not there yet
+        return []
+    return [value for value in (*names.nonlocals.values(), *names.globals.values()) if isinstance(value, torch.nn.Module)]
+
+
+def _fake(tensor: torch.Tensor, mode: Any, device: torch.device | None) -> torch.Tensor:
+    """Return a tensor of the same shape without data, on a device if one is given; else one on the meta device is on the CPU."""
+    is_moved = device is not None and tensor.device.type != device.type
+    if _torch.is_fake_of(tensor, mode) and not is_moved:
         return tensor
-    if _torch.is_fake(tensor) or tensor.device.type == "meta":
-        device = "cpu" if tensor.device.type == "meta" else tensor.device
+    if is_moved and (_torch.is_wrapper(tensor) or tensor.layout is not torch.strided):
         with mode:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
+            return mode.from_tensor(tensor, static_shapes=True).to(device)  # type: ignore[no-any-return]  # the mode has no annotations
+    if _torch.is_fake(tensor) or tensor.device.type == "meta" or is_moved:
+        place = device if is_moved else "cpu" if tensor.device.type == "meta" else tensor.device
+        with mode:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=place, requires_grad=tensor.requires_grad)
     made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
     return made
 
 
 @contextlib.contextmanager
-def _fake_weights(module: torch.nn.Module | None, mode: Any) -> Iterator[None]:
-    """Replace weights on the meta device by fake tensors; tied weights stay tied."""
+def _fake_weights(modules: Iterable[torch.nn.Module], mode: Any, device: torch.device | None) -> Iterator[None]:
+    """Replace weights on the meta device, or all that are not on the given one, by fake tensors; tied weights stay tied."""
     replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
     stand_ins: dict[int, torch.Tensor] = {}
-    for owner in module.modules() if module is not None else ():
-        for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)):
-            if tensor.device.type == "meta" and not _torch.is_fake(tensor):
+    for owner in dict.fromkeys(each for module in modules for each in module.modules()):
+        named = (owner.named_parameters, owner.named_buffers)
+        for name, tensor in (pair for each in named for pair in each(recurse=False, remove_duplicate=False)):
+            if _is_elsewhere(tensor, device):
                 replaced.append((owner, name, tensor))
-                stand_ins.setdefault(id(tensor), _stand_in(tensor, mode))
+                stand_ins.setdefault(id(tensor), _stand_in(tensor, mode, device))
     try:
         for owner, name, tensor in replaced:
             setattr(owner, name, stand_ins[id(tensor)])
@@ -176,8 +237,14 @@ def _fake_weights(module: torch.nn.Module | None, mode: Any) -> Iterator[None]:
             setattr(owner, name, tensor)
 
 
-def _stand_in(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
-    fake = _fake(tensor, mode)
+def _is_elsewhere(tensor: torch.Tensor, device: torch.device | None) -> bool:
+    if device is None:
+        return tensor.device.type == "meta" and not _torch.is_fake(tensor)
+    return tensor.device.type != device.type and not torch.nn.parameter.is_lazy(tensor)
+
+
+def _stand_in(tensor: torch.Tensor, mode: Any, device: torch.device | None) -> torch.Tensor:
+    fake = _fake(tensor, mode, device)
     if not isinstance(tensor, torch.nn.Parameter):
         return fake
     with mode:

@@ -172,6 +172,7 @@ class OrtlensMagics(Magics):
           --budget S      seconds for --profile and for --verify; 60 by default
           --no-grad       without gradients, for inference
           --dry-run       trace and partition only
+          --device cuda   with --dry-run: plan for a GPU, on any machine
           --dynamic       compile for any size
           --calls N       number of calls
           --backend NAME  record another backend, such as inductor or eager

@@ -588,6 +588,11 @@ class Figures:
     """What was measured or counted about a whole capture, and what was chosen for it; empty where it was not."""
 
     dry_run: bool = column("Whether nothing was run.", default=False)
+    planned_for: tuple[str, ...] = column("Execution providers of a dry run's tensors, beside the CPU's.", default=())
+    planned_without: tuple[str, ...] = column(
+        "What a dry run for CUDA could not plan without a GPU: `gradients`; `attention`, for which a GPU may choose an operator.",
+        default=(),
+    )
     rank: int | None = optional("Rank of the process in a distributed job.")
     world_size: int | None = optional("Number of its ranks.")
     ranks: tuple[int, ...] = column("Ranks that a merged capture is made of, in order.", default=())

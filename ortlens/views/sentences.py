@@ -99,7 +99,15 @@ def dry_run_sentence(overview: Overview, head: str = "a dry run ") -> str:
     if not overview.is_dry_run:
         return ""
     end = f"; {_dry_run_end(overview)}, and what follows is unknown" if overview.coverage.is_cut_short else ""
-    return f"{head}with fake tensors: nothing was run, and what ONNX Runtime would run is a plan{end}"
+    planned = f", planned for {' and '.join(map(visible, overview.planned_for))}" if overview.planned_for else ""
+    without = "".join(f"; {_WITHOUT_GPU[name]}" for name in overview.planned_without if name in _WITHOUT_GPU)
+    return f"{head}with fake tensors{planned}: nothing was run, and what ONNX Runtime would run is a plan{without}{end}"
+
+
+_WITHOUT_GPU = {
+    "gradients": "inference only, as there is no GPU here",
+    "attention": "on a GPU, PyTorch may choose another operator for attention",
+}
 
 
 def partitions_sentence(overview: Overview) -> str:

@@ -28,7 +28,7 @@ Effect: TypeAlias = Literal["worse", "better", "neutral"]
 
 _NUMBER = re.compile(r"\d+")
 _MACHINE = ("platform", "machine", "cpu_count", "cpu_usable", "cpu_bfloat16")
-_SETTINGS = ("torch_threads", "dry_run")
+_SETTINGS = ("torch_threads", "dry_run", "planned_for")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,11 @@ _LISTABLE = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
 
 @functools.cache
 def _listed_kernels() -> Sequence[Any]:
-    """List the installed kernels; none with a provider beside the CPU's, since asking OpenVINO's for kernels ends the process."""
+    """List the installed kernels; none with a provider beside the CPU's, since asking some of these for kernels ends the process.
+
+    OpenVINO's always does. CUDA's and TensorRT's, which are in one package, do where one of their libraries cannot be loaded: without a
+    driver, or without TensorRT.
+    """
     if not _LISTABLE.issuperset(onnxruntime.get_available_providers()):
         return ()
     return tuple(getattr(_native, "get_all_opkernel_def", tuple)())

@@ -87,12 +87,15 @@ def available() -> tuple[str, ...]:
     return tuple(onnxruntime.get_available_providers())
 
 
-def reason_against(device_type: str) -> str | None:
-    """Say why tensors on a device such as `cuda` cannot go to ONNX Runtime; None when they can."""
+def reason_against(device_type: str, *, planned: bool = False) -> str | None:
+    """Say why tensors on a device such as `cuda` cannot go to ONNX Runtime; None when they can.
+
+    What is only `planned` may go to a provider that another installation has.
+    """
     kind = _KINDS.get(device_type)
     if kind is None:
         return f"device {device_type!r} has no ONNX Runtime counterpart; cpu, cuda and maia have one"
-    if kind.provider not in available():
+    if not planned and kind.provider not in available():
         return f"{kind.provider} is not in the installed ONNX Runtime, which has {', '.join(available())}"
     return None
 
