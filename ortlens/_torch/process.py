@@ -68,18 +68,33 @@ _MOST_METHODS = 64  # of a guard; it has about 30
 def tracing_cuda() -> Iterator[bool]:
     """Let fake CUDA tensors be traced inside the block where there is no GPU; yield whether that is possible.
 
-    It changes two things of the process until the block ends: the guard below, and what AOTAutograd makes of `tensor.cuda()`, for which it
-    asks the driver for the current device (`torch/_subclasses/functional_tensor.py`).
+    It changes three things of the process until the block ends: the guard below; what AOTAutograd makes of `tensor.cuda()`, for which it
+    asks the driver for the current device (`torch/_subclasses/functional_tensor.py`); and that tracing computes small constants such as
+    `torch.tensor(1.0, device="cuda")` on their device (`torch/fx/experimental/proxy_tensor.py`).
     """
     from torch._subclasses.functional_tensor import FunctionalTensor
+    from torch.fx.experimental import proxy_tensor
 
-    with _TRACING_CUDA, _fake_cuda_guard():
-        asking: Any = FunctionalTensor.cuda
-        FunctionalTensor.cuda = lambda tensor, device=None, *rest, **more: tensor.to(device or "cuda", *rest, **more)  # type: ignore[method-assign]
-        try:
-            yield _has_cuda_guard()
-        finally:
-            FunctionalTensor.cuda = asking  # type: ignore[method-assign]
+    def cuda(tensor: Any, device: Any = None, *rest: Any, **more: Any) -> Any:
+        return tensor.to(device or "cuda", *rest, **more)
+
+    with (
+        _TRACING_CUDA,
+        _fake_cuda_guard(),
+        _replaced(FunctionalTensor, "cuda", cuda),
+        _replaced(proxy_tensor, "CONSTANT_NUMEL_LIMIT", -1),
+    ):
+        yield _has_cuda_guard()
+
+
+@contextlib.contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 @contextlib.contextmanager

@@ -142,6 +142,7 @@ WRONG_LINES = {
     "%ortlens --option nope=1 f(x)": "unknown option 'nope'",
     "%ortlens --option nope f(x)": "key=value",
     "%ortlens --dry-run --verify f(x)": "--verify needs a real run",
+    "%ortlens --device cuda f(x)": "add --dry-run",
     "%ortlens --backend eager --profile f(x)": "--profile needs ONNX Runtime",
     "%ortlens --redact f(x)": "--report FILE",
     "%ortlens --save gone/run.ortlens f(x)": "there is no folder",

@@ -190,7 +190,7 @@ class Support:
         may_run = torch.bfloat16 in self._upcast or not self._without_bfloat16 or self._deployed or self._is_users(node.target)
         if may_run or kind_of(node) is not NodeKind.COMPUTE:
             return None
-        if not any(map(_makes_bfloat16, [node, *node.all_input_nodes])):
+        if not any(map(_makes_bfloat16, [node, *node.all_input_nodes])) or _is_moved_constant(node):
             return None
         beside = node.all_input_nodes if _makes_bfloat16(node) else list(node.users)
         if node.target in _casts() and any(map(self._computes_beside, beside)):
@@ -237,6 +237,13 @@ def _casts() -> frozenset[Any]:
 
 def _makes_bfloat16(node: torch.fx.Node) -> bool:
     return any(tensor.dtype is torch.bfloat16 and tensor.device.type == "cpu" for tensor in provenance.tensors_in(node.meta.get("val")))
+
+
+def _is_moved_constant(node: torch.fx.Node) -> bool:
+    """Tell whether a constant of the CPU is only copied to other devices: so is `torch.tensor(1.0, device="cuda")` without a GPU."""
+    return node.target is torch.ops.aten.lift_fresh_copy.default and all(
+        user.target in _casts() and user.meta["val"].device.type != "cpu" for user in node.users
+    )
 
 
 def storage_readers(graph: torch.fx.Graph) -> dict[str, Verdict]:

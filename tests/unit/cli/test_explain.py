@@ -128,6 +128,15 @@ def test_a_dry_run_makes_the_model_without_memory(tmp_path: Path) -> None:
     assert len(saved.sessions) == 0
 
 
+def test_a_dry_run_is_planned_for_another_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["explain", "somemodels:net", "--input", "i64[2,7]", "--dry-run", "--device"]
+    assert cli.main([*asked, "cpu", "-o", "run.ortlens"]) == 0
+    assert ortlens.load(tmp_path / "run.ortlens").captured().figures.planned_for == ()
+    capsys.readouterr()
+    assert cli.main([*asked, "mps"]) == 2
+    assert "only for 'cuda' and 'cpu'" in capsys.readouterr().err
+
+
 def test_another_backend_and_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "somemodels:scaled", "--input", "f32[8]", "--calls", "1", "--backend", "eager"]) == 0
     assert "with backend eager" in capsys.readouterr().out
@@ -156,6 +165,8 @@ def test_another_backend_and_its_options(capsys: pytest.CaptureFixture[str]) -> 
         (["somemodels:net", "--option", "nope"], "key=value"),
         (["somemodels:net", "--option", "a=1", "--option", "a=2"], "given twice"),
         (["somemodels:net", "--dry-run", "--profile"], "--profile needs a real run"),
+        (["somemodels:net", "--device", "cuda"], "add --dry-run"),
+        (["model.onnx", "--dry-run", "--device", "cuda"], "--device are for what torch.compile compiles"),
         (["somemodels:net", "--backend", "eager", "--verify"], "--verify needs ONNX Runtime"),
         (["somemodels:net", "--html", "gone/run.html"], "there is no folder"),
         (["somemodels:net", "--html", "somemodels.py"], "is not an ortlens report, so it is not overwritten"),

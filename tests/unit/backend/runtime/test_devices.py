@@ -29,6 +29,8 @@ def test_what_is_missing_or_has_no_counterpart_is_refused_by_name(monkeypatch: p
     monkeypatch.setattr(devices, "available", lambda: (CPU,))
     assert devices.reason_against("cuda") == f"{CUDA} is not in the installed ONNX Runtime, which has {CPU}"
     assert devices.providers_for([torch.device("cuda:0")], OrtBackendOptions()) == [(CPU, {})]
+    assert devices.reason_against("cuda", planned=True) is None
+    assert "device 'xpu' has no ONNX Runtime counterpart" in (devices.reason_against("xpu", planned=True) or "")
 
 
 def test_whether_tensors_on_the_cpu_go_to_the_cpu_provider_alone() -> None:
