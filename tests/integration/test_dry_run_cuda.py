@@ -139,7 +139,7 @@ def on_meta() -> nn.Module:
 @pytest.mark.parametrize(
     "target",
     [on_the_device, there_and_back, in_place, under_a_closure(Mlp()), of_a_method(), on_meta()],
-    ids=lambda target: repr(target)[:30],
+    ids=["on_the_device", "there_and_back", "in_place", "closure", "method", "meta"],
 )
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_targets_of_all_kinds(target: Any, dynamic: bool | None) -> None:  # noqa: FBT001 - a parameter of the test
