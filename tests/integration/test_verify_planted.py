@@ -66,13 +66,13 @@ def binding(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[pytest.
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         writer: Any = call_module._Writer
-        plain = writer._bind_input
+        plain = writer._take_input
 
         def bind(self: Any, index: int, item: object) -> list[str]:  # noqa: ANN401 - a private class
             self.constants["raw"] = lambda value: change(value) if isinstance(value, torch.Tensor) else value
             return [f"a{index} = raw(a{index})", *plain(self, index, item)]
 
-        patch.setattr(writer, "_bind_input", bind)
+        patch.setattr(writer, "_take_input", bind)
 
     return plant
 
