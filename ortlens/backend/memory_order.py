@@ -71,8 +71,11 @@ def span(tensor: torch.Tensor) -> int:
 
 
 def laid_out(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:
-    """Give a tensor a memory order."""
-    return tensor.permute(order).contiguous().permute(inverse_order(order))
+    """Give a tensor a memory order, by operators: methods refuse fake tensors on a device that torch is built without."""
+    contiguous = torch.ops.aten.contiguous.default
+    is_usual = order == sorted(order)
+    made: torch.Tensor = contiguous(tensor) if is_usual else contiguous(tensor.permute(order)).permute(inverse_order(order))
+    return made
 
 
 def reorder(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

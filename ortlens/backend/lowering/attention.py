@@ -1,8 +1,7 @@
 """Attention decomposed into matrix products and a softmax, which ONNX Runtime fuses again.
 
-On the CPU, attention is one fused operator. The function that torch's exporter has for it does not compute the second output
-(`logsumexp`). That is harmless in inference and wrong in training, where the backward reads it. For the backward there is neither a
-function nor a decomposition.
+PyTorch computes attention by one fused operator, whose outputs and gradients are those of `fused_attention`. Tensors on CUDA are
+multiplied in their own dtype, others in float32 at least: docs/adr/0012-attention-on-cuda.md.
 
 `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` in `eval()` without gradients call one operator for the whole layer, which has
 neither a decomposition nor an ONNX function. A mask of any type is read as booleans there: what is not zero is left out.
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
 from ortlens.backend.memory_order import laid_out, order_from_strides
@@ -34,6 +34,38 @@ if TYPE_CHECKING:
 
 
 _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """What is left out of scores of [..., head, row, key]."""
+
+    added: torch.Tensor | None = None  # added to the scores
+    seen: torch.Tensor | None = None  # of [row, key]: whether the causal mask lets a row see a key; None: every row sees all
+    blind: torch.Tensor | None = None  # whether a row sees no key at all; None: each row sees one
+
+    @classmethod
+    def of(cls, query: torch.Tensor, key: torch.Tensor, added: torch.Tensor | None, *, is_causal: bool, before: Any = 0) -> Mask:
+        """Combine a mask with the causal one, in which the first row sees the first key and the `before` next ones."""
+        seen = blind = None
+        if is_causal:
+            rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1) + before
+            seen = torch.arange(key.shape[-2], device=query.device) <= rows
+            blind = None if statically_known_true(before >= 0) else rows < 0
+        if added is None:
+            return cls(seen=seen, blind=blind)
+        added = _unexpanded(added)
+        if seen is not None:
+            added = torch.where(seen, added, _number(-torch.inf, added))
+        return cls(added=added, blind=(added == -torch.inf).all(-1, keepdim=True))
+
+
+def _unexpanded(mask: torch.Tensor) -> torch.Tensor:
+    """Take the values of a mask once that are expanded, as PyTorch does for every head; see `read_unexpanded`."""
+    for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
+        if isinstance(stride, int) and not stride and not statically_known_true(size == 1):
+            mask = mask.narrow(dim, 0, 1)
+    return mask
 
 
 def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
@@ -51,103 +83,91 @@ def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
     groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))
-    scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
-    weights = torch.softmax(scores, -1)
+    mask = Mask.of(query, key, attn_mask, is_causal=is_causal)
+    weights = torch.softmax(_scores(query, _repeated(key, groups), mask, scale), -1)
     if dropout_p > 0.0:
         weights = torch.dropout(weights, dropout_p, train=True)
-    output = _attended(weights, _repeated(value, groups), attn_mask).to(query.dtype)
-    return _laid_out_like(output, query) if query.dim() == 4 else output  # noqa: PLR2004 - what the fused operator takes
+    output = _attended(weights, _repeated(value, groups), mask).to(query.dtype)
+    return laid_out_like(output, query) if query.dim() == 4 else output  # noqa: PLR2004 - what the fused operator takes
 
 
-def forward(  # noqa: PLR0913 - the operator's schema
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
+def forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Mask, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute softmax attention and the log-sum-exp of each row of scores. The query is [batch, head, row, feature]."""
-    if dropout_p != 0.0:
-        raise NotImplementedError(f"the fused attention of the CPU has no dropout, but dropout_p is {dropout_p}")
-    groups = query.shape[1] // key.shape[1]
-    scores = _scores(query, _repeated(key, groups), attn_mask, scale, is_causal=is_causal)
-    output = _attended(torch.softmax(scores, -1), _repeated(value, groups), attn_mask).to(query.dtype)
-    return _laid_out_like(output, query), torch.logsumexp(scores, -1)
+    """Compute softmax attention and the log-sum-exp of each row of scores. All are [batch, head, row, feature]; heads may share keys."""
+    scores = _scores(query, _repeated_for(key, query), mask, scale)
+    output = _attended(torch.softmax(scores, -1), _repeated_for(value, query), mask).to(query.dtype)
+    return output, torch.logsumexp(scores.to(_wide(query)), -1)
 
 
-def _attended(weights: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def _attended(weights: torch.Tensor, value: torch.Tensor, mask: Mask) -> torch.Tensor:
     """Multiply weights by values. A fully masked row gives zeros, as in PyTorch's operators, where softmax gives NaN.
 
     The mask shows such rows, and all heads and mostly all layers share it; searching the scores would cost as much as the softmax.
     """
     output = torch.matmul(weights, value.to(weights.dtype))
-    if mask is None:
-        return output
-    return torch.where((mask == -torch.inf).all(-1, keepdim=True), _number(0.0, output), output)
+    return output if mask.blind is None else torch.where(mask.blind, _number(0.0, output), output)
 
 
-def backward(  # noqa: PLR0913, PLR0917 - the operator's schema
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    dropout_p: float,
-    is_causal: bool,  # noqa: FBT001 - the operator's schema
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the gradients of query, key and value; the probabilities are recomputed from `logsumexp`."""
-    del dropout_p
-    groups = query.shape[1] // key.shape[1]
-    keys, values = _repeated(key, groups), _repeated(value, groups)
-    scores = _scores(query, keys, attn_mask, scale, is_causal=is_causal)
-    weights = torch.exp(scores - logsumexp.unsqueeze(-1))
-    if attn_mask is not None:
-        weights = torch.where((logsumexp == -torch.inf).unsqueeze(-1), _number(0.0, weights), weights)
-    gradient = grad_out.to(weights.dtype)
+def backward(  # noqa: PLR0913, PLR0917 - what the gradients are made of
+    grad_out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, mask: Mask, scale: float | None
+) -> tuple[torch.Tensor, ...]:
+    """Compute the gradients of query, key, value and scores.
+
+    The weights are computed as in the forward, so that AOTAutograd, which partitions both as one graph, finds them once. They could be
+    made of the log-sum-exp that the operators return for it, but a softmax is one kernel in ONNX Runtime, and that would be two.
+    """
+    keys, values = _repeated_for(key, query), _repeated_for(value, query)
+    weights = torch.softmax(_scores(query, keys, mask, scale), -1)
+    if mask.blind is not None:
+        weights = torch.where(mask.blind, _number(0.0, weights), weights)
+    kind, wide = weights.dtype, _wide(query)
+    gradient = grad_out.to(kind)
     grad_value = torch.matmul(weights.transpose(-2, -1), gradient)
-    grad_weights = torch.matmul(gradient, values.to(weights.dtype).transpose(-2, -1))
-    row_sum = (gradient * out.to(weights.dtype)).sum(-1, keepdim=True)
-    grad_scores = weights * (grad_weights - row_sum) * _scale(query, scale)
-    grad_query = torch.matmul(grad_scores, keys.to(weights.dtype))
-    grad_key = torch.matmul(grad_scores.transpose(-2, -1), query.to(weights.dtype))
-    return (
-        _like_operator(grad_query, query),
-        _like_operator(_summed(grad_key, groups), key),
-        _like_operator(_summed(grad_value, groups), value),
-    )
+    grad_weights = torch.matmul(gradient, values.to(kind).transpose(-2, -1))
+    row_sum = (grad_out.to(wide) * out.to(wide)).sum(-1, keepdim=True)
+    grad_scores = weights.to(wide) * (grad_weights.to(wide) - row_sum)
+    grad_query = _scaled(torch.matmul(grad_scores.to(kind), keys.to(kind)), query, scale)
+    grad_key = torch.matmul(grad_scores.to(kind).transpose(-2, -1), _scaled(query.to(kind), query, scale))
+    shared = _summed_for(grad_key, key), _summed_for(grad_value, value)
+    return grad_query.to(query.dtype), shared[0].to(key.dtype), shared[1].to(value.dtype), grad_scores
 
 
-def _laid_out_like(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Give the output the memory order of the query, as the fused operator does: later code may view it without a copy."""
+def laid_out_like(value: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Give a value the memory order of the query, as fused operators do: later code may view it without a copy."""
     strides = [_torch.size_hint(stride) for stride in torch.empty_like(query).stride()]  # nothing reads it; the query may be expanded
-    order = order_from_strides(query.shape, strides)
-    return output.contiguous() if order == list(range(query.dim())) else laid_out(output, order)
+    return laid_out(value, order_from_strides(query.shape, strides))
 
 
-def _like_operator(gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Lay out the gradient in memory as the fused operator does: [batch, row, head, feature]."""
-    return gradient.to(like.dtype).transpose(1, 2).contiguous().transpose(1, 2)
+def _wide(query: torch.Tensor) -> torch.dtype:
+    return torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
 
 
-def _scale(query: torch.Tensor, scale: float | None) -> float:
-    return float(query.shape[-1]) ** -0.5 if scale is None else scale
+def product_dtype(query: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which matrices are multiplied, and scores are masked and rounded.
+
+    GPUs multiply 16-bit floats with accumulators of float32, many times as fast as float32. Few CPUs multiply them at all.
+    """
+    return query.dtype if query.device.type == "cuda" else _wide(query)
 
 
-def _scores(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, scale: float | None, *, is_causal: bool) -> torch.Tensor:
-    """Compute scaled, masked scores, in float32 for 16-bit types, as in the fused operator."""
-    wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
-    scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * _scale(query, scale)
-    if is_causal:
-        rows, columns = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1), torch.arange(key.shape[-2], device=query.device)
-        scores = torch.where(columns <= rows, scores, _number(-torch.inf, scores))
-    return scores if mask is None else scores + mask.to(wide)
+def _scaled(value: torch.Tensor, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Multiply by the scale, in the dtype of the value: ONNX Runtime takes such a constant into the product, and no conversion."""
+    return value * _number(float(query.shape[-1]) ** -0.5 if scale is None else scale, value)
+
+
+_LEAST_HALF = -(2.0**15)
+"""Added to a score in float16, the least that a mask has to hold: the exponential is 0 beside any other score, and nothing overflows."""
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor, mask: Mask, scale: float | None) -> torch.Tensor:
+    """Compute scaled, masked scores; the query is scaled before the product, which may overflow in float16."""
+    dtype = product_dtype(query)
+    scores = torch.matmul(_scaled(query.to(dtype), query, scale), key.to(dtype).transpose(-2, -1))
+    if mask.added is not None:
+        added = mask.added.to(dtype)
+        return scores + (added.clamp(min=_LEAST_HALF) if dtype is torch.float16 else added)
+    return scores if mask.seen is None else torch.where(mask.seen, scores, _number(-torch.inf, scores))
 
 
 def _number(value: float, like: torch.Tensor) -> torch.Tensor:
@@ -159,11 +179,15 @@ def _repeated(tensor: torch.Tensor, groups: int) -> torch.Tensor:
     return tensor if groups == 1 else tensor.repeat_interleave(groups, -3)
 
 
-def _summed(gradient: torch.Tensor, groups: int) -> torch.Tensor:
-    if groups == 1:
-        return gradient
+def _repeated_for(tensor: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    return _repeated(tensor, query.shape[1] // tensor.shape[1])
+
+
+def _summed_for(gradient: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """Add up the gradients of the query heads that share one of key or value."""
     batch, heads, rows, features = gradient.shape
-    return gradient.reshape(batch, heads // groups, groups, rows, features).sum(2)
+    groups = heads // shared.shape[1]
+    return gradient if groups == 1 else gradient.reshape(batch, heads // groups, groups, rows, features).sum(2)
 
 
 def multi_head(  # noqa: PLR0913, PLR0917 - the operator's schema
@@ -277,6 +301,26 @@ def multiply_by_group(graph: torch.fx.Graph) -> None:
         repeated = _repeated_matrices(product.args[1])
         if repeated is not None:
             _regroup(graph, product, repeated)
+
+
+def read_unexpanded(graph: torch.fx.Graph) -> None:
+    """Let what reads the first of expanded values read the value before it was expanded: masks, whose copies nothing reads then."""
+    sources: dict[torch.fx.Node, torch.fx.Node] = {}  # a slice of an expanded value -> the value
+    for node in graph.find_nodes(op="call_function", target=_aten.slice.Tensor):
+        base: Any = node.args[0]
+        source = sources.get(base, _before(base, (_aten.expand.default,)))
+        if source is None or list(node.args[2:]) != [0, 1]:
+            continue
+        sources[node] = source
+        added = node.meta["val"].dim() - source.meta["val"].dim()
+        if _shape(node) != ["1"] * added + _shape(source):
+            continue
+        with graph.inserting_before(node):
+            for _ in range(added):
+                plain = source.meta["val"]
+                source = graph.call_function(_aten.unsqueeze.default, (source, 0))
+                source.meta = {**node.meta, "val": plain.unsqueeze(0)}
+        node.replace_all_uses_with(source)
 
 
 def _repeated_matrices(node: Any) -> _Repeated | None:

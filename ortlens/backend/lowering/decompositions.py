@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import attention, provenance, reductions
+from ortlens.backend.lowering import attention, fused_attention, provenance, reductions
 from ortlens.backend.lowering.kernel_strides import suggested_format
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types
 
@@ -66,7 +66,7 @@ _BEYOND_INT64 = 2.0**63  # from here on, a conversion to int64 returns the small
 
 @functools.cache
 def own() -> dict[Any, Callable[..., Any]]:
-    """List our own decompositions, by op overload, with attention both as in exported programs and in the CPU's fused form."""
+    """List our own decompositions, by op overload, with attention both as in exported programs and in its fused forms."""
     return {
         **_per_tensor(),
         _aten.squeeze.dim: _squeeze_dim,
@@ -115,8 +115,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.rrelu_with_noise_functional.default: _rrelu,
         **{target: functools.partial(_nearest, target) for target in _NEAREST},
         _aten.scaled_dot_product_attention.default: attention.whole,
-        _aten._scaled_dot_product_flash_attention_for_cpu.default: attention.forward,  # noqa: SLF001 - an operator's name
-        _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention.backward,  # noqa: SLF001 - same
+        **fused_attention.own(),
     }
 
 

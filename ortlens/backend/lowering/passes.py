@@ -107,6 +107,7 @@ PASSES = (
     Pass(name="promote types", run=Prepared.promote, **_USUAL),
     Pass(name="gather windows", run=lambda copy: storage_windows.gather_windows(copy.module), **_USUAL),
     Pass(name="drop metadata checks", run=Prepared.drop_metadata_checks, ensures=(Condition.SETTLED,), **_USUAL),
+    Pass(name="read unexpanded masks", run=lambda copy: attention.read_unexpanded(copy.module.graph), **_USUAL),
     Pass(name="multiply by group", run=lambda copy: attention.multiply_by_group(copy.module.graph), **_USUAL),
     Pass(name="compute once", run=lambda copy: compute_once(copy.module.graph), **_USUAL),
     Pass(name="drop what nobody reads", run=_drop_unread, requires=_GIVEN, ensures=(Condition.READ,)),
