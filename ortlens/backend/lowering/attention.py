@@ -161,7 +161,7 @@ _LEAST_HALF = -(2.0**15)
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, mask: Mask, scale: float | None) -> torch.Tensor:
-    """Compute scaled, masked scores; the query is scaled before the product, which may overflow in float16."""
+    """Compute scaled, masked scores. The query is scaled, which has fewer numbers, and the product overflows later in float16."""
     dtype = product_dtype(query)
     scores = torch.matmul(_scaled(query.to(dtype), query, scale), key.to(dtype).transpose(-2, -1))
     if mask.added is not None:
