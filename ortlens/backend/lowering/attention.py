@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
+_aten = torch.ops.aten
 _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
 
 
@@ -42,29 +43,29 @@ class Mask:
 
     added: torch.Tensor | None = None  # added to the scores
     seen: torch.Tensor | None = None  # of [row, key]: whether the causal mask lets a row see a key; None: every row sees all
-    blind: torch.Tensor | None = None  # whether a row sees no key at all; None: each row sees one
+    sees: torch.Tensor | None = None  # of [..., row, 1]: whether a row sees any key; None: each does
 
     @classmethod
     def of(cls, query: torch.Tensor, key: torch.Tensor, added: torch.Tensor | None, *, is_causal: bool, before: Any = 0) -> Mask:
         """Combine a mask with the causal one, in which the first row sees the first key and the `before` next ones."""
-        seen = blind = None
+        seen = sees = None
         if is_causal:
             rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1) + before
             seen = torch.arange(key.shape[-2], device=query.device) <= rows
-            blind = None if statically_known_true(before >= 0) else rows < 0
+            sees = None if statically_known_true(before >= 0) else rows >= 0
         if added is None:
-            return cls(seen=seen, blind=blind)
+            return cls(seen=seen, sees=sees)
         added = _unexpanded(added)
         if seen is not None:
             added = torch.where(seen, added, _number(-torch.inf, added))
-        return cls(added=added, blind=(added == -torch.inf).all(-1, keepdim=True))
+        return cls(added=added, sees=(added != -torch.inf).any(-1, keepdim=True))
 
 
 def _unexpanded(mask: torch.Tensor) -> torch.Tensor:
     """Take the values of a mask once that are expanded, as PyTorch does for every head; see `read_unexpanded`."""
     for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
         if isinstance(stride, int) and not stride and not statically_known_true(size == 1):
-            mask = mask.narrow(dim, 0, 1)
+            mask = _aten.slice.Tensor(mask, dim, 0, 1)
     return mask
 
 
@@ -106,7 +107,7 @@ def _attended(weights: torch.Tensor, value: torch.Tensor, mask: Mask) -> torch.T
     The mask shows such rows, and all heads and mostly all layers share it; searching the scores would cost as much as the softmax.
     """
     output = torch.matmul(weights, value.to(weights.dtype))
-    return output if mask.blind is None else torch.where(mask.blind, _number(0.0, output), output)
+    return output if mask.sees is None else torch.where(mask.sees, output, _number(0.0, output))
 
 
 def backward(  # noqa: PLR0913, PLR0917 - what the gradients are made of
@@ -119,8 +120,8 @@ def backward(  # noqa: PLR0913, PLR0917 - what the gradients are made of
     """
     keys, values = _repeated_for(key, query), _repeated_for(value, query)
     weights = torch.softmax(_scores(query, keys, mask, scale), -1)
-    if mask.blind is not None:
-        weights = torch.where(mask.blind, _number(0.0, weights), weights)
+    if mask.sees is not None:
+        weights = torch.where(mask.sees, weights, _number(0.0, weights))
     kind, wide = weights.dtype, _wide(query)
     gradient = grad_out.to(kind)
     grad_value = torch.matmul(weights.transpose(-2, -1), gradient)
@@ -280,7 +281,6 @@ def _over_heads(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
     return left_out[:, None, None, :] if mask_type == 1 else left_out
 
 
-_aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)  # noqa: SLF001 - an operator's name
 _Size: TypeAlias = tuple[torch.fx.Node, int, int]  # a multiple of a size: a node, one of its dimensions, and the factor
 _HEADS = 2  # the dimension in which repeated heads lie before they are one dimension with the others: (batch, head, copy, row, feature)

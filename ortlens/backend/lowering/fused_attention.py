@@ -113,7 +113,7 @@ def _gradients_of_efficient(given: Given, gradients: tuple[torch.Tensor, ...]) -
     if bias is not None and given["grad_input_mask"][3]:
         keys = bias.shape[-1]
         gradient = gradients[3].sum_to_size(bias.shape).to(bias.dtype)
-        gradient = torch.nn.functional.pad(gradient, (0, -keys % _KEYS_PER_BLOCK))[..., :keys]
+        gradient = _aten.slice.Tensor(torch.nn.functional.pad(gradient, (0, -keys % _KEYS_PER_BLOCK)), -1, 0, keys)
     return *map(_rows_first, gradients[:3]), gradient
 
 
