@@ -34,12 +34,13 @@ LONG = 4096
 LONG_IN_ROW = 32768
 """The same for the innermost dimensions, where ONNX Runtime adds with several accumulators."""
 _BATCH_NORM = _aten._native_batch_norm_legit.no_stats  # noqa: SLF001 - an operator's name
+_BATCH_NORM_OF_INFERENCE = _aten._native_batch_norm_legit_no_training.default  # noqa: SLF001 - same
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @functools.cache
 def long_reductions() -> dict[Any, Callable[..., Any]]:
-    """List the decompositions, by op overload; each leaves reductions of the usual sizes as they are."""
+    """List the decompositions, by op overload; each leaves the usual as it is: few addends, and an epsilon that no device clamps."""
     return {
         _aten.sum.default: lambda x, *, dtype=None: _sum(x, None, dtype=dtype),
         _aten.sum.dim_IntList: _sum,
@@ -52,6 +53,7 @@ def long_reductions() -> dict[Any, Callable[..., Any]]:
         _aten.native_group_norm.default: _group_norm,
         _aten.native_layer_norm.default: _layer_norm,
         _BATCH_NORM: _instance_norm,
+        _BATCH_NORM_OF_INFERENCE: _norm_by_statistics,
     }
 
 
@@ -150,8 +152,8 @@ def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> A
 
 
 def _group_norm(x: torch.Tensor, *given: Any) -> Any:
-    _, _, n, c, hxw, group, _ = given
-    if not is_long(x.reshape(n, group, c // group, hxw), [2, 3]):
+    _, _, n, c, hxw, group, eps = given
+    if not is_long(x.reshape(n, group, c // group, hxw), [2, 3]) and not _is_clamped(x, eps):
         return _STAYS
     return _written_out(_aten.native_group_norm.default, x, *given)
 
@@ -163,9 +165,25 @@ def _layer_norm(x: torch.Tensor, normalized_shape: Sequence[Any], *given: Any) -
 
 
 def _instance_norm(x: torch.Tensor, *given: Any) -> Any:
-    if not is_long(x, [0, *range(2, x.dim())]):
+    if not is_long(x, [0, *range(2, x.dim())]) and not _is_clamped(x, given[-1]):
         return _STAYS
     return _written_out(_BATCH_NORM, x, *given)
+
+
+def _norm_by_statistics(x: torch.Tensor, *given: Any) -> Any:
+    *parameters, momentum, eps = given
+    if not _is_clamped(x, eps):
+        return _STAYS
+    return _written_out(_aten._native_batch_norm_legit.default, x, *parameters, False, momentum, eps)  # noqa: SLF001, FBT003 - a name; not in training
+
+
+def _is_clamped(x: torch.Tensor, eps: float) -> bool:
+    """Tell whether ONNX Runtime normalises with another epsilon: on CUDA at least `CUDNN_BN_MIN_EPSILON`, 0 since cuDNN 7.5.
+
+    Source: `ClampCudnnBatchNormEpsilon` in `onnxruntime/core/providers/cuda/cudnn_common.h`, which InstanceNormalization and
+    BatchNormalization call; LayerNormalization does not.
+    """
+    return x.device.type == "cuda" and eps < 0
 
 
 def _written_out(target: Any, *args: Any) -> Any:

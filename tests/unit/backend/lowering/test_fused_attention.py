@@ -44,26 +44,31 @@ def decomposed(target: Any) -> Callable[..., Any]:
     return found
 
 
-def called(target: Any, query: Any, key: Any, value: Any, mask: Any = None, **named: Any) -> Any:
-    """Call a fused operator, decomposed."""
+def as_it_is(target: Any) -> Any:
+    return target
+
+
+def called(target: Any, query: Any, key: Any, value: Any, mask: Any = None, *, by: Callable[[Any], Any] = decomposed, **named: Any) -> Any:
+    """Call a fused operator, decomposed or as it is."""
     if target is EFFICIENT or target is CUDNN:
-        return decomposed(target)(query, key, value, mask, True, **named)
-    return decomposed(target)(query, key, value, **({} if mask is None else {"attn_mask": mask}), **named)
+        return by(target)(query, key, value, mask, True, **named)  # noqa: FBT003 - the log-sum-exp, by the schema
+    return by(target)(query, key, value, **({} if mask is None else {"attn_mask": mask}), **named)
 
 
-def gradients_of(target: Any, grad: Any, operands: Sequence[Any], made: Any, mask: Any = None, **named: Any) -> Any:
-    """Call the backward of a fused operator, decomposed, as autograd does with what the forward returned."""
+def gradients_of(  # noqa: PLR0913 - what the backward reads
+    target: Any, grad: Any, operands: Sequence[Any], made: Any, mask: Any = None, *, by: Callable[[Any], Any] = decomposed, **named: Any
+) -> Any:
+    """Call the backward of a fused operator, as autograd does with what the forward returned."""
     out, logsumexp, *rest = made
-    causal = named.pop("is_causal", False)
+    backward, causally = by(BACKWARD[target]), named.pop("is_causal", False)
     if target is EFFICIENT:
         flags = [True, True, True, mask is not None]
-        return decomposed(BACKWARD[target])(grad, *operands, mask, out, logsumexp, *rest, 0.0, flags, causal, **named)
+        return backward(grad, *operands, mask, out, logsumexp, *rest, 0.0, flags, causally, **named)
     if target is CUDNN:
-        lengths, seeds = rest[:4], rest[4:6]
-        return decomposed(BACKWARD[target])(grad, *operands, out, logsumexp, *seeds, mask, *lengths, 0.0, causal, **named)
+        return backward(grad, *operands, out, logsumexp, *rest[4:6], mask, *rest[:4], 0.0, causally, **named)
     if target is FLASH:
-        return decomposed(BACKWARD[target])(grad, *operands, out, logsumexp, *rest[:4], 0.0, causal, *rest[4:6], **named)
-    return decomposed(BACKWARD[target])(grad, *operands, out, logsumexp, 0.0, causal, attn_mask=mask, **named)
+        return backward(grad, *operands, out, logsumexp, *rest[:4], 0.0, causally, *rest[4:6], **named)
+    return backward(grad, *operands, out, logsumexp, 0.0, causally, attn_mask=mask, **named)
 
 
 def exactly(operands: Sequence[torch.Tensor], mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
@@ -189,15 +194,8 @@ def test_outputs_are_those_of_the_shape_functions(target: Any, order: tuple[int,
             args = (*operands, *(() if target is FLASH else (mask, compute)))
             expected, made = target(*args), decomposed(target)(*args)
             assert list(map(facts, made)) == list(map(facts, expected))
-            grad = torch.empty_like(expected[0])
-            out, logsumexp, *rest = expected
-            tail = {
-                FLASH: (out, logsumexp, *rest[:4], 0.0, False, *rest[4:6]),
-                EFFICIENT: (mask, out, logsumexp, *rest, 0.0, [True] * 4),
-                CUDNN: (out, logsumexp, *rest[4:6], mask, *rest[:4], 0.0, False),
-            }[target]
-            backward = BACKWARD[target]
-            assert list(map(facts, decomposed(backward)(grad, *operands, *tail))) == list(map(facts, backward(grad, *operands, *tail)))
+            given = (target, torch.empty_like(expected[0]), operands, expected, mask)
+            assert list(map(facts, gradients_of(*given))) == list(map(facts, gradients_of(*given, by=as_it_is)))
 
 
 @pytest.mark.parametrize("target", [FLASH, EFFICIENT, CUDNN, CPU])
@@ -222,32 +220,58 @@ def test_an_expanded_mask_is_read_before_it_is_expanded() -> None:
         torch.testing.assert_close(module(query, values), functional.scaled_dot_product_attention(query, query, query, attn_mask=values))
 
 
-def by_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return FLASH(query, key, value, 0.0, True)[0].transpose(1, 2).flatten(2) * 2
+def trained(target: Any, *, is_causal: bool) -> Callable[..., Any]:
+    """Make a function that calls a fused operator and its backward, as the graph of a training step does."""
+
+    def step(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad: torch.Tensor) -> Any:
+        mask = None
+        if target is not FLASH:  # as PyTorch expands it
+            mask = torch.ones(query.shape[2], key.shape[2], dtype=query.dtype, device=query.device).expand(2, 4, query.shape[2], key.shape[2])
+        made = called(target, query, key, value, mask, by=as_it_is, is_causal=is_causal)
+        gradients = gradients_of(target, grad, (query, key, value), made, mask, by=as_it_is, is_causal=is_causal)
+        return made[0].transpose(1, 2).flatten(2) * 2, [gradient * 2 for gradient in gradients if gradient is not None]
+
+    return step
 
 
-def by_efficient(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    mask = torch.zeros(query.shape[2], key.shape[2], dtype=query.dtype, device=query.device).expand(2, 4, query.shape[2], key.shape[2])
-    return EFFICIENT(query, key, value, mask, torch.is_grad_enabled())[0].transpose(1, 2).flatten(2) * 2
-
-
-def by_cudnn(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return CUDNN(query, key, value, None, True)[0].transpose(1, 2).flatten(2) * 2
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("function", [by_flash, by_efficient, by_cudnn])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("target", [FLASH, EFFICIENT, CUDNN])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_function_on_cuda_is_whole(
-    function: Callable[..., Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, dynamic: bool
-) -> None:
+def test_a_graph_on_cuda_is_whole(target: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, dynamic: bool) -> None:
     monkeypatch.setattr(devices, "available", lambda: ("CUDAExecutionProvider", devices.CPU))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        operands = [torch.empty(2, 4, 6, 16, dtype=dtype, device="cuda") for _ in range(3)]
-        capture = ortlens.explain(function, dry_run=True, dynamic=dynamic, calls=1)(*operands).captured()
+        operands = [torch.empty(2, 4, 6, 16, dtype=dtype, device="cuda") for _ in range(4)]
+        capture = ortlens.explain(trained(target, is_causal=True), dry_run=True, dynamic=dynamic, calls=1)(*operands).captured()
     assert [(row.target, row.reason) for row in capture.fallbacks] == []
     assert len(capture.partitions) == 1
     made = [kind for row in capture.nodes for kind in row.onnx_ops]
-    assert made.count("MatMul") == 2
-    assert made.count("Softmax") == 1
-    assert not {row.target for row in capture.nodes} & {"prims.convert_element_type.default", "aten._to_copy.default"}
+    assert made.count("MatMul") == 6  # the backward multiplies no query by a key again
+
+
+@pytest.mark.parametrize("target", [FLASH, EFFICIENT, CUDNN])
+def test_products_on_cuda_are_made_without_conversions(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "available", lambda: ("CUDAExecutionProvider", devices.CPU))
+
+    def attended(*operands: torch.Tensor) -> Any:
+        return called(target, *operands, by=as_it_is)[0] * 2
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        for dtype in TOLERANCE:
+            operands = [torch.empty(2, 4, 6, 16, dtype=dtype, device="cuda") for _ in range(3)]
+            capture = ortlens.explain(attended, dry_run=True, calls=1)(*operands).captured()
+            assert not {row.target for row in capture.nodes} & {"prims.convert_element_type.default", "aten._to_copy.default"}
+
+
+@pytest.mark.parametrize("target", [FLASH, EFFICIENT, CUDNN])
+@pytest.mark.usefixtures("as_on_cuda")
+def test_onnx_runtime_computes_what_pytorch_does(target: Any) -> None:
+    operands = [torch.randn(2, 4, 6, 16) for _ in range(4)]
+    explained = ortlens.explain(trained(target, is_causal=True), calls=1)(*operands)
+    assert not explained.captured().fallbacks
+    leaves = [operand.clone().requires_grad_() for operand in operands[:3]]
+    expected = functional.scaled_dot_product_attention(*leaves, is_causal=True)
+    result, gradients = explained.result
+    torch.testing.assert_close(result, expected.transpose(1, 2).flatten(2) * 2)
+    wanted = torch.autograd.grad(expected, leaves, operands[3])
+    for gradient, right in zip(gradients[:3], wanted, strict=True):
+        torch.testing.assert_close(gradient, right * 2)
