@@ -46,7 +46,12 @@ def test_only_on_cuda_a_negative_epsilon_is_added_by_plain_operators(norm: Norm,
 
 def test_plain_operators_normalise_as_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(reductions, "_is_clamped", lambda _, eps: asked.append(eps) or True)
+
+    def is_clamped(_: torch.Tensor, eps: float) -> bool:
+        asked.append(eps)
+        return True
+
+    monkeypatch.setattr(reductions, "_is_clamped", is_clamped)
     w = torch.rand(4) + 1.0
     as_pytorch({name: lambda x, norm=norm: norm(x, w, -0.1) for name, norm in NORMS.items()}, torch.randn(3, 4, 5, 5))
     assert len(asked) == len(NORMS)

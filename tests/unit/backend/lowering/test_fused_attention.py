@@ -48,11 +48,11 @@ def as_it_is(target: Any) -> Any:
     return target
 
 
-def called(target: Any, query: Any, key: Any, value: Any, mask: Any = None, *, by: Callable[[Any], Any] = decomposed, **named: Any) -> Any:
+def called(target: Any, operands: Sequence[Any], mask: Any = None, *, by: Callable[[Any], Any] = decomposed, **named: Any) -> Any:
     """Call a fused operator, decomposed or as it is."""
     if target is EFFICIENT or target is CUDNN:
-        return by(target)(query, key, value, mask, True, **named)  # noqa: FBT003 - the log-sum-exp, by the schema
-    return by(target)(query, key, value, **({} if mask is None else {"attn_mask": mask}), **named)
+        return by(target)(*operands, mask, True, **named)  # noqa: FBT003 - the log-sum-exp, by the schema
+    return by(target)(*operands, **({} if mask is None else {"attn_mask": mask}), **named)
 
 
 def gradients_of(  # noqa: PLR0913 - what the backward reads
@@ -134,7 +134,7 @@ def test_numbers_and_gradients_are_those_of_attention(target: Any, name: str, dt
     exact = [operand.double().requires_grad_() for operand in operands]
     bias = functools.reduce(torch.add, added) if added else None
     expected = exactly(exact, bias, options.get("scale"))
-    made = called(target, *operands, given, **named)
+    made = called(target, operands, given, **named)
     grad = torch.randn_like(made[0])
     wanted = torch.autograd.grad(expected, exact, grad.double())
     found = gradients_of(target, grad, operands, made, given, **named)
@@ -148,10 +148,12 @@ def test_numbers_and_gradients_are_those_of_attention(target: Any, name: str, dt
 def test_the_gradient_of_a_mask_is_that_of_the_scores() -> None:
     operands = [torch.randn(2, 4, 5, 16) for _ in range(3)]
     mask = torch.randn(2, 1, 5, 5).expand(2, 4, 5, 5)
-    made = called(EFFICIENT, *operands, mask)
+    made = called(EFFICIENT, operands, mask)
     grad = torch.randn_like(made[0])
     leaf = mask.clone().requires_grad_()
-    (wanted,) = torch.autograd.grad(functional.scaled_dot_product_attention(*operands, attn_mask=leaf), leaf, grad)
+    (wanted,) = torch.autograd.grad(
+        functional.scaled_dot_product_attention(operands[0], operands[1], operands[2], attn_mask=leaf), leaf, grad
+    )
     torch.testing.assert_close(gradients_of(EFFICIENT, grad, operands, made, mask)[3], wanted)
 
 
@@ -162,34 +164,29 @@ def test_float16_does_not_overflow_where_a_mask_holds_its_least_number(target: A
     query, key, value = (torch.full((1, 1, 2, 16), number, dtype=torch.float16) for number in (-8.0, 8.0, 1.0))
     mask = torch.full((1, 1, 2, 2), torch.finfo(torch.float16).min, dtype=torch.float16)
     mask[0, 0, 1, 0] = 0
-    result = called(target, query, key, value, mask)[0]
+    result = called(target, (query, key, value), mask)[0]
     torch.testing.assert_close(result, torch.ones_like(result))
     large = [200 * torch.ones(1, 1, 2, 64, dtype=torch.float16) for _ in range(3)]  # a product of 2.6e6, scores of 3.2e5 / 8
-    scaled = called(target, *large, scale=1e-3)[0]
+    scaled = called(target, large, scale=1e-3)[0]
     torch.testing.assert_close(scaled, large[2])
 
 
-def layouts() -> dict[str, tuple[int, ...]]:
-    return {"heads first": (0, 1, 2, 3), "rows first": (0, 2, 1, 3), "odd": (2, 0, 1, 3)}
+LAYOUTS = {"heads first": (0, 1, 2, 3), "rows first": (0, 2, 1, 3), "odd": (2, 0, 1, 3)}
 
 
 def facts(value: Any) -> Any:
     return (tuple(value.shape), value.dtype, str(value.device), value.stride()) if isinstance(value, torch.Tensor) else value
 
 
-def given_operands(order: tuple[int, ...], dtype: torch.dtype, rows: int, keys: int, heads: int, last: int) -> list[torch.Tensor]:
-    sizes = ((2, 4, rows, 16), (2, heads, keys, 16), (2, heads, keys, last))
-    return [torch.empty_permuted(shape, order, dtype=dtype, device="cuda") for shape in sizes]
-
-
-@pytest.mark.parametrize("order", layouts().values(), ids=layouts())
+@pytest.mark.parametrize("order", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("target", [FLASH, EFFICIENT, CUDNN])
 def test_outputs_are_those_of_the_shape_functions(target: Any, order: tuple[int, ...]) -> None:
     """Sizes, dtypes, devices and strides, on CUDA, of the operator and its backward: AOTAutograd saves them, later code views them."""
     with FakeTensorMode():
         for rows, keys, compute in ((33, 7, True), (33, 7, False), (64, 64, True), (5, 40, False)):
             heads, last = (2, 16) if target is FLASH else (4, 24) if target is EFFICIENT else (2, 24)
-            operands = given_operands(order, torch.float16, rows, keys, heads, last)
+            sizes = ((2, 4, rows, 16), (2, heads, keys, 16), (2, heads, keys, last))
+            operands = [torch.empty_permuted(shape, order, dtype=torch.float16, device="cuda") for shape in sizes]
             mask = None if target is FLASH else torch.empty(2, 1, rows, keys, dtype=torch.float16, device="cuda").expand(2, 4, rows, keys)
             args = (*operands, *(() if target is FLASH else (mask, compute)))
             expected, made = target(*args), decomposed(target)(*args)
@@ -201,13 +198,13 @@ def test_outputs_are_those_of_the_shape_functions(target: Any, order: tuple[int,
 @pytest.mark.parametrize("target", [FLASH, EFFICIENT, CUDNN, CPU])
 def test_dropout_stays(target: Any) -> None:
     operands = [torch.randn(1, 2, 3, 8) for _ in range(3)]
-    assert called(target, *operands, dropout_p=0.5) is NotImplemented
-    assert called(target, *operands, dropout_p=0.0) is not NotImplemented
+    assert called(target, operands, dropout_p=0.5) is NotImplemented
+    assert called(target, operands, dropout_p=0.0) is not NotImplemented
 
 
 def test_an_expanded_mask_is_read_before_it_is_expanded() -> None:
     def masked(query: torch.Tensor, mask: torch.Tensor) -> Any:
-        return EFFICIENT(query, query, query, mask.expand(2, 4, 5, 5), False)[0]
+        return EFFICIENT(query, query, query, mask.expand(2, 4, 5, 5), False)[0]  # noqa: FBT003 - by the schema
 
     for sizes in ((2, 1, 5, 5), (5, 5), (1, 1, 1, 5)):
         module = traced(masked, torch.randn(2, 4, 5, 8), torch.randn(sizes), decomposition_table=fused_attention.own())
@@ -226,8 +223,10 @@ def trained(target: Any, *, is_causal: bool) -> Callable[..., Any]:
     def step(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad: torch.Tensor) -> Any:
         mask = None
         if target is not FLASH:  # as PyTorch expands it
-            mask = torch.ones(query.shape[2], key.shape[2], dtype=query.dtype, device=query.device).expand(2, 4, query.shape[2], key.shape[2])
-        made = called(target, query, key, value, mask, by=as_it_is, is_causal=is_causal)
+            mask = torch.ones(query.shape[2], key.shape[2], dtype=query.dtype, device=query.device).expand(
+                2, 4, query.shape[2], key.shape[2]
+            )
+        made = called(target, (query, key, value), mask, by=as_it_is, is_causal=is_causal)
         gradients = gradients_of(target, grad, (query, key, value), made, mask, by=as_it_is, is_causal=is_causal)
         return made[0].transpose(1, 2).flatten(2) * 2, [gradient * 2 for gradient in gradients if gradient is not None]
 
@@ -253,7 +252,7 @@ def test_products_on_cuda_are_made_without_conversions(target: Any, monkeypatch:
     monkeypatch.setattr(devices, "available", lambda: ("CUDAExecutionProvider", devices.CPU))
 
     def attended(*operands: torch.Tensor) -> Any:
-        return called(target, *operands, by=as_it_is)[0] * 2
+        return called(target, operands, by=as_it_is)[0] * 2
 
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         for dtype in TOLERANCE:
@@ -269,7 +268,7 @@ def test_onnx_runtime_computes_what_pytorch_does(target: Any) -> None:
     explained = ortlens.explain(trained(target, is_causal=True), calls=1)(*operands)
     assert not explained.captured().fallbacks
     leaves = [operand.clone().requires_grad_() for operand in operands[:3]]
-    expected = functional.scaled_dot_product_attention(*leaves, is_causal=True)
+    expected = functional.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=True)
     result, gradients = explained.result
     torch.testing.assert_close(result, expected.transpose(1, 2).flatten(2) * 2)
     wanted = torch.autograd.grad(expected, leaves, operands[3])
