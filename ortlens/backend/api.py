@@ -102,7 +102,7 @@ class OrtBackend:
         # A lens shows the nodes that AOTAutograd makes, so under a lens no graph skips AOTAutograd.
         if key is not None and recorder is None and (cached := self.compiler.cached_graph(key, graph_module, example_inputs)):
             return cached
-        decompositions = self.compiler.tables()[1]  # built here, so that it does not count as AOTAutograd's time
+        decompositions = self.compiler.decompositions(planned=dry_run)  # built here, so that it does not count as AOTAutograd's time
         compile_graph = functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key)
         graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder))
         with self._seen_by(recorder, graph_module), gc_paused():
@@ -158,7 +158,7 @@ class OrtBackend:
         return CompiledProgram(
             program,
             functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run),
-            decompositions=self.compiler.tables()[1],
+            decompositions=self.compiler.decompositions(),
             custom_targets=self.compiler.custom_targets(),
             on_failure=self.compiler.failure_reporter(recorder),
             assumptions_of=None if dry_run else MemoryAssumptions,

@@ -65,6 +65,19 @@ class GraphCompiler:
             self._custom, self._tables = custom, (registry, with_kernel_strides({**table, **own, **long}, users))
         return self._tables
 
+    def decompositions(self, *, planned: bool = False) -> dict[Any, Callable[..., Any]]:
+        """Return the decompositions, without those for PyTorch's fused operators on CUDA if ONNX Runtime cannot run what they lead to.
+
+        What is only `planned` may go to a provider that another installation has.
+        """
+        from ortlens.backend.lowering import fused_attention
+        from ortlens.backend.runtime.devices import reason_against
+
+        table = self.tables()[1]
+        if reason_against("cuda", planned=planned) is None:
+            return table
+        return {target: function for target, function in table.items() if target not in fused_attention.ON_CUDA}
+
     def custom_targets(self) -> frozenset[Any]:
         """Return the operators that have functions of the user's, for this backend or for the whole process."""
         return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})

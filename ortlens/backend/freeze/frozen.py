@@ -185,7 +185,7 @@ def _lowered(program: ExportedProgram, backend: OrtBackend, recorder: Recorder |
     with gc_paused():
         return lower_program(
             program,
-            decompositions=compiler.tables()[1],
+            decompositions=compiler.decompositions(),
             custom_targets=compiler.custom_targets(),
             on_failure=compiler.failure_reporter(recorder),
             updates_in_place=True,

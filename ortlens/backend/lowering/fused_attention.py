@@ -64,8 +64,12 @@ class _Operator:
 
 def own() -> dict[Any, Callable[..., Any]]:
     """List the decompositions, by op overload."""
-    forwards = {getattr(_aten, operator.name).default: operator.forward for operator in _OPERATORS}
-    return forwards | {getattr(_aten, f"{operator.name}_backward").default: operator.backward for operator in _OPERATORS}
+    return _decompositions(*_ON_CUDA, _ON_CPU)
+
+
+def _decompositions(*operators: _Operator) -> dict[Any, Callable[..., Any]]:
+    forwards = {getattr(_aten, operator.name).default: operator.forward for operator in operators}
+    return forwards | {getattr(_aten, f"{operator.name}_backward").default: operator.backward for operator in operators}
 
 
 def _by_name(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -123,13 +127,15 @@ def _of_cudnn(given: Given, result: torch.Tensor, logsumexp: torch.Tensor) -> tu
     return laid_out_like(result, query), logsumexp.unsqueeze(-1).float(), None, None, query.shape[2], key.shape[2], *state, None
 
 
-_OPERATORS = (
-    _Operator(
-        name="_scaled_dot_product_flash_attention_for_cpu",
-        outputs=lambda given, result, logsumexp: (laid_out_like(result, given["query"]), logsumexp),
-        gradients=lambda _, gradients: tuple(map(_rows_first, gradients[:3])),
-    ),
+_ON_CPU = _Operator(
+    name="_scaled_dot_product_flash_attention_for_cpu",
+    outputs=lambda given, result, logsumexp: (laid_out_like(result, given["query"]), logsumexp),
+    gradients=lambda _, gradients: tuple(map(_rows_first, gradients[:3])),
+)
+_ON_CUDA = (
     _Operator(name="_scaled_dot_product_flash_attention", outputs=_of_flash, gradients=_as_operands, ends_causally=True),
     _Operator(name="_scaled_dot_product_efficient_attention", outputs=_of_efficient, gradients=_gradients_of_efficient),
     _Operator(name="_scaled_dot_product_cudnn_attention", outputs=_of_cudnn, gradients=_as_operands),
 )
+ON_CUDA = frozenset(_decompositions(*_ON_CUDA))
+"""The operators that tensors on the CPU do not reach. In PyTorch, what they are decomposed to takes longer and more memory."""

@@ -17,6 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import ortlens
+from ortlens import OrtBackendOptions
+from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.lowering import attention, decompositions, fused_attention
 from ortlens.backend.runtime import devices
 from tests.unit.backend.graphs import traced
@@ -166,7 +168,7 @@ def test_float16_does_not_overflow_where_a_mask_holds_its_least_number(target: A
     mask[0, 0, 1, 0] = 0
     result = called(target, (query, key, value), mask)[0]
     torch.testing.assert_close(result, torch.ones_like(result))
-    large = [200 * torch.ones(1, 1, 2, 64, dtype=torch.float16) for _ in range(3)]  # a product of 2.6e6, scores of 3.2e5 / 8
+    large = [200 * torch.ones(1, 1, 2, 64, dtype=torch.float16) for _ in range(3)]  # products of 2.6e6, scores of 2.6e3
     scaled = called(target, large, scale=1e-3)[0]
     torch.testing.assert_close(scaled, large[2])
 
@@ -263,7 +265,8 @@ def test_products_on_cuda_are_made_without_conversions(target: Any, monkeypatch:
 
 @pytest.mark.parametrize("target", [FLASH, EFFICIENT, CUDNN])
 @pytest.mark.usefixtures("as_on_cuda")
-def test_onnx_runtime_computes_what_pytorch_does(target: Any) -> None:
+def test_onnx_runtime_computes_what_pytorch_does(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "available", lambda: ("CUDAExecutionProvider", devices.CPU))
     operands = [torch.randn(2, 4, 6, 16) for _ in range(4)]
     explained = ortlens.explain(trained(target, is_causal=True), calls=1)(*operands)
     assert not explained.captured().fallbacks
@@ -274,3 +277,16 @@ def test_onnx_runtime_computes_what_pytorch_does(target: Any) -> None:
     wanted = torch.autograd.grad(expected, leaves, operands[3])
     for gradient, right in zip(gradients[:3], wanted, strict=True):
         torch.testing.assert_close(gradient, right * 2)
+
+
+def test_attention_stays_fused_where_onnx_runtime_has_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = GraphCompiler(OrtBackendOptions())
+    for providers, planned, expected in (
+        ((devices.CPU,), False, False),
+        ((devices.CPU,), True, True),
+        (("CUDAExecutionProvider", devices.CPU), False, True),
+    ):
+        monkeypatch.setattr(devices, "available", lambda providers=providers: providers)
+        table = compiler.decompositions(planned=planned)
+        assert CPU in table
+        assert [target in table for target in (FLASH, EFFICIENT, CUDNN, BACKWARD[FLASH])] == [expected] * 4
