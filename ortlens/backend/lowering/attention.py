@@ -58,7 +58,8 @@ class Mask:
         added = _unexpanded(added)
         if seen is not None:
             added = torch.where(seen, added, _number(-torch.inf, added))
-        return cls(added=added, sees=(added != -torch.inf).any(-1, keepdim=True))
+        compared = added.float() if added.dtype is torch.bfloat16 else added  # ONNX Runtime 1.31 compares no bfloat16 on CUDA
+        return cls(added=added, sees=(compared != -torch.inf).any(-1, keepdim=True))
 
 
 def _unexpanded(mask: torch.Tensor) -> torch.Tensor:

@@ -279,6 +279,20 @@ def test_onnx_runtime_computes_what_pytorch_does(target: Any, monkeypatch: pytes
         torch.testing.assert_close(gradient, right * 2)
 
 
+def test_no_bfloat16_is_compared() -> None:
+    """ONNX Runtime 1.31 has a kernel of Equal for every float but bfloat16 on CUDA."""
+
+    def masked(query: torch.Tensor, mask: torch.Tensor) -> Any:
+        return EFFICIENT(query, query, query, mask, False)[0]  # noqa: FBT003 - by the schema
+
+    operands = torch.randn(1, 2, 3, 8).bfloat16(), torch.randn(1, 2, 3, 3).bfloat16()
+    graph = traced(masked, *operands, decomposition_table=fused_attention.own()).graph
+    compared = [
+        source.meta["val"].dtype for node in graph.find_nodes(op="call_function", target=aten.ne.Scalar) for source in node.all_input_nodes
+    ]
+    assert compared == [torch.float32]
+
+
 def test_attention_stays_fused_where_onnx_runtime_has_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = GraphCompiler(OrtBackendOptions())
     for providers, planned, expected in (
