@@ -245,6 +245,9 @@ class Graphs:
             if len(self._known) < _MAX_SIZES:
                 self._known[key] = calls + 1
             return None
+        if not all(tensor.numel() for tensor in (*inputs, *(tensor for tensor, _ in outputs))):  # a buffer needs an address
+            self._known[key] = None
+            return None
         _threads.add(threading.get_ident())
         with self.calls.alone:
             use = self._why_not(inputs, outputs)

@@ -341,6 +341,8 @@ def test_functions_over_one_session_never_share_a_graph(monkeypatch: pytest.Monk
         graphs = cuda.Graphs(calls, places, places, new_binding=lambda: None, always=True)  # type: ignore[arg-type,return-value]
         graphs._captured([torch.rand(1)], [(torch.rand(1), (1,))])
     assert numbers == [2, 3]
+    assert not graphs.replay([torch.rand(0)], [(torch.rand(0), (0,))]), "a buffer without elements has no address"
+    assert numbers == [2, 3]
     assert lens.sessions.cuda_graph.tolist() == ["replayed"]
 
 
