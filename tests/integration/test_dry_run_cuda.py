@@ -62,8 +62,11 @@ def fallbacks(lens: ortlens.Lens) -> list[tuple[str, str]]:
     return list(zip(lens.fallbacks.target, lens.fallbacks.reason_code, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["mlp", "bert", "llama"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("mlp", torch.float32), ("mlp", torch.bfloat16), ("bert", torch.float16), ("llama", torch.bfloat16)],
+    ids=["mlp", "mlp in bfloat16", "bert in float16", "llama in bfloat16"],
+)
 def test_models_are_whole_and_as_they_were(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model: nn.Module = Mlp()
