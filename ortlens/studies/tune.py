@@ -14,6 +14,7 @@ from ortlens._process import usable_cores
 from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
+from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.backend.runtime.session import WITHOUT_OVERFLOW
 from ortlens.errors import UsageError
@@ -223,6 +224,8 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
     if flipped is False:  # else there are no constants to pack
         found.append(_setting("prepack_weights", not given.prepack_weights))
     found.append(_setting("preallocate_output", not given.preallocate_output))
+    if any(devices.kind_of(tensor.device).calls is not None for tensor in tensors):
+        found.append(_setting("cuda_graph", given.cuda_graph is not True))
     if given.min_partition_nodes > 1:
         found.append(_setting("min_partition_nodes", 1))
     if partitions > 1:

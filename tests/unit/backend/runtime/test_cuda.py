@@ -13,6 +13,7 @@ from torch._subclasses import FakeTensorMode
 import ortlens
 from ortlens.analysis.speed import AbTiming
 from ortlens.backend.runtime import call, cuda, devices, generated, session, weights
+from ortlens.studies import tune
 from tests import fake_cuda
 
 if TYPE_CHECKING:
@@ -384,3 +385,12 @@ def test_verify_names_tf32_and_the_setting_that_allows_it(monkeypatch: pytest.Mo
     with torch.no_grad():
         fast(x)
         assert lens.verify(x)["ok"].all()
+
+
+def test_tune_tries_a_graph_where_tensors_are_on_cuda() -> None:
+    with FakeTensorMode():
+        asked = {device: tune._candidates(ortlens.OrtBackendOptions(), [torch.empty(2, device=device)], 1) for device in ("cpu", "cuda")}
+    assert {device: "cuda_graph" in {found.option for found in candidates} for device, candidates in asked.items()} == {
+        "cpu": False,
+        "cuda": True,
+    }
