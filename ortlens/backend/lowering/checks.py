@@ -64,18 +64,17 @@ def may_raise(node: torch.fx.Node) -> bool:
 
 
 def draws(node: torch.fx.Node) -> bool:
-    """Tell whether a node draws random numbers; attention does not, where its dropout is 0."""
+    """Tell whether a node draws random numbers; attention and recurrent networks do not without dropout."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _without_dropout(node)
 
 
 def _without_dropout(node: torch.fx.Node) -> bool:
-    """Tell whether an operator with a dropout argument has a dropout of 0 and draws no random numbers: attention in inference."""
+    """Tell whether an operator with a dropout argument draws no random numbers: it is 0, or the operator is not in training."""
     arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
-    for place, argument in enumerate(arguments):
-        if argument.name == "dropout_p":
-            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
-            return isinstance(given, (int, float)) and given == 0
-    return False
+    given = {argument.name: argument.default_value for argument in arguments}
+    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
+    dropout = given.get("dropout_p", given.get("dropout"))
+    return isinstance(dropout, (int, float)) and (dropout == 0 or given.get("train") is False)
 
 
 def _is_floating(node: torch.fx.Node) -> bool:

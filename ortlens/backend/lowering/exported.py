@@ -261,10 +261,45 @@ def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
             node.meta["val"] = value
 
 
+_LSTM = torch.ops.aten.lstm.input
+_WITH_FUNCTION = (torch.ops.aten.gru.input, torch.ops.aten.rnn_tanh.input)
+_MOST_STEPS = 64
+"""Recurrent networks of more steps are not unrolled: each step is some twenty operators per layer and direction."""
+
+
+def _recurrent(composite: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """List the decompositions of recurrent networks, which PyTorch's would unroll, step by step.
+
+    Those of float32 become an ONNX operator per layer and direction, an LSTM by way of oneDNN's. Others stay whole, in PyTorch, or are
+    unrolled if they have few steps: then a model can be deployed.
+    """
+
+    def decomposition(target: Any) -> Callable[..., Any]:
+        def decomposed(x: torch.Tensor, *args: Any) -> Any:
+            if x.dtype is torch.float32 and target in _WITH_FUNCTION:
+                return NotImplemented
+            if target is _LSTM and _has_layers(x, *args):
+                with torch.backends.mkldnn.flags(enabled=True):  # switched off while programs are decomposed
+                    return _torch.decomposition_of(_LSTM)(x, *args)
+            steps = x.shape[1 if args[-1] else 0]
+            return composite[target](x, *args) if isinstance(steps, int) and steps <= _MOST_STEPS else NotImplemented
+
+        return decomposed
+
+    return {target: decomposition(target) for target in (_LSTM, torch.ops.aten.rnn_relu.input, *_WITH_FUNCTION)}
+
+
+def _has_layers(x: torch.Tensor, states: Sequence[torch.Tensor], *given: Any) -> bool:
+    """Tell whether oneDNN has an operator for each layer of an LSTM."""
+    _, _, layers, dropout, train, _, _ = given
+    is_plain = x.dtype is torch.float32 and x.device.type == "cpu" and states[0].shape[2] == states[1].shape[2]
+    return is_plain and not (train and dropout and layers > 1)
+
+
 def _with_composite(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Combine the backend's decompositions with PyTorch's for composite operators where the backend has none."""
     composite = _torch.composite_decompositions()
-    table = {**composite, **own}
+    table = {**composite, **own, **_recurrent(composite)}
     if _ATTENTION in own and _ATTENTION in composite:
         table[_ATTENTION] = _attention_laid_out_as_traced(composite[_ATTENTION], own[_ATTENTION])
     return table

@@ -19,7 +19,7 @@ from ortlens.backend.conversion.functions.reductions import sum_
 from ortlens.backend.conversion.functions.special import log1p
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 _aten = torch.ops.aten
@@ -150,21 +150,23 @@ def lstm_layer(
     return made if states[0] is x else [op.Slice(value, zero, op.Constant(value_ints=[-1]), one) for value in made]
 
 
-def _with_nan(states: tuple[Any, Any, Any], made: tuple[Any, Any, Any], *, reverse: bool) -> list[Any]:
+def _with_nan(states: Sequence[Any], made: Sequence[Any], *, reverse: bool) -> list[Any]:
     """Put NaN into the results from the step on that takes the first one, which ONNX Runtime turns into finite numbers.
 
     Two infinities count as NaN, since most sums over both are; a single one, and those of the cell state, ONNX Runtime computes rightly.
     """
-    x, hidden, cell = states
-    steps, last_hidden, last_cell = made
+    x, hidden, *cell = states
+    steps, *last = made
     zero = op.Constant(value_float=0.0)
-    before = op.Max(_invalid(hidden), _invalid(op.Where(op.IsInf(cell), zero, cell)))
+    before = _invalid(hidden)
+    if cell:
+        before = op.Max(before, _invalid(op.Where(op.IsInf(cell[0]), zero, cell[0])))
     among = _invalid(x)
     since = op.Add(op.CumSum(among, op.Constant(value_int=0), reverse=int(reverse)), before)
     at_end = op.Add(op.ReduceSum(among, op.Constant(value_ints=[0])), before)
     nan = op.Constant(value_float=float("nan"))
     is_valid, is_valid_at_end = (op.Equal(number, zero) for number in (since, at_end))
-    return [op.Where(is_valid, steps, nan), *(op.Where(is_valid_at_end, state, nan) for state in (last_hidden, last_cell))]
+    return [op.Where(is_valid, steps, nan), *(op.Where(is_valid_at_end, state, nan) for state in last)]
 
 
 def _invalid(x: Any) -> Any:
@@ -178,6 +180,72 @@ def _gates_in_order(weight: Any) -> Any:
     into, forget, cell, out = op.Split(weight, num_outputs=4, axis=0)
     return op.Concat(into, out, forget, cell, axis=0)
 
+
+def _recurrent(operator: str, gates: Sequence[int], **attributes: int) -> Callable[..., list[Any]]:
+    """Make the function of a recurrent network in exported programs, from where ONNX has each of PyTorch's gates.
+
+    Steps of all layers, and the last state of each. Source: "GRU" and "RNN" in the operators of ONNX; `nn.GRU` for the gates.
+    """
+
+    def in_order(weight: Any) -> Any:
+        parts = op.Split(weight, num_outputs=len(gates), axis=0) if len(gates) > 1 else [weight]
+        return op.Concat(*(parts[gate] for gate in gates), axis=0)
+
+    def network(
+        x: Any,
+        hidden: Any,
+        params: Sequence[Any],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> list[Any]:
+        if train and dropout and num_layers > 1:
+            raise basics.NotConvertibleError("drops out at random between its layers")
+        if int(x.dtype) != basics.FLOAT:
+            raise basics.NotConvertibleError(f"has other numbers than float32, which ONNX Runtime's {operator} does not take")
+        batch, size = x.shape[0 if batch_first else 1], int(params[1].shape[1])
+        flow, states = op.Transpose(x, perm=[1, 0, 2]) if batch_first else x, hidden
+        is_padded = not isinstance(batch, int) or not batch  # as of `lstm_layer`
+        if is_padded:
+            flow, states = (op.Pad(value, op.Constant(value_ints=[0, 0, 0, 0, 1, 0])) for value in (flow, states))
+        zero, one = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
+        directions = ("forward", "reverse")[: 1 + bidirectional]
+        given, last = iter(params), list[Any]()
+        for _ in range(num_layers):
+            made = []
+            for direction in directions:
+                weights = [op.Unsqueeze(in_order(next(given)), zero) for _ in range(2)]
+                biases = [in_order(next(given)) for _ in range(2 * has_biases)]
+                bias = op.Unsqueeze(op.Concat(*biases, axis=0), zero) if biases else None
+                place = len(last)
+                start = op.Slice(states, op.Constant(value_ints=[place]), op.Constant(value_ints=[place + 1]), zero)
+                run = getattr(op, operator)
+                steps, end = run(flow, *weights, bias, None, start, hidden_size=size, direction=direction, **attributes)
+                steps, end = _with_nan((flow, start), (op.Squeeze(steps, one), end), reverse=direction == "reverse")
+                made.append(steps)
+                last.append(end)
+            flow = op.Concat(*made, axis=2)
+        results = [flow, op.Concat(*last, axis=0)]
+        if is_padded:
+            results = [op.Slice(value, zero, op.Constant(value_ints=[-1]), one) for value in results]
+        return [op.Transpose(results[0], perm=[1, 0, 2]) if batch_first else results[0], results[1]]
+
+    return network
+
+
+@torch_op(_aten.lstm.input)
+def lstm(*_: Any) -> Any:
+    """`aten.lstm` of exported programs, where its layers have become no operators of oneDNN."""
+    raise basics.NotConvertibleError(
+        "has projections, a dropout or other numbers than float32 on the CPU, and too many steps to unroll them"
+    )
+
+
+torch_op(_aten.gru.input)(_recurrent("GRU", (1, 0, 2), linear_before_reset=1))
+torch_op(_aten.rnn_tanh.input)(_recurrent("RNN", (0,)))
 
 if (_layer := getattr(_aten, "mkldnn_rnn_layer", None)) is not None:  # absent from builds of PyTorch without oneDNN
     torch_op(_layer.default)(lstm_layer)

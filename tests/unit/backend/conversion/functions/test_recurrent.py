@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import ortlens
 from ortlens import Lens
 from tests.unit.backend.conversion.functions.one_graph import as_pytorch
 
@@ -91,3 +92,73 @@ def test_numbers_that_are_not_finite_spread_as_in_pytorch() -> None:
         with torch.no_grad():
             got, wanted = compiled(**given), both(**given)
         torch.testing.assert_close(got, wanted, equal_nan=True, msg=name, atol=1e-4, rtol=1e-4)
+
+
+def network(kind: type[nn.LSTM | nn.GRU | nn.RNN], **options: Any) -> Any:  # noqa: ANN401 - those of the layer
+    torch.manual_seed(0)
+    return kind(6, 4, **options).eval()
+
+
+def frozen_ops(frozen: Any) -> list[str]:  # noqa: ANN401 - a frozen callable
+    return [node.op_type for runner in frozen.graph.runners for node in runner.model.graph.node]
+
+
+NETWORKS: dict[str, tuple[type[nn.LSTM | nn.GRU | nn.RNN], dict[str, Any], int]] = {
+    "LSTM": (nn.LSTM, {"num_layers": 2}, 2),
+    "LSTM of both directions": (nn.LSTM, {"bidirectional": True, "batch_first": True}, 2),
+    "GRU": (nn.GRU, {}, 1),
+    "GRU of both directions": (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, 4),
+    "GRU without biases": (nn.GRU, {"num_layers": 3, "bias": False}, 3),
+    "RNN": (nn.RNN, {"num_layers": 2, "bidirectional": True}, 4),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_frozen_one_has_an_operator_per_layer_and_direction_whatever_its_steps(name: str) -> None:
+    kind, options, count = NETWORKS[name]
+    layer, operator = network(kind, **options), name.partition(" ")[0]
+    counts = []
+    for steps in (3, 20):
+        x = torch.randn(steps, 2, 6).transpose(0, 1) if options.get("batch_first") else torch.randn(steps, 2, 6)
+        with torch.no_grad():
+            frozen = ortlens.freeze(layer, x, dynamic=steps == 3)
+            for given in (x, x.neg(), spoilt(x)) if steps == 3 else (x,):
+                torch.testing.assert_close(frozen(given), layer(given), atol=1e-5, rtol=1e-4, equal_nan=True)
+        ops = frozen_ops(frozen)
+        assert ops.count(operator) == count
+        counts.append(len(ops))
+        assert frozen.graph.left_in_torch() == {}
+    assert counts[1] <= counts[0]
+
+
+def spoilt(x: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made[1, 1, 0] = torch.nan
+    made[-1, 0, 2] = torch.inf
+    return made
+
+
+def test_the_first_state_of_a_frozen_one_is_an_argument() -> None:
+    layer = network(nn.GRU, num_layers=2, bidirectional=True)
+    x, state = torch.randn(5, 3, 6), torch.randn(4, 3, 4)
+    with torch.no_grad():
+        frozen = ortlens.freeze(layer, x, state)
+        torch.testing.assert_close(frozen(x, state), layer(x, state), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize(
+    ("kind", "options", "dtype"),
+    [(nn.RNN, {"nonlinearity": "relu"}, torch.float32), (nn.LSTM, {"proj_size": 2}, torch.float32), (nn.GRU, {}, torch.float64)],
+    ids=["relu", "projections", "float64"],
+)
+def test_what_onnx_runtime_does_not_take_is_unrolled_if_it_is_short_and_else_stays_in_pytorch(
+    kind: type[nn.LSTM | nn.GRU | nn.RNN], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    layer = network(kind, **options).to(dtype)
+    for steps, left in ((4, 0), (66, 1)):
+        x = torch.randn(steps, 2, 6, dtype=dtype)
+        with torch.no_grad():
+            frozen = ortlens.freeze(lambda x: layer(x.sin())[0].cos(), x)
+            torch.testing.assert_close(frozen(x), layer(x.sin())[0].cos(), atol=1e-5, rtol=1e-4)
+        assert len(frozen.graph.left_in_torch()) == left
