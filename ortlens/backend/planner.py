@@ -211,6 +211,14 @@ class Planner:
         """Return the inputs that are parameters or buffers."""
         return frozenset(node for place, node in enumerate(inputs_of(self.promoted.graph)) if place in self._lowered.static_inputs)
 
+    def _made_of_weights(self) -> frozenset[torch.fx.Node]:
+        """Find the nodes that compute with parameters, buffers and constants alone."""
+        found = set(self.static_inputs())
+        for node in self.promoted.graph.nodes:
+            if node.op == "get_attr" or (node.op == "call_function" and node.all_input_nodes and found.issuperset(node.all_input_nodes)):
+                found.add(node)
+        return frozenset(found)
+
     def _partitioned(self) -> list[extraction.Partition]:
         started = time.perf_counter_ns()
         support = Support(
@@ -220,6 +228,7 @@ class Planner:
             deployed=self._context.deployed,
             without_bfloat16=runs_on_cpu_alone(self._context.options) and not cpu_provider_computes("bfloat16"),
             upcast=narrow_dtypes(self._context.options.upcast),
+            folded=self._made_of_weights() if self._lowered.phase == "inference" else (),
         )
         self.plan = plan_partitions(self.promoted.graph, support.verdict, min_nodes=self._context.options.min_partition_nodes)
         partitions = extraction.split(self.plan, self.promoted)

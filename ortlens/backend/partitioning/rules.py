@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.fx
 
+from ortlens import _torch
 from ortlens.backend.lowering import decompositions, provenance
+from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,7 +137,72 @@ def _serves_sums(call: Call) -> bool:
     return _serves(call, tuple(_SUMS)) and all(_adds_rows(Call(user)) for user in call.node.users)
 
 
+_LOST_NS: Mapping[Any, Callable[[Call], float]] = {
+    _aten.amax.default: lambda _: 0.4,
+    _aten.amin.default: lambda _: 0.4,
+    _aten.argmax.default: lambda call: 0.2 if call["dim"] is None else 1.2,
+    _aten.argmin.default: lambda call: 0.2 if call["dim"] is None else 1.2,
+    _aten.bucketize.Tensor: lambda _: 48.0,
+    _aten.cumsum.default: lambda call: 2.4 if _is_innermost(call) else 0.0,
+    _aten.elu.default: lambda call: 0.4 if call["scale"] == 1 else 1.2,
+    _aten.flip.default: lambda _: 0.8,
+    _aten.hardshrink.default: lambda _: 0.5,
+    _aten.huber_loss.default: lambda _: 1.2,
+    _aten.linalg_vector_norm.default: lambda call: 0.7 if call["ord"] == 2 and _is_innermost(call) else 0.0,  # noqa: PLR2004 - the usual norm
+    _aten.log.default: lambda _: 0.5,
+    _aten.log1p.default: lambda _: 4.0,
+    _aten.max_pool2d_with_indices.default: lambda call: 2.0 if _is_one_row(call) else 0.0,  # what `max_pool1d` becomes
+    _aten.mish.default: lambda _: 8.4,
+    _aten.prelu.default: lambda _: 4.6,
+    _aten._prelu_kernel.default: lambda _: 4.6,  # noqa: SLF001 - an operator's name
+    _aten.prod.dim_int: lambda call: 0.8 if _is_innermost(call) else 0.0,
+    _aten.remainder.Scalar: lambda _: 6.0,
+    _aten.remainder.Tensor: lambda _: 6.0,
+    _aten.sign.default: lambda _: 1.7,
+    _aten.sin.default: lambda _: 0.7,
+    _aten.smooth_l1_loss.default: lambda _: 1.2,
+    _aten.softplus.default: lambda _: 13.9,
+    _aten.softshrink.default: lambda _: 2.8,
+    _aten.sort.default: lambda call: 16.0 if _is_innermost(call) else 0.0,
+    _aten.sort.stable: lambda call: 16.0 if _is_innermost(call) else 0.0,
+    _aten.topk.default: lambda call: 1.8 if _is_innermost(call) else 0.0,
+}
+"""Operator -> how much longer ONNX Runtime's kernel, or what the operator is made of, takes than PyTorch's, in ns per float32 of its first
+argument: one thread, 512 x 1024, onnxruntime 1.31.1, torch 2.13.0, by `benchmarks/bench_operators.py`. Not what ONNX Runtime fuses with its
+neighbours: squares in a normalisation, cubes in a GELU, sigmoids."""
+_WORTH_NS = 100_000
+"""A loss from which on two partitions, with PyTorch between them, are faster than one."""
+
+
+def _is_innermost(call: Call) -> bool:
+    """Tell whether an operator works along the last dimension alone."""
+    dim, x = call["dim"], call.tensor(0)
+    dims = dim if isinstance(dim, (list, tuple)) else [dim]
+    return x is not None and len(dims) == 1 and dims[0] in (-1, x.dim() - 1)
+
+
+def _is_one_row(call: Call) -> bool:
+    x = call.tensor(0)
+    return x is not None and isinstance(x.shape[-2], int) and x.shape[-2] == 1
+
+
+def _loses(call: Call) -> str | None:
+    x = call.tensor(0)
+    if x is None or x.dtype is not torch.float32 or x.device.type != "cpu":
+        return None
+    lost_ns = _LOST_NS[call.node.target](call) * math.prod(map(_torch.size_hint, x.shape))
+    if lost_ns < _WORTH_NS:
+        return None
+    return f"{_ON_PURPOSE}of so many numbers ONNX Runtime takes longer than PyTorch, by about {time_from_ns(lost_ns)} on one thread"
+
+
 SLOW = (
+    Rule(
+        tuple(_LOST_NS),
+        "",
+        _loses,
+        figure="see `_LOST_NS`",
+    ),
     Rule(
         BAGS,
         f"{_ON_PURPOSE}PyTorch adds the rows where they lie, ONNX Runtime would copy them first and take 3 to 60 times as long",

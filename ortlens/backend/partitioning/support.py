@@ -95,11 +95,13 @@ class Support:
         deployed: bool = False,
         without_bfloat16: bool = False,
         upcast: Collection[torch.dtype] = (),
+        folded: Collection[torch.fx.Node] = (),
     ) -> None:
         """Configure the decision for one graph.
 
         `can_run_on` returns None for a device type that a provider supports, else the reason. `excluded` has nodes that failed before. With
-        `without_bfloat16`, CPU tensors go to no provider that computes in it. `upcast` types are computed in float32.
+        `without_bfloat16`, CPU tensors go to no provider that computes in it. `upcast` types are computed in float32. What
+        is `folded` is made of weights alone: a session that holds these as constants computes it once.
         """
         self._registry = registry
         self._own = own_functions()  # once: listing them for each node took a tenth of the time, under a profiler
@@ -108,6 +110,7 @@ class Support:
         self._deployed = deployed
         self._without_bfloat16 = without_bfloat16
         self._upcast = upcast
+        self._folded = folded
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
         """Decide whether a node is supported, and if not, give a code and a reason."""
@@ -144,7 +147,7 @@ class Support:
         return None
 
     def _slow(self, node: torch.fx.Node) -> Verdict | None:
-        slow = slow_in_ort(node, deployed=self._deployed)
+        slow = None if node in self._folded else slow_in_ort(node, deployed=self._deployed)
         if slow is None or self._is_users(node.target):
             return None
         return _no("policy", f"{provenance.target_name(node)} {slow}")
