@@ -151,7 +151,6 @@ _LOST_NS: Mapping[Any, Callable[[Call], float]] = {
     _aten.linalg_vector_norm.default: lambda call: 0.7 if call["ord"] == 2 and _is_innermost(call) else 0.0,  # noqa: PLR2004 - the usual norm
     _aten.log.default: lambda _: 0.5,
     _aten.log1p.default: lambda _: 4.0,
-    _aten.max_pool2d_with_indices.default: lambda call: 2.0 if _is_one_row(call) else 0.0,  # what `max_pool1d` becomes
     _aten.mish.default: lambda _: 8.4,
     _aten.prelu.default: lambda _: 4.6,
     _aten._prelu_kernel.default: lambda _: 4.6,  # noqa: SLF001 - an operator's name
@@ -179,11 +178,6 @@ def _is_innermost(call: Call) -> bool:
     dim, x = call["dim"], call.tensor(0)
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
     return x is not None and len(dims) == 1 and dims[0] in (-1, x.dim() - 1)
-
-
-def _is_one_row(call: Call) -> bool:
-    x = call.tensor(0)
-    return x is not None and isinstance(x.shape[-2], int) and x.shape[-2] == 1
 
 
 def _loses(call: Call) -> str | None:

@@ -19,7 +19,6 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "argmax": lambda x: x.argmax(0),
     "cumsum": lambda x: x.cumsum(-1),
     "flip": lambda x: x.flip(-1),
-    "max_pool1d": lambda x: functional.max_pool1d(x, 2),
     "mish": functional.mish,
     "norm": lambda x: x.norm(dim=-1),
     "prelu": lambda x: functional.prelu(x, torch.full((1,), 0.25)),
