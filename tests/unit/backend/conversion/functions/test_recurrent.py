@@ -104,7 +104,6 @@ def frozen_ops(frozen: Any) -> list[str]:  # noqa: ANN401 - a frozen callable
 
 
 NETWORKS: dict[str, tuple[type[nn.LSTM | nn.GRU | nn.RNN], dict[str, Any], int]] = {
-    "LSTM": (nn.LSTM, {"num_layers": 2}, 2),
     "LSTM of both directions": (nn.LSTM, {"bidirectional": True, "batch_first": True}, 2),
     "GRU": (nn.GRU, {}, 1),
     "GRU of both directions": (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, 4),
