@@ -173,8 +173,7 @@ class GraphReporter:
             hazard="A dropped session is created again when its sizes return, which takes as long as the first time.",
             **remedy("Leave dynamic_shapes out: one session then serves all sizes.", "Or pad inputs to fewer sizes."),
         )
-        if finding not in self.recorder.records(r.Finding):
-            self.recorder.add(finding)
+        self._add_once(finding)
 
     @reported("recording a graph")
     def called_in_capture(self, runner: PartitionRunner) -> None:
@@ -189,8 +188,7 @@ class GraphReporter:
             hazard="ONNX Runtime ends the process if it is called there. Replays of the captured graph do not use it.",
             **remedy("Leave torch.cuda.graph out, and set cuda_graph=True: sessions then replay graphs of their own.", cuda_graph=True),
         )
-        if finding not in self.recorder.records(r.Finding):
-            self.recorder.add(finding)
+        self._add_once(finding)
 
     @reported("recording a graph")
     def stale_weights_detected(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
@@ -216,6 +214,10 @@ class GraphReporter:
     def failure(self, rule: str, title: str, error: Exception) -> None:
         """Record a failure after which the results are still correct."""
         self.recorder.add(records.failure_finding(rule, title, error))
+
+    def _add_once(self, finding: r.Finding) -> None:
+        if finding not in self.recorder.records(r.Finding):
+            self.recorder.add(finding)
 
     def _partition(self, runner: PartitionRunner) -> None:
         partition_id, model_id = self._ids[runner]
