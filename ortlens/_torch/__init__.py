@@ -17,7 +17,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | whether Dynamo switched checks of distributions off | `torch/_dynamo/eval_frame.py` | it does so once, unseen |
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | what rounds to TF32; copies of many tensors at once | `torch/_C/__init__.pyi` | public names raise after mixed settings; no public name |
-| decompositions of single operators | `torch/_decomp/__init__.py` | no public table |
+| decompositions of single operators, and those made while tracing | `torch/_decomp/__init__.py`, `torch/_ops.py` | no public table |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
@@ -49,6 +49,7 @@ from ortlens._torch.aot import (
     replaced_buffers,
     returns_outputs_unchanged,
     static_input_indices,
+    taken_apart,
     tangent_indices,
     unchecked_distributions,
     user_outputs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,9 @@ def aot_backend(
     backward: Callable[..., Any],
     inference: Callable[..., Any],
     decompositions: Mapping[Any, Callable[..., Any]],
+    kept: Mapping[Any, Callable[..., Any] | None],
 ) -> Callable[..., Any]:
-    """Make a Dynamo backend that compiles graphs through AOTAutograd."""
+    """Make a Dynamo backend that compiles graphs through AOTAutograd; `kept` as for `kept_whole`."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -38,7 +40,62 @@ def aot_backend(
         decompositions=dict(decompositions),
         partition_fn=min_cut_rematerialization_partition,
     )
-    return lambda module, inputs: backend(module, _of_the_compilation(inputs))
+
+    def compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        with kept_whole(kept):
+            compiled: Callable[..., Any] = backend(module, _of_the_compilation(inputs))
+        return compiled
+
+    return compile_graph
+
+
+@contextlib.contextmanager
+def kept_whole(kept: Mapping[Any, Callable[..., Any] | None]) -> Iterator[None]:
+    """Let tracing meet operators that torch takes apart by kernels in Python or by others, before it asks for decompositions.
+
+    `kept` has the function that is traced for each, or None for the operator itself; if that is implemented by others, it must not
+    need gradients. Kernels in Python serve traces alone, of any thread.
+    """
+    import torch
+
+    keys = torch._C.DispatchKey
+    before = {target: dict(target.py_kernels) for target in kept}
+    try:
+        for target, function in kept.items():
+            for key in (keys.Autograd, keys.CompositeImplicitAutograd):
+                target.py_kernels.pop(key, None)
+            if function is not None:
+                target.py_kernels |= dict.fromkeys((keys.Autograd, keys.CompositeImplicitAutograd), function)
+            elif torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
+                # As `_override_composite_implicit_decomp` in torch/export/exported_program.py: modes see it, its parts give shapes.
+                parts = functools.partial(taken_apart, target)
+                target.py_kernels |= dict.fromkeys((keys.CPU, keys.CUDA, keys.Meta), parts)
+                target.py_kernels |= {keys.Autograd: functools.partial(_below_autograd, target), keys.CompositeImplicitAutograd: _keep}
+            target._dispatch_cache.clear()
+        yield
+    finally:
+        for target, kernels in before.items():
+            target.py_kernels.clear()
+            target.py_kernels.update(kernels)
+            target._dispatch_cache.clear()
+
+
+def taken_apart(target: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call an operator that PyTorch implements by others, by those."""
+    import torch
+
+    return target._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def _keep(*_: Any, **__: Any) -> Any:
+    return NotImplemented
+
+
+def _below_autograd(target: Any, *args: Any, **kwargs: Any) -> Any:
+    import torch
+
+    with torch._C._AutoDispatchBelowAutograd():
+        return target(*args, **kwargs)
 
 
 def _of_the_compilation(inputs: Sequence[Any]) -> list[Any]:

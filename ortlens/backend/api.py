@@ -102,7 +102,9 @@ class OrtBackend:
         # A lens shows the nodes that AOTAutograd makes, so under a lens no graph skips AOTAutograd.
         if key is not None and recorder is None and (cached := self.compiler.cached_graph(key, graph_module, example_inputs)):
             return cached
-        decompositions = self.compiler.decompositions(planned=dry_run)  # built here, so that it does not count as AOTAutograd's time
+        decompositions = self.compiler.decompositions(
+            planned=dry_run, deployed=False
+        )  # built here, so that it does not count as AOTAutograd's time
         compile_graph = functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key)
         graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder))
         with self._seen_by(recorder, graph_module), gc_paused():

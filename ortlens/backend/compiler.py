@@ -65,15 +65,17 @@ class GraphCompiler:
             self._custom, self._tables = custom, (registry, with_kernel_strides({**table, **own, **long}, users))
         return self._tables
 
-    def decompositions(self, *, planned: bool = False) -> dict[Any, Callable[..., Any]]:
+    def decompositions(self, *, planned: bool = False, deployed: bool = True) -> dict[Any, Callable[..., Any]]:
         """Return the decompositions, without those for PyTorch's fused operators on CUDA if ONNX Runtime cannot run what they lead to.
 
-        What is only `planned` may go to a provider that another installation has.
+        What is only `planned` may go to a provider that another installation has. What is not `deployed` may leave operators to PyTorch.
         """
-        from ortlens.backend.lowering import fused_attention
+        from ortlens.backend.lowering import fused_attention, whole_operators
         from ortlens.backend.runtime.devices import reason_against
 
         table = self.tables()[1]
+        if not deployed:
+            table = whole_operators.with_calls_left_to_torch(table, self.custom_targets())
         if reason_against("cuda", planned=planned) is None:
             return table
         return {target: function for target, function in table.items() if target not in fused_attention.ON_CUDA}

@@ -23,6 +23,7 @@ from ortlens.backend.lowering.provenance import tensors_in
 from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.options import registered_ops
 from ortlens.backend.partitioning import extraction
+from ortlens.backend.partitioning.kernel_times import if_slower
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
 from ortlens.backend.runtime import in_place
@@ -221,6 +222,7 @@ class Planner:
 
     def _partitioned(self) -> list[extraction.Partition]:
         started = time.perf_counter_ns()
+        folded = self._made_of_weights() if self._lowered.phase == "inference" else frozenset()
         support = Support(
             self._context.registry,
             functools.partial(reason_against, planned=self._context.dry_run and not self._context.deployed),
@@ -228,9 +230,15 @@ class Planner:
             deployed=self._context.deployed,
             without_bfloat16=runs_on_cpu_alone(self._context.options) and not cpu_provider_computes("bfloat16"),
             upcast=narrow_dtypes(self._context.options.upcast),
-            folded=self._made_of_weights() if self._lowered.phase == "inference" else (),
+            folded=folded,
         )
-        self.plan = plan_partitions(self.promoted.graph, support.verdict, min_nodes=self._context.options.min_partition_nodes)
+        by_times = not self._context.deployed and runs_on_cpu_alone(self._context.options)
+        self.plan = plan_partitions(
+            self.promoted.graph,
+            support.verdict,
+            min_nodes=self._context.options.min_partition_nodes,
+            if_slower=functools.partial(if_slower, folded=folded) if by_times else lambda _: None,
+        )
         partitions = extraction.split(self.plan, self.promoted)
         self._phases.partition_ns += time.perf_counter_ns() - started
         return partitions

@@ -10,7 +10,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import attention, fused_attention, provenance, reductions
+from ortlens.backend.lowering import attention, fused_attention, provenance, reductions, whole_operators
 from ortlens.backend.lowering.kernel_strides import suggested_format
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types
 
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
 
-
-_NEAREST = tuple(
-    overload
-    for name in (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d)
-    for overload in (name.default, name.vec)
-)
 
 _OF_FLOATS = (
     *(_aten.igamma.default, _aten.igammac.default, _aten.log_sigmoid_forward.default, _aten.soft_margin_loss.default),
@@ -113,7 +107,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.nll_loss_forward.default: functools.partial(_nll_loss, _aten.nll_loss_forward.default),
         _aten.nll_loss2d_forward.default: functools.partial(_nll_loss, _aten.nll_loss2d_forward.default),
         _aten.rrelu_with_noise_functional.default: _rrelu,
-        **{target: functools.partial(_nearest, target) for target in _NEAREST},
+        **whole_operators.own(),
         _aten.scaled_dot_product_attention.default: attention.whole,
         **fused_attention.own(),
     }
@@ -324,17 +318,6 @@ def _is_whole(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return not (value.dtype.is_floating_point or value.dtype.is_complex)
     return isinstance(value, (int, torch.SymInt))
-
-
-def _nearest(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *scales: Any) -> Any:
-    """Decompose as torch does, unless elements are repeated: ONNX Runtime rounds some places wrongly."""
-    given = [scale for item in scales for scale in (item if isinstance(item, (list, tuple)) else [item]) if scale is not None]
-    pairs = zip(output_size or (), tensor.shape[2:], strict=False)
-    if all(float(scale).is_integer() for scale in given) and (
-        given or all(statically_known_true(many % size == 0) for many, size in pairs)
-    ):
-        return _STAYS
-    return _torch.decomposition_of(target)(tensor, output_size, *scales)
 
 
 def _adaptive_max_pool(tensor: torch.Tensor, output_size: Sequence[int]) -> Any:

@@ -14,6 +14,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
+from ortlens.backend.lowering import whole_operators
 from ortlens.backend.lowering.provenance import input_name, layout_text
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
@@ -101,6 +102,7 @@ class DynamoGraph:
             backward=self._compiler_for("backward"),
             inference=self._compiler_for("inference"),
             decompositions=decompositions,
+            kept=whole_operators.kept(with_gradient=self._needs_gradient),
         )
         compiled: Callable[..., Any] = backend(self._module, example_inputs)
         return compiled

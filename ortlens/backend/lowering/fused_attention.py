@@ -42,14 +42,14 @@ class _Operator:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Decompose the operator."""
-        given = _by_name(getattr(_aten, self.name).default, args, kwargs)
+        given = by_name(getattr(_aten, self.name).default, args, kwargs)
         if given["dropout_p"] or given.get("return_debug_mask"):
             return _STAYS
         return self.outputs(given, *attention.forward(*_operands(given), self._mask(given), given["scale"]))
 
     def backward(self, *args: Any, **kwargs: Any) -> Any:
         """Decompose its backward."""
-        given = _by_name(getattr(_aten, f"{self.name}_backward").default, args, kwargs)
+        given = by_name(getattr(_aten, f"{self.name}_backward").default, args, kwargs)
         if given["dropout_p"]:
             return _STAYS
         gradient = given["grad_out_"] if "grad_out_" in given else given["grad_out"]
@@ -72,7 +72,7 @@ def _decompositions(*operators: _Operator) -> dict[Any, Callable[..., Any]]:
     return forwards | {getattr(_aten, f"{operator.name}_backward").default: operator.backward for operator in operators}
 
 
-def _by_name(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def by_name(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Map the names of an operator's arguments to what it is called with, or to their defaults."""
     schema = target._schema.arguments  # noqa: SLF001 - the operator's schema
     given = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs

@@ -10,11 +10,15 @@ from ortlens.backend.lowering import checks, provenance
 from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.lowering.returned_views import writes_argument
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
+from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import torch.fx
+
+    from ortlens.analysis.cut import Cut
+    from ortlens.backend.partitioning.kernel_times import Ns
 
 
 @dataclass(slots=True)
@@ -41,16 +45,50 @@ class Plan:
         return self.level[node] < partition + (not self.in_partition(node))
 
 
-def plan_partitions(graph: torch.fx.Graph, verdict_of: Callable[[torch.fx.Node], Verdict], *, min_nodes: int = 1) -> Plan:
-    """Divide a graph between ONNX Runtime and PyTorch; partitions of fewer than `min_nodes` compute nodes stay in PyTorch."""
+def plan_partitions(
+    graph: torch.fx.Graph,
+    verdict_of: Callable[[torch.fx.Node], Verdict],
+    *,
+    min_nodes: int = 1,
+    if_slower: Callable[[list[torch.fx.Node]], Ns | None] = lambda _: None,
+) -> Plan:
+    """Divide a graph between ONNX Runtime and PyTorch.
+
+    Partitions of fewer than `min_nodes` compute nodes stay in PyTorch, and those that `if_slower` gives times for.
+    """
     verdicts = {node: verdict_of(node) for node in graph.nodes if kind_of(node) is not NodeKind.OTHER}
     nodes, hoisted = list(verdicts), _hoisted_sizes(verdicts)
-    supported = [verdict.supported for verdict in verdicts.values()]
+    dag = _dag_of(nodes, hoisted)
     ordered = [verdict.code == "side_effect" for verdict in verdicts.values()]
-    made = cut(_dag_of(nodes, hoisted), supported, ordered, min_nodes=min_nodes)
-    verdicts.update({nodes[place]: _too_small(count, min_nodes) for place, count in made.too_small.items()})
+    while True:
+        made = cut(dag, [verdict.supported for verdict in verdicts.values()], ordered, min_nodes=min_nodes)
+        losing = _losing(nodes, made, if_slower)
+        if not losing:
+            break
+        verdicts |= losing
+    verdicts |= {nodes[place]: _too_small(count, min_nodes) for place, count in made.too_small.items()}
     level = dict(zip(nodes, made.level, strict=True))
     return Plan(graph=graph, verdicts=verdicts, level=level, partition_count=made.count, hoisted_sizes=hoisted)
+
+
+def _losing(nodes: list[torch.fx.Node], made: Cut, if_slower: Callable[[list[torch.fx.Node]], Ns | None]) -> dict[torch.fx.Node, Verdict]:
+    """Find the nodes of partitions that PyTorch computes faster."""
+    members: list[list[torch.fx.Node]] = [[] for _ in range(made.count)]
+    for node, level, inside in zip(nodes, made.level, made.inside, strict=True):
+        if inside:
+            members[level].append(node)
+    found: dict[torch.fx.Node, Verdict] = {}
+    for partition in members:
+        times = if_slower([node for node in partition if kind_of(node) is NodeKind.COMPUTE])
+        if times is not None:
+            found.update((node, _slower(node, times)) for node in partition)
+    return found
+
+
+def _slower(node: torch.fx.Node, times: Ns) -> Verdict:
+    ort, eager = time_from_ns(times.ort), time_from_ns(times.torch)
+    reason = f"stays in PyTorch on purpose: its partition would take about {ort} in ONNX Runtime, and {eager} in PyTorch, on one thread"
+    return Verdict(supported=False, code="policy", reason=f"{provenance.target_name(node)} {reason}")
 
 
 def _dag_of(nodes: list[torch.fx.Node], hoisted: frozenset[torch.fx.Node]) -> Dag:

@@ -24,7 +24,7 @@ from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
-from ortlens.backend.partitioning.rules import slow_in_ort
+from ortlens.backend.partitioning.slow_functions import slow_in_ort
 from ortlens.backend.partitioning.wrong_functions import wrong_for
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from ortlens.backend.conversion.functions.reductions import MOST_PRODUCTS
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import may_raise
 from ortlens.backend.lowering.type_promotion import fits, has_mixed_types, refused_booleans
-from ortlens.backend.partitioning.rules import BAGS, Call, Rule, by_target, first_reason, tensor_of
+from ortlens.backend.partitioning.rules import Call, Rule, by_target, first_reason, tensor_of
+from ortlens.backend.partitioning.slow_functions import BAGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

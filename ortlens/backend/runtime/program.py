@@ -180,7 +180,7 @@ class _Writer:
     def _call(self, node: torch.fx.Node) -> str:
         args = [self._render(arg) for arg in node.args]
         args += [f"{key}={self._render(value)}" for key, value in node.kwargs.items()]
-        return f"{self._constant(node.target)}({', '.join(args)})"
+        return f"{self._constant(_FASTER.get(node.target, node.target))}({', '.join(args)})"
 
     def _constant(self, value: Any) -> str:
         name = f"c{len(self.scope)}"
@@ -205,6 +205,12 @@ class _Writer:
         if node in self._fixed:
             return self._constant(self._fixed[node])
         return self._constant(operator.attrgetter(str(node.target))(self._owner)) if node.op == "get_attr" else self._name(node)
+
+
+_FASTER: Mapping[Any, Callable[..., Any]] = {
+    torch.ops.prims.convert_element_type.default: lambda tensor, dtype: tensor.to(dtype, copy=True)
+}
+"""Operator -> an equal call: of a prim, torch's implementation in Python takes 40 us more."""
 
 
 def _device_of(draw: torch.fx.Node) -> torch.device:

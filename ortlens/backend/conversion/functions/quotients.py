@@ -8,12 +8,15 @@ integer divided by -1 ends the process in ONNX Runtime, so that no model divides
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _aten = torch.ops.aten
 _UNSIGNED = (2, 4, 12, 13)  # UINT8, UINT16, UINT32, UINT64 in onnx.TensorProto
@@ -108,15 +111,26 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     return op.Mul(op.Sign(quotient), op.Floor(op.Abs(quotient)))
 
 
+def _fourth(x: Any) -> Any:
+    square = op.Mul(x, x)
+    return op.Mul(square, square)
+
+
+_SHORT: dict[float, Callable[[Any], Any]] = {
+    0.5: op.Sqrt,  # as PyTorch: the square root of minus infinity is NaN, its power is not
+    -0.5: lambda x: op.Reciprocal(op.Sqrt(x)),
+    -1: op.Reciprocal,
+    4: _fourth,  # within 1.5 units in the last place, and without a logarithm
+}
+"""Exponent -> the power, where that is no `Pow`; of squares and cubes ONNX Runtime makes parts of a normalisation or a GELU."""
+
+
 @torch_op(_aten.pow.Tensor_Scalar)
 def power(x: Any, exponent: Any) -> Any:
     """`aten.pow` of a tensor and a number."""
     if basics.is_float(x):
-        if exponent == 0.5 and not basics.is_half(x):  # noqa: PLR2004 - as PyTorch; the square root of minus infinity is NaN, its power is not
-            return op.Sqrt(x)
-        if exponent == -0.5 and not basics.is_half(x):  # noqa: PLR2004 - same
-            return op.Reciprocal(op.Sqrt(x))
-        return op.Pow(x, basics.number(x, exponent))
+        short = None if basics.is_half(x) else _SHORT.get(exponent)
+        return short(x) if short is not None else op.Pow(x, basics.number(x, exponent))
     if exponent == 0:
         return op.Expand(basics.number(x, 1), op.Shape(x))
     product = x

@@ -22,7 +22,6 @@ CASES: dict[str, Any] = {
     "std": lambda x: x.std(),
     "var_mean": lambda x: torch.var_mean(x.reshape(512, -1), 0),
     "cumsum": lambda x: x.cumsum(0)[-1],
-    "norm": torch.linalg.vector_norm,
     "norm 1": lambda x: torch.linalg.vector_norm(x, 1),
     "norm 3": lambda x: torch.linalg.vector_norm(x, 3),
     "group_norm": lambda x: functional.group_norm(x.reshape(1, 4, 512, 512), 2, x[:4], x[:4]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch.nn import functional
 
@@ -17,8 +18,14 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "amax": lambda x: x.amax(-1),
     "argmax": lambda x: x.argmax(0),
     "cumsum": lambda x: x.cumsum(-1),
+    "exp2": torch.exp2,
     "flip": lambda x: x.flip(-1),
+    "hardshrink": functional.hardshrink,
+    "huber": lambda x: functional.huber_loss(x, x * 0.5),
+    "log_sigmoid": functional.logsigmoid,
     "mish": functional.mish,
+    "nan_to_num": torch.nan_to_num,
+    "norm of all": torch.linalg.vector_norm,
     "norm": lambda x: x.norm(dim=-1),
     "prelu": lambda x: functional.prelu(x, torch.full((1,), 0.25)),
     "remainder": lambda x: x % 3.0,
@@ -26,6 +33,7 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sign": torch.sign,
     "softplus": functional.softplus,
     "sort": lambda x: x.sort(-1).values,
+    "sums of whole numbers": lambda x: x.to(torch.int64).sum(-1),
 }
 STAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cumsum of columns": lambda x: x.cumsum(0),
@@ -36,9 +44,21 @@ STAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def left(function: Callable[[torch.Tensor], Any], *sizes: int, dtype: torch.dtype = torch.float32, **options: Any) -> list[str]:  # noqa: ANN401 - those of `explain`
-    capture = ortlens.explain(function, dry_run=True, calls=1, **options)(torch.rand(sizes, dtype=dtype)).captured()
+    with torch.no_grad():
+        capture = ortlens.explain(function, dry_run=True, calls=1, **options)(torch.rand(sizes, dtype=dtype)).captured()
     assert all(row.reason_code == "policy" for row in capture.fallbacks)
     return [row.reason for row in capture.fallbacks]
+
+
+TOGETHER: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {  # whether all stays in PyTorch
+    "arithmetic": (lambda x: (x * 2 + x).relu(), True),
+    "sums": (lambda x: (x * x).sum(-1), True),
+    "a copy": (lambda x: x.T.contiguous(), True),
+    "views alone": (lambda x: x.reshape(-1, 4)[1:], True),
+    "a faster function among it": (lambda x: (x * 2).tanh() + 1, False),
+    "with a product": (lambda x: (x @ x.T).relu(), False),
+    "with an operator that the table lacks": (lambda x: functional.avg_pool1d(x.relu(), 2), False),
+}
 
 
 def all_of(functions: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> Callable[[torch.Tensor], Any]:
@@ -49,8 +69,29 @@ def all_of(functions: dict[str, Callable[[torch.Tensor], torch.Tensor]]) -> Call
 def test_large_ones_stay_in_pytorch_and_say_what_they_would_lose() -> None:
     assert left(all_of(CASES), *SMALL) == []
     reasons = left(all_of(CASES), *LARGE)
-    assert len(reasons) == len(CASES)
-    assert all("longer than PyTorch, by about" in reason for reason in reasons)
+    assert sum("longer than PyTorch, by about" in reason for reason in reasons) == len(CASES)
+    assert all("on one thread" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_partitions_that_would_lose_are_not_made(name: str) -> None:
+    function, stays = TOGETHER[name]
+    reasons = left(function, *LARGE)
+    assert all("its partition would take about" in reason and "in PyTorch, on one thread" in reason for reason in reasons)
+    capture = ortlens.explain(function, dry_run=True, calls=1)(torch.rand(LARGE)).captured()
+    assert (not capture.partitions) is stays
+    assert left(function, *SMALL) == []
+    assert left(function, *LARGE, device="cuda") == []
+
+
+def test_partitions_that_would_lose_are_part_of_a_model_to_deploy() -> None:
+    class Shifted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    frozen = ortlens.freeze(Shifted(), torch.rand(LARGE))
+    assert list(frozen.graph.left_in_torch()) == ["add"]
+    assert frozen.graph.for_deployment().left_in_torch() == {}
 
 
 def test_what_onnx_runtime_computes_as_fast_goes_there() -> None:

@@ -1,0 +1,182 @@
+"""Operators that torch takes apart while it traces, before it asks for decompositions: here they stay whole where that is faster.
+
+Interpolation is one operator in ONNX, too; taken apart it reads every pixel by its place, in 3 to 10 times the time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from ortlens import _torch
+from ortlens.backend.lowering import fused_attention, provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+_aten = torch.ops.aten
+_STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
+
+_NEAREST = (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d)
+_LINEAR = (_aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d)
+_CENTRED = (_aten._upsample_nearest_exact1d, _aten._upsample_nearest_exact2d, _aten._upsample_nearest_exact3d)  # noqa: SLF001 - names
+_INTERPOLATIONS = (*_NEAREST, *_CENTRED, *_LINEAR, _aten.upsample_bicubic2d)
+_REPEATING = frozenset(overload for packet in _NEAREST for overload in (packet.default, packet.vec))
+_SLOW_IN_ORT = (_aten.upsample_nearest1d.default, _aten.upsample_nearest3d.default, _aten.upsample_linear1d.default)
+_LINEAR_OVERLOADS = frozenset(packet.default for packet in _LINEAR)
+INTERPOLATIONS = tuple(packet.default for packet in _INTERPOLATIONS)
+ATTENTION = (
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001 - same
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
+)
+_MANY_ROWS = 1024
+"""From here on, causal attention on the CPU gains more in PyTorch, which leaves out the masked half, than two partitions cost."""
+_SHRINKING = (_aten.hardshrink.default, _aten.softshrink.default)
+_APART = (*_SHRINKING, _aten.log_sigmoid_forward.default, _aten.nan_to_num.default)
+"""Operators of several passes over their numbers, which PyTorch makes in one."""
+_RECURRENT = (_aten.gru.input, _aten.rnn_tanh.input)
+
+
+def kept(*, with_gradient: bool) -> Mapping[Any, Callable[..., Any] | None]:
+    """List what tracing is to meet whole: operator -> the function that is traced instead, or None for the operator itself.
+
+    Of operators that PyTorch implements by others, autograd knows those alone.
+    """
+    found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
+    found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
+    found |= {**dict.fromkeys(_SHRINKING), _aten._pad_circular.default: _pad_circular}  # noqa: SLF001 - an operator's name
+    if not with_gradient:
+        found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
+    return found
+
+
+def own() -> dict[Any, Callable[..., Any]]:
+    """List the decompositions of those that have an ONNX function for some calls."""
+    repeating = {target: functools.partial(_interpolated, target) for target in _REPEATING}
+    return {**repeating, **{target: functools.partial(_unless_float, target) for target in _RECURRENT}}
+
+
+def with_calls_left_to_torch(table: Mapping[Any, Callable[..., Any]], users: Collection[Any]) -> dict[Any, Callable[..., Any]]:
+    """Return decompositions that leave more calls whole, which PyTorch computes faster than ONNX Runtime; not those of `users`."""
+
+    def unless(target: Any, stays: Callable[..., bool]) -> Callable[..., Any]:
+        apart = table.get(target) or _TAKEN_APART.get(target) or _torch.decomposition_of(target)
+
+        def decomposed(*args: Any, **kwargs: Any) -> Any:
+            return _STAYS if stays(target, *args, **kwargs) else apart(*args, **kwargs)
+
+        return decomposed
+
+    return {**table, **{target: unless(target, stays) for target, stays in _LEFT.items() if target not in users}}
+
+
+def _of_sizes(
+    target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *rest: Any, scale_factors: Sequence[float] | None = None
+) -> Any:
+    """Interpolate to the size that factors give, as overloads `vec` do."""
+    *corners, factors = rest if scale_factors is None and rest else (*rest, scale_factors)
+    if output_size is None:
+        output_size = [
+            size * int(factor) if int(factor) == factor else torch.sym_int(size * factor)  # type: ignore[no-untyped-call]  # torch has no annotations here
+            for size, factor in zip(tensor.shape[2:], factors, strict=True)
+        ]
+    return target(tensor, output_size, *corners, *(factors or [None] * len(output_size)))
+
+
+def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
+    """Join the last numbers of each dimension, all of it, and the first, where PyTorch writes them into parts of an empty tensor."""
+    pairs = [(pad[2 * place], pad[2 * place + 1], -1 - place) for place in range(len(pad) // 2)]
+    if not all(isinstance(count, int) and count >= 0 for count in pad) or not all(
+        isinstance(tensor.shape[dim], int) and max(before, after) <= tensor.shape[dim] for before, after, dim in pairs
+    ):
+        return _torch.taken_apart(_aten._pad_circular.default, tensor, pad)  # noqa: SLF001 - an operator's name
+    for before, after, dim in pairs:
+        size = tensor.shape[dim]
+        last, first = tensor.narrow(dim, size - before, before), tensor.narrow(dim, 0, after)
+        tensor = torch.cat([part for part in (last, tensor, first) if part.shape[dim]], dim) if before or after else tensor
+    return tensor.clone() if not any(pad) else tensor
+
+
+def _interpolated(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *rest: Any) -> Any:
+    """Decompose as torch does what ONNX Runtime computes otherwise or far more slowly."""
+    if is_one_in_ort(target, tensor, output_size, *rest):
+        return _STAYS
+    return _torch.decomposition_of(target)(tensor, output_size, *rest)
+
+
+def is_one_in_ort(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *rest: Any) -> bool:
+    """Tell whether ONNX Runtime interpolates at the same places as PyTorch, and as fast.
+
+    Of nearest elements it rounds some places wrongly, unless each is repeated. Between elements it divides where PyTorch multiplies,
+    which is the same for powers of two.
+    """
+    given = [scale for item in rest for scale in (item if isinstance(item, (list, tuple)) else [item]) if isinstance(scale, float)]
+    pairs = list(zip(output_size or (), tensor.shape[2:], strict=False))
+    if target in _SLOW_IN_ORT:
+        return False
+    if target in _REPEATING:
+        return all(scale.is_integer() for scale in given) and (
+            bool(given) or all(statically_known_true(n % size == 0) for n, size in pairs)
+        )
+    if target not in _LINEAR_OVERLOADS or rest[0] or tensor.dtype is not torch.float32:
+        return False
+    if given and all(scale >= 1 and math.frexp(scale)[0] == 0.5 for scale in given):  # noqa: PLR2004 - so it is of powers of two
+        return True
+    if not all(isinstance(size, int) and size for pair in pairs for size in pair):
+        return False
+    factors = [many / size for many, size in pairs]
+    return given in ([], factors) and all(math.frexp(factor)[0] == 0.5 for factor in factors)  # noqa: PLR2004 - same
+
+
+def _is_long(target: Any, *args: Any, **kwargs: Any) -> bool:
+    """Tell whether attention is causal, without another mask, and long."""
+    given = fused_attention.by_name(target, args, kwargs)
+    is_causal = given["is_causal"] and given["attn_mask"] is None and given["query"].dtype is torch.float32
+    return is_causal and _torch.size_hint(given["query"].shape[2]) >= _MANY_ROWS
+
+
+def _is_large(_: Any, tensor: torch.Tensor, *__: Any, **___: Any) -> bool:
+    return tensor.dtype is torch.float32 and tensor.device.type == "cpu" and provenance.is_large(tensor)
+
+
+def _is_large_loss(_: Any, tensor: torch.Tensor, target: torch.Tensor, *__: Any, **___: Any) -> bool:
+    return tensor.dtype is target.dtype and tensor.shape == target.shape and _is_large(_, tensor)
+
+
+def _is_large_norm(_: Any, tensor: torch.Tensor, order: Any = 2, dim: Any = None, *__: Any, **named: Any) -> bool:
+    return order == 2 and dim is None and not named.get("dtype") and _is_large(_, tensor)  # noqa: PLR2004 - the usual norm
+
+
+def _unless_float(target: Any, tensor: torch.Tensor, *arguments: Any) -> Any:
+    """Leave recurrent layers of float32 to their ONNX function; others are unrolled, step by step."""
+    return _STAYS if tensor.dtype is torch.float32 else _torch.decomposition_of(target)(tensor, *arguments)
+
+
+def _max_pool1d(  # noqa: PLR0913, PLR0917 - the operator's schema
+    tensor: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,  # noqa: FBT001, FBT002 - same
+) -> Any:
+    """Make a pool in two dimensions of it, as PyTorch does where it needs gradients."""
+    sizes = ([1, *kernel_size], [1, *stride] if stride else [], [0, *padding], [1, *dilation])
+    return _aten.max_pool2d_with_indices(tensor.unsqueeze(-2), *sizes, ceil_mode)[0].squeeze(-2)
+
+
+_TAKEN_APART: Mapping[Any, Callable[..., Any]] = {
+    **{target: functools.partial(_interpolated, target) for target in INTERPOLATIONS},
+    _aten.max_pool1d.default: _max_pool1d,
+}
+_LEFT: Mapping[Any, Callable[..., bool]] = {
+    **dict.fromkeys((*INTERPOLATIONS, *_APART, _aten.max_pool1d.default, _aten.bucketize.Tensor), _is_large),
+    **dict.fromkeys((_aten.huber_loss.default, _aten.smooth_l1_loss.default), _is_large_loss),
+    **dict.fromkeys(ATTENTION, _is_long),
+    _aten.linalg_vector_norm.default: _is_large_norm,
+}
+"""Operator -> which of its calls, with the operator before the arguments, are left whole for PyTorch."""

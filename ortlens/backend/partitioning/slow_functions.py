@@ -1,0 +1,169 @@
+"""The operators that ONNX Runtime computes rightly and far more slowly than PyTorch, which keeps them."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ortlens.backend.lowering import decompositions, provenance, whole_operators
+from ortlens.backend.partitioning import kernel_times
+from ortlens.backend.partitioning.rules import Call, Rule, by_target, first_reason
+from ortlens.units import time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_aten, _prims = torch.ops.aten, torch.ops.prims
+_TRANSFORMS = (_aten._fft_r2c.default, _aten._fft_c2c.default, _aten._fft_c2r.default)  # noqa: SLF001 - names of operators
+BAGS = (
+    *(_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default),  # noqa: SLF001 - same
+    *(_aten.embedding_bag.default, _aten.embedding_bag.padding_idx),
+)
+_SUMS = {
+    _aten._unsafe_index_put.default: 1,  # noqa: SLF001 - same
+    _aten.embedding_dense_backward.default: 0,
+    _aten.index_add.default: 1,
+    _aten.index_put.default: 1,
+    _aten.scatter_add.default: 1,
+    _aten.scatter_reduce.two: 1,
+}
+"""Sums at indices -> the first of the tensors that are added and of their indices."""
+_ON_PURPOSE = "stays in PyTorch on purpose: "
+
+
+def _has_large_indices(call: Call) -> bool:
+    """Tell whether the places of the maxima of a pool are read, and there are many."""
+    read = any(user.target is not operator.getitem or user.args[1] == 1 for user in call.node.users)
+    return read and provenance.is_large(call.node.meta["val"][1])
+
+
+def _adds_rows(call: Call) -> bool:
+    node = call.node
+    if node.target not in _SUMS or (node.target in (_aten.scatter_add.default, _aten.scatter_reduce.two) and not _has_row_index(node)):
+        return False
+    if node.target in (_aten.index_put.default, _aten._unsafe_index_put.default) and not (len(node.args) > 3 and node.args[3]):  # noqa: PLR2004, SLF001 - its place in the schema
+        return False
+    added = [tensor for source in node.all_input_nodes[_SUMS[node.target] :] for tensor in provenance.tensors_in(source.meta.get("val"))]
+    return any(map(provenance.is_large, added))
+
+
+def _has_row_index(scatter: torch.fx.Node) -> bool:
+    """Tell whether an operator of the family of `scatter` takes whole rows of a table."""
+    table, dim, index = scatter.args[:3]
+    is_view = isinstance(index, torch.fx.Node) and index.target is _aten.expand.default
+    return is_view and isinstance(table, torch.fx.Node) and dim in (0, -table.meta["val"].dim())
+
+
+def _serves(call: Call, targets: Sequence[Any]) -> bool:
+    """Tell whether all that reads a node are rows of the table for some operators."""
+    users = list(call.node.users)
+    return bool(users) and all(user.target in targets for user in users)
+
+
+def _serves_sums(call: Call) -> bool:
+    return _serves(call, tuple(_SUMS)) and all(_adds_rows(Call(user)) for user in call.node.users)
+
+
+def _is_deep_and_depthwise(call: Call) -> bool:
+    weight, result = call.tensor(1), call.result
+    if weight is None or result is None or weight.dim() != 5 or call["transposed"]:  # noqa: PLR2004 - three dimensions of pixels
+        return False
+    return call["groups"] == weight.shape[0] > 1 and result.device.type == "cpu" and provenance.is_large(result)
+
+
+def _is_split_in_ort(call: Call) -> bool:
+    arguments: Any = torch.fx.node.map_arg(call.node.args, lambda source: source.meta["val"])
+    return not whole_operators.is_one_in_ort(call.node.target, *arguments)
+
+
+def _loses(call: Call) -> str | None:
+    lost_ns = kernel_times.lost_by_one(call)
+    if not lost_ns:
+        return None
+    return f"{_ON_PURPOSE}of so many numbers ONNX Runtime takes longer than PyTorch, by about {time_from_ns(lost_ns)} on one thread"
+
+
+SLOW = (
+    Rule(kernel_times.APART, "", _loses, figure="one thread: `kernel_times`"),
+    Rule(
+        whole_operators.INTERPOLATIONS,
+        f"{_ON_PURPOSE}ONNX Runtime interpolates by such factors at slightly other places, or in 2 to 10 times the time",
+        _is_split_in_ort,
+        figure="one thread, 256 images of 56 x 56 to 112 x 112: cubic 24 ms, by Resize 223 ms, by gathers 88 ms; linear 4.8, 4.4 and 27 ms",
+    ),
+    Rule(
+        (_aten.convolution.default,),
+        f"{_ON_PURPOSE}ONNX Runtime takes about twice as long for 3D convolutions of each channel by itself",
+        _is_deep_and_depthwise,
+        figure="one thread, 32 channels of 16 x 32 x 32: PyTorch 1.6 ms, ONNX Runtime 3.7 ms",
+    ),
+    Rule(
+        whole_operators.ATTENTION,
+        f"{_ON_PURPOSE}of so many rows it leaves out the half that is masked, ONNX Runtime computes all in 1.6 to 2 times the time",
+        figure="one thread, 8 heads of 64, causal: 512 rows 7.3 and 8.5 ms, 1024 rows 20 and 33 ms, 2048 rows 65 and 135 ms",
+    ),
+    Rule(
+        (_aten.max_pool1d.default,),
+        f"{_ON_PURPOSE}ONNX Runtime takes about 8 times as long",
+        figure="one thread, 128 rows of 2048, by twos: PyTorch 59 us, MaxPool 490 us",
+    ),
+    Rule(
+        BAGS,
+        f"{_ON_PURPOSE}PyTorch adds the rows where they lie, ONNX Runtime would copy them first and take 3 to 60 times as long",
+        figure="one thread, 1024 bags of 8 rows of 64: PyTorch 60 us, Gather and ReduceSum 310 us, padded to the longest bag 850 us, "
+        "ScatterElements 4.1 ms",
+    ),
+    Rule(
+        tuple(_SUMS),
+        f"{_ON_PURPOSE}it adds whole rows, ONNX Runtime single numbers, in 5 to 15 times as long",
+        _adds_rows,
+        figure="one thread, 3000 rows of 64 numbers: PyTorch 45 us, ScatterElements 680 us, ScatterND 41 us, but it loses rows with "
+        "several threads",
+    ),
+    Rule(
+        (_aten.max_pool2d_with_indices.default,),
+        f"{_ON_PURPOSE}ONNX Runtime loses NaN and its place, and with the operators that find them a pool takes about twice as long",
+        _has_large_indices,
+        figure="one thread, 16 images of 32 channels of 64 x 64 and two smaller layers: the forward of a convolutional net takes 56 ms, "
+        "with its pools in PyTorch 40 ms",
+        fault="max_pool_of_nan",
+    ),
+    Rule(decompositions.WHOLE_GRADIENTS, f"{_ON_PURPOSE}PyTorch computes it in one pass, ONNX Runtime in many"),
+    Rule(
+        (_aten.lgamma.default, _aten.digamma.default, _aten.polygamma.default, _prims.lgamma.default, _prims.digamma.default),
+        f"{_ON_PURPOSE}ONNX has no such operator, and made of some fifty others it takes 3 to 10 times as long",
+        figure="one thread, 100,000 float32: PyTorch 2.5, 11 and 4 ms, some fifty ONNX operators 25, 30 and 19 ms",
+    ),
+    Rule(  # what `embedding_bag` makes of a table of ids: the offsets of its rows, and one row
+        (_aten.arange.default, _aten.arange.start, _aten.arange.start_step, _aten.view.default),
+        "only serves a bag of embeddings, which stays in PyTorch: a partition of its own would take longer",
+        functools.partial(_serves, targets=BAGS),
+    ),
+    Rule(  # an index of rows: PyTorch adds whole rows where it sees that all numbers of a row have the same index
+        (_aten.expand.default,),
+        "only serves sums of rows, which stay in PyTorch and need its view of the index",
+        _serves_sums,
+    ),
+)
+SLOW_DEPLOYED = (
+    Rule(
+        _TRANSFORMS,
+        f"{_ON_PURPOSE}ONNX Runtime's DFT takes 7 to 22 times as long and is less exact",
+        figure="see docs/numerics.md",
+    ),
+)
+"""Those that stay in PyTorch also in a model to deploy, where a slow form is otherwise better than none."""
+
+
+@functools.cache
+def _tables() -> tuple[Mapping[Any, Sequence[Rule]], Mapping[Any, Sequence[Rule]]]:
+    return by_target((*SLOW_DEPLOYED, *SLOW)), by_target(SLOW_DEPLOYED)
+
+
+def slow_in_ort(node: torch.fx.Node, *, deployed: bool) -> str | None:
+    """Explain why an operator stays in PyTorch for its speed; None when it may go to ONNX Runtime."""
+    return first_reason(_tables()[deployed], node)

@@ -1,0 +1,129 @@
+"""Operators that torch takes apart while tracing: whole where that is faster, with PyTorch's numbers either way."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ortlens
+from ortlens.backend.lowering import whole_operators
+from tests.integration.against_eager import same_as_eager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+aten = torch.ops.aten
+LARGE, SMALL = torch.randn(2, 3, 64, 64), torch.randn(1, 2, 5, 6)
+INTERPOLATED: dict[str, tuple[dict[str, Any], str]] = {  # arguments, and where large ones are computed
+    "nearest by 2": ({"scale_factor": 2}, "ort"),
+    "nearest to a size": ({"size": (50, 70)}, "torch"),
+    "nearest exact": ({"scale_factor": 2, "mode": "nearest-exact"}, "torch"),
+    "bilinear by 2": ({"scale_factor": 2, "mode": "bilinear"}, "ort"),
+    "bilinear by a half": ({"scale_factor": 0.5, "mode": "bilinear"}, "ort"),
+    "bilinear to four times the size": ({"size": (256, 256), "mode": "bilinear"}, "ort"),
+    "bilinear by 1.7": ({"scale_factor": 1.7, "mode": "bilinear"}, "torch"),
+    "bilinear, aligned": ({"scale_factor": 2, "mode": "bilinear", "align_corners": True}, "torch"),
+    "bicubic": ({"scale_factor": 2, "mode": "bicubic"}, "torch"),
+}
+
+
+def places(function: Callable[..., Any], *args: torch.Tensor) -> tuple[int, list[str]]:
+    """How many partitions there are, and what stays in PyTorch."""
+    capture = same_as_eager(function, args)
+    assert not capture.findings
+    assert {row.reason_code for row in capture.fallbacks} <= {"policy"}
+    return len(capture.partitions), [row.target for row in capture.fallbacks]
+
+
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_interpolation(name: str) -> None:
+    arguments, place = INTERPOLATED[name]
+    interpolated = functools.partial(functional.interpolate, **arguments)
+    count, left = places(interpolated, LARGE)
+    assert (count, len(left)) == ((1, 0) if place == "ort" else (0, 1))
+    smaller = {**arguments, "size": (9, 4)} if "size" in arguments else arguments
+    count, left = places(functools.partial(functional.interpolate, **smaller), SMALL)
+    assert count == 1
+    assert set(left) <= {"aten.scalar_tensor.default"}  # numbers that follow from sizes
+
+
+def test_interpolation_of_special_numbers_of_other_dimensions_and_of_sizes_that_vary() -> None:
+    x = LARGE.clone()
+    x[0, 0, 0, 0], x[0, 1, 5, 5], x[1, 2, -1, -1] = torch.inf, torch.nan, -torch.inf
+    doubled = functools.partial(functional.interpolate, scale_factor=2, mode="bilinear")
+    assert places(doubled, x) == (1, [])
+    capture = same_as_eager(doubled, (SMALL,), (LARGE,), dynamic=True)
+    assert not capture.fallbacks
+    row, volume = torch.randn(2, 3, 9), torch.randn(1, 2, 4, 5, 6)
+    for mode, tensor in (("linear", row), ("trilinear", volume), ("nearest", row), ("nearest", volume)):
+        same_as_eager(functools.partial(functional.interpolate, scale_factor=2, mode=mode), (tensor,))
+
+
+def test_gradients_go_through_what_is_whole() -> None:
+    def trained(x: torch.Tensor) -> torch.Tensor:
+        y = functional.max_pool1d(functional.interpolate(x, scale_factor=2, mode="bilinear").flatten(2), 2)
+        (gradient,) = torch.autograd.grad((functional.hardshrink(y) ** 2).sum(), x)
+        return gradient
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return functional.max_pool1d(functional.hardshrink(functional.interpolate(x, scale_factor=2, mode="bilinear")).flatten(2), 2)
+
+    x = LARGE.clone().requires_grad_()
+    (step(x) ** 2).sum().backward()
+    expected, x.grad = x.grad, None
+    (torch.compile(step, backend="ortlens")(x) ** 2).sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+    torch.testing.assert_close(trained(x), expected)
+
+
+@pytest.mark.parametrize("pad", [(2, 1, 0, 3), (5, 0, 0, 0), (0, 0, 0, 0), (-1, 2, 1, -2), (6, 6, 5, 5)])
+def test_circular_padding(pad: tuple[int, ...]) -> None:
+    assert places(lambda x: functional.pad(x, pad, mode="circular"), SMALL)[1] == []
+
+
+def test_pools_in_one_dimension() -> None:
+    for arguments in (
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 2, "dilation": 2, "ceil_mode": True},
+    ):
+        pooled = functools.partial(functional.max_pool1d, **arguments)
+        assert places(pooled, SMALL[0]) == (1, [])
+        assert places(pooled, LARGE.flatten(2)) == (0, ["aten.max_pool1d.default"])
+
+
+def test_causal_attention_of_many_rows_stays_in_pytorch_with_its_gradient() -> None:
+    attention = functools.partial(functional.scaled_dot_product_attention, is_causal=True)
+    short, long = torch.randn(1, 1, 64, 8), torch.randn(1, 1, 1024, 8)
+    assert places(attention, short, short, short) == (1, [])
+    assert places(attention, long, long, long)[1] == ["aten._scaled_dot_product_flash_attention_for_cpu.default"]
+    x = long.clone().requires_grad_()
+    attention(x, x, x).sum().backward()
+    expected, x.grad = x.grad, None
+    torch.compile(attention, backend="ortlens")(x, x, x).sum().backward()
+    torch.testing.assert_close(x.grad, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
+def test_recurrent_layers_that_dynamo_traces_are_one_operator_each(kind: type[nn.GRU | nn.RNN], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    torch.manual_seed(0)
+    layer = kind(8, 6, num_layers=2, bidirectional=True, batch_first=True).eval()
+    x = torch.randn(3, 200, 8)
+    with torch.no_grad():
+        assert places(layer, x) == (1, [])
+        capture = ortlens.explain(layer)(x).captured()
+    (model,) = capture.models
+    assert f"{kind.__name__}:4" in model.ops
+
+
+def test_tracing_outside_of_the_backend_takes_them_apart_as_before() -> None:
+    targets = [target for gradient in (False, True) for target in whole_operators.kept(with_gradient=gradient)]
+    before = {target: dict(target.py_kernels) for target in targets}
+    torch.compile(functools.partial(functional.interpolate, scale_factor=2), backend="ortlens")(SMALL)
+    assert {target: target.py_kernels for target in targets} == before
