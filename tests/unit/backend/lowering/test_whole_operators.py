@@ -110,12 +110,11 @@ def test_causal_attention_of_many_rows_stays_in_pytorch_with_its_gradient() -> N
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
-def test_recurrent_layers_that_dynamo_traces_are_one_operator_each(kind: type[nn.GRU | nn.RNN], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+def test_recurrent_layers_that_dynamo_traces_are_one_operator_each(kind: type[nn.GRU | nn.RNN]) -> None:
     torch.manual_seed(0)
     layer = kind(8, 6, num_layers=2, bidirectional=True, batch_first=True).eval()
     x = torch.randn(3, 200, 8)
-    with torch.no_grad():
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
         assert places(layer, x) == (1, [])
         capture = ortlens.explain(layer)(x).captured()
     (model,) = capture.models
