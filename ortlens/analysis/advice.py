@@ -256,8 +256,11 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], str | Callable[[Break], Advice | N
     (("cache limit exceeded",), "keep_listed_values"),
     (("recompile_limit reached",), "keep_listed_values"),
     (("graph break in loop",), "unbreak_loop"),
-    # With the setting, an LSTM fails to compile for training, and other layers become a graph of all their steps.
-    (("RNN, GRU, or LSTM",), lambda item: advise("call_layer_outside", setting=_ALLOW_RNN if "lstm_in_inference" in item.traits else None)),
+    # With the setting, an LSTM fails to compile for training, and a GRU becomes a graph of all its steps.
+    (
+        ("RNN, GRU, or LSTM",),
+        lambda item: advise("call_layer_outside", setting=_ALLOW_RNN if "layer_in_inference" in item.traits else None),
+    ),
     (("Data-dependent branching",), _branching),
     (("Tensor.item()",), _item_call),
     (("Tensor.tolist()",), "compute_with_tensor"),

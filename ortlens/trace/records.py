@@ -45,8 +45,8 @@ OUTSIDE = "outside of nodes"
 _SETTINGS = "Lines of Python that make the change as a setting."
 _TRAITS = (
     "What the advice depends on besides: `number_becomes_size` a line below takes the number as a size; `decides_by_size` the program "
-    "decides by the size of the result; `lstm_in_inference` an LSTM is called without gradients; `constant_size` the code makes the size a "
-    "constant; `library_alone` the function of a library was compiled by itself."
+    "decides by the size of the result; `layer_in_inference` an LSTM or a GRU is called without gradients; `constant_size` the code makes "
+    "the size a constant; `library_alone` the function of a library was compiled by itself."
 )
 _RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
 

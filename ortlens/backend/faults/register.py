@@ -674,7 +674,7 @@ _KERNELS = (
         name="nearest_at_whole_places",
         culprit="Resize",
         form="to the nearest element below: divides by the rounded quotient of the sizes, so that place 60 becomes 59",
-        avoided=("lowering/decompositions.py", "a gather, unless every element is repeated"),
+        avoided=("lowering/whole_operators.py", "a gather, unless every element is repeated"),
         graph="""g (float[300] x) => (float[5] y) <int64[1] five = {5}> {
   y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , , five)
 }""",

@@ -258,8 +258,8 @@ def _break_traits(heard: BreakText) -> Iterator[str]:
         yield "number_becomes_size"
     if decides_by_size(statement, following):
         yield "decides_by_size"
-    if heard.context.startswith("LSTM(") and not torch.is_grad_enabled():
-        yield "lstm_in_inference"
+    if heard.context.startswith(("LSTM(", "GRU(")) and not torch.is_grad_enabled():
+        yield "layer_in_inference"
 
 
 class _TraceListener(logging.Handler):

@@ -1,8 +1,8 @@
 """Losses, normalisations, products of matrices and vectors, and recurrent layers.
 
 Losses make the checks of PyTorch's kernels, which torch's decompositions leave out: classes exist, and probabilities are some. ONNX
-Runtime's normalisations raise for nothing. Layers of an LSTM, which Dynamo compiles with `torch._dynamo.config.allow_rnn`, become one
-operator each for inference on a CPU; other recurrent layers, and an LSTM elsewhere, are decomposed to their steps.
+Runtime's normalisations raise for nothing. Recurrent layers, which Dynamo compiles with `torch._dynamo.config.allow_rnn`, become one
+operator each for inference on a CPU, but for those of ReLU; these, and layers that are trained, are decomposed to their steps.
 """
 
 from __future__ import annotations

@@ -24,11 +24,13 @@ LAYER = "aten.mkldnn_rnn_layer.default"
 X = torch.linspace(-2, 2, 5 * 3 * 6).reshape(5, 3, 6)
 
 
-@pytest.mark.parametrize(("layer", "gradients", "advised"), [(nn.LSTM, False, True), (nn.LSTM, True, False), (nn.GRU, False, False)])
+@pytest.mark.parametrize(
+    ("layer", "gradients", "advised"), [(nn.LSTM, False, True), (nn.LSTM, True, False), (nn.GRU, False, True), (nn.GRU, True, False)]
+)
 def test_the_setting_is_advised_where_it_brings_the_layer_to_onnxruntime(
     layer: type[nn.LSTM | nn.GRU], *, gradients: bool, advised: bool
 ) -> None:
-    """Dynamo fails to compile an LSTM for training, and makes a graph of all steps of other layers."""
+    """For training, Dynamo fails to compile an LSTM, and makes a graph of all steps of a GRU."""
     lens, model = Lens(), layer(6, 4)
     with torch.set_grad_enabled(gradients), torch._dynamo.config.patch(allow_rnn=False):
         torch.compile(lambda x: model(x.sin())[0].cos(), backend=lens)(X)
