@@ -88,7 +88,7 @@ class OrtBackend:
         self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], recorder: Recorder | None, *, dry_run: bool
     ) -> Callable[..., Any]:
         from ortlens.backend.gc_paused import gc_paused
-        from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, updates_once
+        from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, unrolled, updates_once
 
         trains = needs_gradient(example_inputs)
         if trains and not self.options.use_aot_autograd:
@@ -98,6 +98,9 @@ class OrtBackend:
             text = "the graph updates each tensor with one operator, which PyTorch does where it lies, without passing it to ONNX Runtime"
             _report_skipped(graph_module, recorder, "inference", text)
             return as_recorded(graph_module)
+        if (loop := unrolled(graph_module)) is not None:
+            _report_skipped(graph_module, recorder, "forward" if trains else "inference", f"{loop}; call the loop's body compiled instead")
+            return graph_module.forward
         key = None if dry_run or trains else self.compiler.whole_graph_key(graph_module, example_inputs)
         # A lens shows the nodes that AOTAutograd makes, so under a lens no graph skips AOTAutograd.
         if key is not None and recorder is None and (cached := self.compiler.cached_graph(key, graph_module, example_inputs)):

@@ -97,7 +97,7 @@ def _saved_in_torch(small: Sequence[Partition], entries: float) -> tuple[int | N
     name="hot_fallback",
     looks_for="An operator in PyTorch that takes much of the time or occurs in many places.",
     fires="At 10 % of the recorded time of a call and 20 µs, or at 4 nodes of one operator, as information where they were timed and "
-    "take less; below that, the rest of the call dominates.",
+    "take less, or stay on purpose; below that, the rest of the call dominates.",
     hazard="It splits the graph wherever it occurs, and PyTorch runs it unfused.",
 )
 def hot_fallback(capture: Capture) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
         yield hot_fallback.finding(
             worst,
             subject=worst.target,
-            severity="warning" if is_hot or not per_call else "info",
+            severity="warning" if (is_hot or not per_call) and code != "policy" else "info",
             title=f"{target} stays in PyTorch at {counted(len(here), 'node')}{spent}",
             evidence=f"{code}: {worst.reason}; "
             + (f"{most_common([row.target for row in here])}; " if worst.cause == "bfloat16" else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 import time
@@ -15,7 +16,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.error_text import LEFT_TO_TORCH, LOWERED_WITHOUT
 from ortlens.backend.lowering import whole_operators
-from ortlens.backend.lowering.provenance import input_name, layout_text
+from ortlens.backend.lowering.provenance import input_name, layout_text, user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
 from ortlens.progress import progress
@@ -206,6 +207,24 @@ def needs_gradient(inputs: Sequence[Any]) -> bool:
 def count_ops(module: torch.fx.GraphModule) -> int:
     """Count the calls of functions, methods and modules in a Dynamo graph."""
     return sum(1 for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+
+
+_MOST_OPERATIONS, _MOST_OF_A_LINE = 10_000, 1_000
+
+
+def unrolled(module: torch.fx.GraphModule) -> str | None:
+    """Say which line makes most of a graph of more than 10,000 operations, if more than 1,000 come from it: tracing unrolls loops.
+
+    To compile so many would take minutes, and more memory than the model.
+    """
+    calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+    if len(calls) <= _MOST_OPERATIONS:
+        return None
+    lines = collections.Counter((line.file, line.line) for line in map(user_line, calls) if line.file is not None)
+    ((file, line), count) = next(iter(lines.most_common(1)), (("", 0), 0))
+    if count <= _MOST_OF_A_LINE:
+        return None
+    return f"tracing unrolled a loop: {count:,} of the {len(calls):,} operations of the graph are from {file}:{line}"
 
 
 _METHODS = frozenset(

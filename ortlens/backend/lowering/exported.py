@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
-from ortlens.backend.lowering.entry import LoweredGraph, count_ops
+from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
 from ortlens.backend.memory_order import last_place, needs_restride
@@ -94,6 +94,8 @@ def lower_program(
     neither a tensor nor a plain value.
     """
     _refuse_objects(program)
+    if (loop := unrolled(program.graph_module)) is not None:
+        raise UsageError(f"{loop}, which would take minutes to convert: leave the loop outside of the program, or use torch.while_loop")
     table = _with_composite(decompositions)
     for target in custom_targets:
         table.pop(target, None)

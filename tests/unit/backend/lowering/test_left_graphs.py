@@ -1,4 +1,4 @@
-"""Graphs that update each tensor with one operator stay in PyTorch; those with more go to ONNX Runtime."""
+"""Graphs that stay in PyTorch as they are: those that update each tensor with one operator, and loops that tracing unrolled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from ortlens import Lens
+from ortlens import Lens, UsageError, freeze
+from ortlens.backend.lowering import entry
+from tests.integration.against_eager import same_as_eager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,3 +73,26 @@ def test_a_function_of_the_users_takes_them_to_onnx_runtime() -> None:
     torch.compile(lambda x, y: x.add_(y), backend=lens)(x, Y)
     torch.testing.assert_close(x, X + Y)
     assert len(lens.partitions) == 1
+
+
+class Loop(nn.Module):
+    """Forty steps, of which each has two operations, and a few operations before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.sin().cos()
+        for _ in range(40):
+            x = x * 0.9 + 0.1
+        return x
+
+
+def test_a_loop_that_was_unrolled_beyond_the_bound_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "_MOST_OPERATIONS", 60)
+    assert not same_as_eager(Loop(), [X]).fallbacks
+    monkeypatch.setattr(entry, "_MOST_OF_A_LINE", 60)
+    capture = same_as_eager(Loop(), [X])
+    said = "tracing unrolled a loop: 80 of the 82 operations of the graph are from "
+    assert not capture.partitions
+    assert {row.reason_code for row in capture.fallbacks} == {"policy"}
+    assert all(said in row.reason and f"{__file__.rpartition('/')[2]}:" in row.reason for row in capture.fallbacks)
+    with pytest.raises(UsageError, match="unrolled a loop: 80 of the 82 operations"):
+        freeze(Loop(), X)
