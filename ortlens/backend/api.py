@@ -88,14 +88,16 @@ class OrtBackend:
         self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], recorder: Recorder | None, *, dry_run: bool
     ) -> Callable[..., Any]:
         from ortlens.backend.gc_paused import gc_paused
-        from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, unrolled, updates_once
+        from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, only_updates, unrolled
 
         trains = needs_gradient(example_inputs)
         if trains and not self.options.use_aot_autograd:
             _report_skipped(graph_module, recorder, "forward", "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
             return graph_module.forward
-        if not trains and not self.compiler.custom_targets() and updates_once(graph_module):
-            text = "the graph updates each tensor with one operator, which PyTorch does where it lies, without passing it to ONNX Runtime"
+        if not trains and not self.compiler.custom_targets() and only_updates(graph_module):
+            text = (
+                "the graph updates tensors in place and computes nothing else, which PyTorch does where they lie, without passing them on"
+            )
             _report_skipped(graph_module, recorder, "inference", text)
             return as_recorded(graph_module)
         if (loop := unrolled(graph_module)) is not None:

@@ -232,7 +232,8 @@ class Planner:
             upcast=narrow_dtypes(self._context.options.upcast),
             folded=folded,
         )
-        by_times = not self._context.deployed and runs_on_cpu_alone(self._context.options)
+        # PyTorch would also copy the new values of what the graph updates.
+        by_times = not (self._context.deployed or self._lowered.mutated) and runs_on_cpu_alone(self._context.options)
         self.plan = plan_partitions(
             self.promoted.graph,
             support.verdict,

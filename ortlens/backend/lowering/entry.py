@@ -233,17 +233,14 @@ _METHODS = frozenset(
 _FUNCTIONS = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
 
 
-def updates_once(module: torch.fx.GraphModule) -> bool:
-    """Tell whether a graph consists of elementwise updates of inputs in place, at least one, and updates none twice."""
-    updated: list[Any] = []
-    for node in module.graph.nodes:
-        if node.op in ("placeholder", "get_attr", "output"):
-            continue
-        if not _updates(node):
-            return False
-        updated.extend(node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]])
-    given = all(isinstance(value, torch.fx.Node) and value.op in ("placeholder", "get_attr") for value in updated)
-    return bool(updated) and given and len(set(updated)) == len(updated)
+def only_updates(module: torch.fx.GraphModule) -> bool:
+    """Tell whether a graph consists of elementwise updates of inputs in place, at least one, as the step of a plain optimiser does."""
+    calls = [node for node in module.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    made = set(calls)  # an update returns what it updated
+    if not calls or not all(map(_updates, calls)):
+        return False
+    updated = [value for node in calls for value in (node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]])]
+    return all(isinstance(value, torch.fx.Node) and (value.op in ("placeholder", "get_attr") or value in made) for value in updated)
 
 
 def _updates(node: torch.fx.Node) -> bool:
