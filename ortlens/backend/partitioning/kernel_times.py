@@ -57,6 +57,12 @@ def _along(innermost: Ns, others: Ns | None = None) -> Callable[[Call], Ns | Non
     return lambda call: innermost if _is_innermost(call) else others
 
 
+def _place(call: Call) -> Ns:
+    if call["dim"] is None:
+        return Ns(0.83, 1.2)
+    return Ns(0.91, 2.1) if _is_innermost(call) else Ns(3.1, 8.7)
+
+
 def _power(call: Call) -> Ns | None:
     exponent = call["exponent"]
     return _POWERS.get(float(exponent), Ns(2.55, 4.7)) if isinstance(exponent, (int, float)) else None
@@ -137,13 +143,13 @@ _CONVERSIONS = {
 
 _ARITHMETIC = _of_two(Ns(0.16, 0.2), Ns(0.1, 0.165), Ns(0.105, 0.127))
 _DIVISION = _of_two(Ns(0.163, 0.245), Ns(0.11, 0.245), Ns(0.112, 0.236))
-_COMPARED = Ns(0.42, 0.18)
+_COMPARISONS = tuple(
+    overload for packet in (_aten.eq, _aten.ge, _aten.gt, _aten.le, _aten.lt, _aten.ne) for overload in (packet.Scalar, packet.Tensor)
+)
 
 _APART: Mapping[Any, Row] = {
-    _aten.amax.default: _along(Ns(0.05, 0.42), Ns(0.11, 1.5)),
-    _aten.amin.default: _along(Ns(0.05, 0.42), Ns(0.11, 1.5)),
-    _aten.argmax.default: lambda call: Ns(0.83, 1.2) if call["dim"] is None else Ns(0.91, 2.1) if _is_innermost(call) else Ns(3.1, 8.7),
-    _aten.argmin.default: lambda call: Ns(0.83, 1.2) if call["dim"] is None else Ns(0.91, 2.1) if _is_innermost(call) else Ns(3.1, 8.7),
+    **dict.fromkeys((_aten.amax.default, _aten.amin.default), _along(Ns(0.05, 0.42), Ns(0.11, 1.5))),
+    **dict.fromkeys((_aten.argmax.default, _aten.argmin.default), _place),
     _aten.atan2.default: Ns(1.4, 13.3),
     _aten.atanh.default: Ns(1.3, 19.5),
     _aten.bucketize.Tensor: Ns(19.0, 67.0),
@@ -173,10 +179,8 @@ _APART: Mapping[Any, Row] = {
     _aten.log1p.default: Ns(0.8, 5.4),
     _aten.log2.default: Ns(1.0, 10.4),
     _aten.logaddexp.default: Ns(1.6, 7.5),
-    _aten.max.default: Ns(0.1, 0.45),
-    _aten.min.default: Ns(0.1, 0.45),
-    _aten.max.dim: _along(Ns(0.89, 2.2), Ns(3.4, 9.0)),
-    _aten.min.dim: _along(Ns(0.89, 2.2), Ns(3.4, 9.0)),
+    **dict.fromkeys((_aten.max.default, _aten.min.default), Ns(0.1, 0.45)),
+    **dict.fromkeys((_aten.max.dim, _aten.min.dim), _along(Ns(0.89, 2.2), Ns(3.4, 9.0))),
     _aten.log_sigmoid_forward.default: Ns(1.5, 6.0),
     _aten.nan_to_num.default: Ns(0.11, 2.3),
     _aten.median.dim: Ns(13.0, 20.0),
@@ -208,8 +212,9 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.abs.default: Ns(0.1, 0.128),
     _aten.acos.default: Ns(1.9, 0.68),
     _aten.acosh.default: Ns(15.5, 15.9),
-    _aten.add.Scalar: Ns(0.107, 0.127),
-    _aten.add.Tensor: _ARITHMETIC,
+    **dict.fromkeys(_COMPARISONS, Ns(0.42, 0.18)),
+    **dict.fromkeys((_aten.add.Scalar, _aten.sub.Scalar, _aten.mul.Scalar), Ns(0.107, 0.127)),
+    **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor), _ARITHMETIC),
     _aten.addcdiv.default: Ns(0.17, 0.48),
     _aten.addcmul.default: Ns(0.17, 0.48),
     _aten.asin.default: Ns(1.8, 1.2),
@@ -225,43 +230,29 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.div.Tensor: _DIVISION,
     _aten.div.Scalar: Ns(0.112, 0.236),
     _aten.embedding.default: Ns(0.11, 0.19),
-    _aten.eq.Scalar: _COMPARED,
-    _aten.eq.Tensor: _COMPARED,
     _aten.erf.default: Ns(1.3, 1.42),
     _aten.exp.default: Ns(0.82, 0.21),
     _aten.expm1.default: Ns(1.2, 0.97),
-    _aten.ge.Scalar: _COMPARED,
-    _aten.ge.Tensor: _COMPARED,
     _aten.gelu.default: lambda call: Ns(1.7, 1.7) if call["approximate"] == "tanh" else Ns(0.47, 0.68),
     _aten.glu.default: Ns(0.235, 0.4),
-    _aten.gt.Scalar: _COMPARED,
-    _aten.gt.Tensor: _COMPARED,
     _aten.hardsigmoid.default: Ns(0.12, 0.16),
     _aten.hardswish.default: Ns(0.13, 0.33),
     _aten.hardtanh.default: Ns(0.095, 0.12),
     _aten.index.Tensor: Ns(0.55, 0.17),
     _aten.isinf.default: Ns(0.73, 0.18),
     _aten.isnan.default: Ns(0.6, 0.15),
-    _aten.le.Scalar: _COMPARED,
-    _aten.le.Tensor: _COMPARED,
     _aten.leaky_relu.default: Ns(0.1, 0.176),
     _aten.logit.default: Ns(3.4, 2.3),
     _aten.logsumexp.default: Ns(1.13, 0.96),
     _aten._log_softmax.default: Ns(0.59, 0.33),  # noqa: SLF001 - an operator's name
-    _aten.lt.Scalar: _COMPARED,
-    _aten.lt.Tensor: _COMPARED,
     _aten.masked_fill.Scalar: Ns(1.2, 0.46),
     _aten.maximum.default: Ns(0.16, 0.2),
     _aten.minimum.default: Ns(0.16, 0.2),
     _aten.mean.dim: _along(Ns(0.048, 0.094), Ns(0.1, 0.09)),
     _aten.mse_loss.default: Ns(0.19, 0.41),
-    _aten.mul.Scalar: Ns(0.107, 0.127),
-    _aten.mul.Tensor: _ARITHMETIC,
     _aten.native_group_norm.default: Ns(0.27, 0.67),
     _aten.native_layer_norm.default: lambda call: Ns(0.53, 0.5) if call["weight"] is None else Ns(0.3, 0.51),
     _aten._native_batch_norm_legit_no_training.default: Ns(0.17, 0.16),  # noqa: SLF001 - same
-    _aten.ne.Scalar: _COMPARED,
-    _aten.ne.Tensor: _COMPARED,
     _aten.neg.default: Ns(0.09, 0.117),
     _aten.pow.Tensor_Scalar: _power,
     _aten.pow.Tensor_Tensor: Ns(2.55, 4.7),
@@ -276,8 +267,6 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten._softmax.default: _along(Ns(0.59, 0.34), Ns(1.45, 2.2)),  # noqa: SLF001 - same
     _aten.sqrt.default: Ns(0.42, 0.38),
     _aten.stack.default: _along(Ns(1.6, 0.49), Ns(0.156, 0.18)),
-    _aten.sub.Scalar: Ns(0.107, 0.127),
-    _aten.sub.Tensor: _ARITHMETIC,
     _aten.sum.default: Ns(0.045, 0.095),
     _aten.sum.dim_IntList: _along(Ns(0.045, 0.095), Ns(0.14, 0.1)),
     _aten.tanh.default: Ns(2.5, 0.44),
