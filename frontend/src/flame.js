@@ -29,7 +29,6 @@ export const KIND_WORDS = {
   phase: "phase of compiling",
 };
 const NAMES = { bind: "bind", output: "output", residual: "rest", guards: "entering compiled code", between: "Python", call: "one call" };
-const PHASE_NAMES = { dynamo: "tracing", aot: "lowering", partition: "partitioning", convert: "converting to ONNX", optimize: "optimising ONNX", session: "creating sessions", other: "other" };
 
 /**
  * @typedef {object} Flame
@@ -116,7 +115,7 @@ function nameOf(kind, frame, get, paths, parent, packed) {
     case "break":
       return `✂ graph break ${place(get(frame, "file"), get(frame, "line"))}`;
     case "phase":
-      return PHASE_NAMES[packed.phases[packed.ref[frame]]] ?? "other";
+      return packed.phases[packed.ref[frame]];
     case "guards":
     case "between":
       return kind.includes("break") ? `${NAMES[kind[frame]]} elsewhere` : NAMES[kind[frame]];

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Break, Capture, Graph, Run, Session
 
-PHASES = ("dynamo", "aot", "partition", "convert", "optimize", "session")
+PHASES = ("loading", "dynamo", "aot", "partition", "convert", "optimize", "session")
 """Phases of a compilation in their order; each is the column `<phase>_ns` of the graphs."""
 
 

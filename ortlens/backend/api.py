@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -75,7 +76,8 @@ class OrtBackend:
         before: set[str] = set()
         try:
             before = _graph_ids(recorder)
-            return self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run)
+            with self._seen_by(recorder, graph_module):
+                return self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run)
         except Exception as error:
             from ortlens.backend.lowering.entry import is_for_the_user
 
@@ -87,9 +89,12 @@ class OrtBackend:
     def _compiled(
         self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], recorder: Recorder | None, *, dry_run: bool
     ) -> Callable[..., Any]:
+        started = time.perf_counter_ns()
         from ortlens.backend.gc_paused import gc_paused
         from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, only_updates, unrolled
 
+        self.compiler.tables()  # here, so that it does not count as AOTAutograd's time
+        loading_ns = time.perf_counter_ns() - started
         trains = needs_gradient(example_inputs)
         if trains and not self.options.use_aot_autograd:
             _report_skipped(graph_module, recorder, "forward", "use_aot_autograd=False leaves graphs that need gradients to PyTorch")
@@ -107,12 +112,12 @@ class OrtBackend:
         # A lens shows the nodes that AOTAutograd makes, so under a lens no graph skips AOTAutograd.
         if key is not None and recorder is None and (cached := self.compiler.cached_graph(key, graph_module, example_inputs)):
             return cached
-        decompositions = self.compiler.decompositions(
-            planned=dry_run, deployed=False
-        )  # built here, so that it does not count as AOTAutograd's time
-        compile_graph = functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key)
+        decompositions = self.compiler.decompositions(planned=dry_run, deployed=False)
+        compile_graph = functools.partial(
+            self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key, loading_ns=loading_ns
+        )
         graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder))
-        with self._seen_by(recorder, graph_module), gc_paused():
+        with gc_paused():
             return graph.compile(example_inputs, decompositions)
 
     @staticmethod

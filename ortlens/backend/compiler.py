@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
@@ -85,9 +86,16 @@ class GraphCompiler:
         return frozenset({**registered_ops(), **(self.options.custom_translation_table or {})})
 
     def compile(
-        self, lowered: LoweredGraph, *, recorder: Recorder | None, dry_run: bool = False, whole_graph_key: str | None = None
+        self,
+        lowered: LoweredGraph,
+        *,
+        recorder: Recorder | None,
+        dry_run: bool = False,
+        whole_graph_key: str | None = None,
+        loading_ns: int = 0,
     ) -> Callable[[list[Any]], list[Any]]:
-        """Compile one ATen graph to a boxed function, which takes a list, empties it, and returns a list."""
+        """Compile one ATen graph to a boxed function, which takes a list, empties it, and returns a list; `loading_ns` is recorded."""
+        lowered = replace(lowered, loading_ns=loading_ns if lowered.phase != "backward" else 0)
         compiled = self.graph_of(lowered, recorder=recorder, dry_run=dry_run, whole_graph_key=whole_graph_key)
         return _torch.boxed(lambda args: compiled.run(args))  # noqa: PLW0108 - the first call replaces `run`
 
@@ -160,5 +168,12 @@ def _reporter(recorder: Recorder | None, lowered: LoweredGraph) -> GraphReporter
     from ortlens.backend.recording.reporter import GraphReporter
 
     with lens_guard(recorder, "recording a graph"):
-        return GraphReporter(recorder, phase=lowered.phase, compile_id=lowered.compile_id, op_count=lowered.op_count, aot_ns=lowered.aot_ns)
+        return GraphReporter(
+            recorder,
+            phase=lowered.phase,
+            compile_id=lowered.compile_id,
+            op_count=lowered.op_count,
+            aot_ns=lowered.aot_ns,
+            loading_ns=lowered.loading_ns,
+        )
     return None

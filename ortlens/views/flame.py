@@ -17,6 +17,7 @@ from ortlens.analysis.index import graph_by_partition, grouped, summed
 from ortlens.analysis.ledger import ledger_from_logs, totals_of
 from ortlens.analysis.slow_lines import runs_per_call
 from ortlens.analysis.timing import PHASES, compile_total_ns, fallback_ns, own_code_ns
+from ortlens.views.wording import PHASE_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,7 +72,7 @@ def packed_flame(flame: Flame) -> dict[str, Any]:
     times = [_whole(frame.ns) for _, frame in rows]
     return ({} if widths == times else {"width": widths}) | {
         "kinds": list(KINDS),
-        "phases": list(COMPILE_PHASES),
+        "phases": [PHASE_WORDS[phase] for phase in COMPILE_PHASES],
         "depth": [depth for depth, _ in rows],
         "kind": [KINDS.index(frame.kind) for _, frame in rows],
         "ref": [frame.ref for _, frame in rows],

@@ -31,6 +31,7 @@ REASON_WORDS: Mapping[ReasonCode, str] = {
 """What each reason code means to someone who has not read the documentation."""
 
 PHASE_WORDS: Mapping[str, str] = {
+    "loading": "loading ortlens, once per process",
     "dynamo": "tracing",
     "aot": "lowering",
     "partition": "partitioning",

@@ -34,7 +34,7 @@ def test_runs_whole_in_one_partition_matches_eager_and_fills_the_frames() -> Non
     assert lens.sessions.calls.tolist() == [3]
 
     graph = lens.graphs.iloc[0]
-    phases = ["dynamo_ns", "aot_ns", "partition_ns", "convert_ns", "optimize_ns", "session_ns"]
+    phases = ["loading_ns", "dynamo_ns", "aot_ns", "partition_ns", "convert_ns", "optimize_ns", "session_ns"]
     assert (graph[phases] > 0).all()
     assert graph.compile_ns == graph[phases].sum()
     assert graph.file.endswith(".py")

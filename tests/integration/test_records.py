@@ -7,13 +7,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import pytest
 import torch
 
+import ortlens
 from ortlens import Lens
+from ortlens.analysis.timing import PHASES
+from ortlens.backend.compiler import GraphCompiler
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -32,6 +36,27 @@ def capture() -> Capture:
         for _ in range(40):
             compiled(torch.ones(8))
     return lens.captured()
+
+
+@pytest.mark.parametrize("road", ["lens", "capture"])
+def test_what_ortlens_loads_once_per_process_is_a_part_of_its_own(road: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, slept_ns = GraphCompiler.tables, 50_000_000
+
+    def slow(compiler: GraphCompiler) -> Any:
+        time.sleep(slept_ns / 1e9)
+        return real(compiler)
+
+    monkeypatch.setattr(GraphCompiler, "tables", slow)
+    if road == "lens":
+        lens = Lens()
+        torch.compile(torch.sin, backend=lens)(torch.ones(8))
+    else:
+        with ortlens.capture() as lens:
+            torch.compile(torch.sin, backend="ortlens")(torch.ones(8))
+    (graph,) = lens.captured().graphs
+    phases = [getattr(graph, f"{phase}_ns") for phase in PHASES]
+    assert graph.compile_ns == sum(phases)
+    assert (graph.loading_ns or 0) >= slept_ns
 
 
 def test_runs_and_sessions_agree_to_the_nanosecond(capture: Capture) -> None:

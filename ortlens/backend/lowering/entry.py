@@ -38,6 +38,7 @@ class LoweredGraph:
     compile_id: str | None  # Dynamo's id; None for an exported program
     op_count: int  # number of operations before decomposition
     aot_ns: int  # time that decomposition took, in ns
+    loading_ns: int = 0  # time that ortlens took beforehand to load what it needs once per process
     input_names: tuple[str, ...] = ()  # names of the inputs in a deployed model; empty to use the names of the nodes
     output_names: tuple[str, ...] = ()  # names of the outputs in a deployed model; empty to number them
     is_plain: bool = False  # whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly

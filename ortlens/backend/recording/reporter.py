@@ -55,14 +55,20 @@ class Identity:
 class GraphReporter:
     """Reports one graph to the recorder, and amends its records when the graph changes. What fails here never reaches the graph."""
 
-    def __init__(self, recorder: Recorder, *, phase: r.Phase, compile_id: str | None, op_count: int, aot_ns: int) -> None:
+    def __init__(  # noqa: PLR0913 - what is known of the graph, each by name
+        self, recorder: Recorder, *, phase: r.Phase, compile_id: str | None, op_count: int, aot_ns: int, loading_ns: int = 0
+    ) -> None:
         """Add the record of the graph; `compile_id` and `op_count` are those of Dynamo."""
         self.recorder = recorder
         self.graph_id = recorder.next_id("g")
         self._ids: dict[PartitionRunner, tuple[str, str]] = {}
         self._sessions: dict[PartitionRunner, str] = {}
         self._compute: frozenset[str] = frozenset()
-        recorder.add(r.Graph(graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns))
+        recorder.add(
+            r.Graph(
+                graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns, loading_ns=loading_ns or None
+            )
+        )
 
     @reported("recording a graph")
     def planned(
@@ -92,7 +98,8 @@ class GraphReporter:
     def amend_phases(self, phases: Phases) -> None:
         """Update the time spent in each phase."""
         graph = next(graph for graph in self.recorder.records(r.Graph) if graph.graph_id == self.graph_id)
-        self._amend_graph(**asdict(phases), compile_ns=phases.total() + (graph.aot_ns or 0) + (graph.dynamo_ns or 0))
+        before = sum(ns or 0 for ns in (graph.loading_ns, graph.dynamo_ns, graph.aot_ns))
+        self._amend_graph(**asdict(phases), compile_ns=phases.total() + before)
 
     @reported("recording a graph")
     def session_made(self, runner: PartitionRunner, info: SessionInfo, dumped: str | None) -> RunLog | None:
