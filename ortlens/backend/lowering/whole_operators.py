@@ -144,7 +144,8 @@ def _is_large(_: Any, tensor: torch.Tensor, *__: Any, **___: Any) -> bool:
 
 
 def _is_large_loss(_: Any, tensor: torch.Tensor, target: torch.Tensor, *__: Any, **___: Any) -> bool:
-    return tensor.dtype is target.dtype and tensor.shape == target.shape and _is_large(_, tensor)
+    same = tensor.dim() == target.dim() and all(statically_known_true(a == b) for a, b in zip(tensor.shape, target.shape, strict=True))
+    return same and tensor.dtype is target.dtype and _is_large(_, tensor)
 
 
 def _is_large_norm(_: Any, tensor: torch.Tensor, order: Any = 2, dim: Any = None, *__: Any, **named: Any) -> bool:

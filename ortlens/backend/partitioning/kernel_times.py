@@ -43,6 +43,16 @@ _COPIED_NS = 0.125  # of a number that is copied
 _CALL = Ns(1_500, 700)  # of any operator, in a call
 
 
+def _sizes(tensor: torch.Tensor) -> list[int]:
+    """List the sizes of a tensor, with hints for those that vary: to compare symbols would add guards."""
+    return list(map(_torch.size_hint, tensor.shape))
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    """Tell whether numbers of the last dimension do not lie one after the other."""
+    return tensor.dim() > 0 and _torch.size_hint(tensor.stride(-1)) != 1
+
+
 def _is_innermost(call: Call) -> bool:
     """Tell whether an operator works along the last dimensions, all of them counting as such."""
     dim, x = call.get("dim", call.get("dims")), call.result if call.tensor(0) is None else call.tensor(0)
@@ -91,10 +101,10 @@ def _of_two(together: Ns, spread: Ns, scalar: Ns) -> Callable[[Call], Ns]:
     """Make a row of arithmetic: on two tensors of one size, on one that is spread over the other, and on a number."""
 
     def row(call: Call) -> Ns:
-        result, sizes = call.result, [tensor.shape for tensor in map(call.tensor, (0, 1)) if tensor is not None]
+        result, sizes = call.result, [_sizes(tensor) for tensor in map(call.tensor, (0, 1)) if tensor is not None]
         if len(sizes) < 2 or any(not size for size in sizes):  # noqa: PLR2004 - both operands
             return scalar
-        return together if result is not None and all(size == result.shape for size in sizes) else spread
+        return together if result is not None and all(size == _sizes(result) for size in sizes) else spread
 
     return row
 
@@ -102,19 +112,19 @@ def _of_two(together: Ns, spread: Ns, scalar: Ns) -> Callable[[Call], Ns]:
 def _copy(call: Call) -> Ns:
     """Give the time of a copy. ONNX Runtime makes it where it makes a view in another order, and else for results alone."""
     value, source, users = call.tensor(0), call.node.args[0], call.node.users
-    strides = value is not None and bool(value.dim()) and value.stride(-1) != 1
+    strides = value is not None and _has_gaps(value)
     is_result = isinstance(source, torch.fx.Node) and source.op == "placeholder" and all(user.op == "output" for user in users)
     return Ns(0.5 if strides else 0.09, 0.125 if is_result else 0.0)
 
 
 def _part(call: Call) -> Ns:
-    return Ns(0.0, 0.13 if call["step"] == 1 else 1.0)
+    return Ns(0.0, 0.13 if _torch.size_hint(call["step"]) == 1 else 1.0)
 
 
 def _reordered(call: Call) -> Ns:
     """Give the time of a view in another order, which PyTorch makes at once and ONNX Runtime by a copy."""
     value = call.result
-    return Ns(0.0, 0.8) if value is not None and value.dim() and value.stride(-1) != 1 else Ns(0.0, 0.17)
+    return Ns(0.0, 0.8) if value is not None and _has_gaps(value) else Ns(0.0, 0.17)
 
 
 @functools.cache
@@ -374,11 +384,11 @@ _OF_RESULTS |= {_aten.select.int, _aten.diagonal.default}
 
 
 def _numbers(call: Call) -> int:
-    written = [math.prod(map(_torch.size_hint, tensor.shape)) for tensor in provenance.tensors_in(call.node.meta.get("val"))]
+    written = [math.prod(_sizes(tensor)) for tensor in provenance.tensors_in(call.node.meta.get("val"))]
     read = call.tensor(0)
     if read is None or call.node.target in _OF_RESULTS:
         return max(written, default=0)
-    return max(*written, math.prod(map(_torch.size_hint, read.shape))) if written else 0
+    return max(*written, math.prod(_sizes(read))) if written else 0
 
 
 def _dtype(call: Call) -> torch.dtype | None:

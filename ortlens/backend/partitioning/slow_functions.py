@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ortlens import _torch
 from ortlens.backend.lowering import decompositions, provenance, whole_operators
 from ortlens.backend.partitioning import kernel_times
 from ortlens.backend.partitioning.rules import Call, Rule, by_target, first_reason
@@ -72,7 +73,7 @@ def _is_deep_and_depthwise(call: Call) -> bool:
     weight, result = call.tensor(1), call.result
     if weight is None or result is None or weight.dim() != 5 or call["transposed"]:  # noqa: PLR2004 - three dimensions of pixels
         return False
-    return call["groups"] == weight.shape[0] > 1 and result.device.type == "cpu" and provenance.is_large(result)
+    return call["groups"] == _torch.size_hint(weight.shape[0]) > 1 and result.device.type == "cpu" and provenance.is_large(result)
 
 
 def _is_split_in_ort(call: Call) -> bool:
