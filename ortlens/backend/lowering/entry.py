@@ -205,9 +205,14 @@ def needs_gradient(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
 
 
+def operations(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """List the calls of functions, methods and modules in a Dynamo graph."""
+    return [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+
+
 def count_ops(module: torch.fx.GraphModule) -> int:
-    """Count the calls of functions, methods and modules in a Dynamo graph."""
-    return sum(1 for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+    """Count the operations of a Dynamo graph."""
+    return len(operations(module))
 
 
 _MOST_OPERATIONS, _MOST_OF_A_LINE = 10_000, 1_000
@@ -218,7 +223,7 @@ def unrolled(module: torch.fx.GraphModule) -> str | None:
 
     To compile so many would take minutes, and more memory than the model.
     """
-    calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+    calls = operations(module)
     if len(calls) <= _MOST_OPERATIONS:
         return None
     lines = collections.Counter((line.file, line.line) for line in map(user_line, calls) if line.file is not None)
@@ -236,7 +241,7 @@ _FUNCTIONS = frozenset({operator.iadd, operator.isub, operator.imul, operator.it
 
 def only_updates(module: torch.fx.GraphModule) -> bool:
     """Tell whether a graph consists of elementwise updates of inputs in place, at least one, as the step of a plain optimiser does."""
-    calls = [node for node in module.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    calls = operations(module)
     made = set(calls)  # an update returns what it updated
     if not calls or not all(map(_updates, calls)):
         return False

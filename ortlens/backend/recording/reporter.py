@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens.analysis.catalogue import remedy
 from ortlens.backend.lowering import provenance
+from ortlens.backend.lowering.entry import operations
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
 from ortlens.backend.runtime.session import signature_text
@@ -151,8 +152,7 @@ class GraphReporter:
     @reported("recording a graph")
     def graph_skipped(self, module: torch.fx.GraphModule, reason: str) -> None:
         """Record that an option or a rule leaves a graph to PyTorch, before it is lowered."""
-        ops = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-        self._all_fall_back(ops, Verdict(supported=False, code="policy", reason=reason))
+        self._all_fall_back(operations(module), Verdict(supported=False, code="policy", reason=reason))
 
     @reported("recording a graph")
     def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ortlens import Lens, UsageError, freeze
+from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.lowering import entry
 from tests.integration.against_eager import same_as_eager
 
@@ -45,6 +46,13 @@ def test_updates_alone_stay_in_pytorch(name: str) -> None:
     function(*theirs)
     torch.testing.assert_close(ours, theirs)
     assert lens.partitions.empty == (name in UPDATES)
+
+
+def test_they_load_no_onnx_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(GraphCompiler, "tables", asked.append)
+    torch.compile(UPDATES["lists"], backend="ortlens")(X.clone(), Y.clone())
+    assert not asked
 
 
 def test_they_run_as_recorded_and_the_lens_says_why() -> None:
