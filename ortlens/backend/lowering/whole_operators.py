@@ -13,7 +13,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.lowering import fused_attention, provenance
+from ortlens.backend.lowering import attention, fused_attention, provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,6 +33,7 @@ ATTENTION = (
     _aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001 - same
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
 )
+_UNFUSED = _aten._scaled_dot_product_attention_math.default  # noqa: SLF001 - same
 _MANY_ROWS = 1024
 """From here on, causal attention on the CPU gains more in PyTorch, which leaves out the masked half, than two partitions cost."""
 _SHRINKING = (_aten.hardshrink.default, _aten.softshrink.default)
@@ -49,6 +50,7 @@ def kept(*, with_gradient: bool) -> Mapping[Any, Callable[..., Any] | None]:
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
     found |= {**dict.fromkeys(_SHRINKING), _aten._pad_circular.default: _pad_circular}  # noqa: SLF001 - an operator's name
+    found[_UNFUSED] = _unfused_attention
     if not with_gradient:
         found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
     return found
@@ -99,6 +101,22 @@ def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
         last, first = tensor.narrow(dim, size - before, before), tensor.narrow(dim, 0, after)
         tensor = torch.cat([part for part in (last, tensor, first) if part.shape[dim]], dim) if before or after else tensor
     return tensor.clone() if not any(pad) else tensor
+
+
+def _unfused_attention(  # noqa: PLR0913, PLR0917 - the operator's schema
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - same
+    dropout_mask: torch.Tensor | None = None,
+    **named: Any,
+) -> Any:
+    """Compute attention on CUDA in the dtype of the query, where PyTorch, without a fused operator for a call, takes float32."""
+    if query.device.type != "cuda" or dropout_p or dropout_mask is not None:
+        return _torch.taken_apart(_UNFUSED, query, key, value, attn_mask, dropout_p, is_causal, dropout_mask, **named)
+    return attention.plain(query, key, value, attn_mask, is_causal=is_causal, **named)
 
 
 def _interpolated(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *rest: Any) -> Any:

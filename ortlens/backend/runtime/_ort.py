@@ -42,16 +42,17 @@ def calls_of(session: onnxruntime.InferenceSession) -> DeviceCalls | None:
     return calls
 
 
-_WARNING, _ERROR = 2, 3  # severities; the first is that of the default logger when a process starts
+_WARNING, _FATAL = 2, 4  # severities; the first is that of the default logger when a process starts
 
 
 @contextlib.contextmanager
-def without_warnings() -> Iterator[None]:
-    """Keep warnings of the default logger from stderr, which the options of a session do not reach: CUDA's ScatterND warns there.
+def quiet() -> Iterator[None]:
+    """Keep messages of the default logger from stderr, which the options of a session do not reach.
 
-    It is the only logger of the process, and its severity cannot be read: afterwards it is that of the start.
+    On CUDA, ScatterND warns there, and each convolution for which cuDNN refuses one of several forms prints an error. What fails raises
+    anyway. It is the only logger of the process, and its severity cannot be read: afterwards it is that of the start.
     """
-    onnxruntime.set_default_logger_severity(_ERROR)
+    onnxruntime.set_default_logger_severity(_FATAL)
     try:
         yield
     finally:

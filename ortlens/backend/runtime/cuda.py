@@ -45,6 +45,7 @@ _NEVER_IN_A_GRAPH = "-1"  # the id for runs that neither capture nor replay
 _STREAM_SETTINGS = frozenset({"user_compute_stream", "has_user_compute_stream", "gpu_external_alloc", "enable_cuda_graph"})
 _TF32_KINDS = {
     "MatMul": "matmul",
+    "FusedMatMul": "matmul",
     "Gemm": "matmul",
     "Einsum": "matmul",
     "Conv": "conv",
@@ -82,7 +83,7 @@ def is_capturing() -> bool:
 
 def tf32_kinds(model: onnx.ModelProto) -> tuple[str, ...]:
     """List the kinds of operators in a model whose float32 factors may be rounded to TF32: `matmul`, `conv`, `rnn`."""
-    return tuple(sorted({_TF32_KINDS[node.op_type] for node in _nodes(model.graph) if node.op_type in _TF32_KINDS and not node.domain}))
+    return tuple(sorted({_TF32_KINDS[node.op_type] for node in _nodes(model.graph) if node.op_type in _TF32_KINDS}))
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -137,6 +138,7 @@ class DeviceCalls:
         self.settings: dict[str, Any] = {**own, **given}
         entries = {} if waits or self._stream is None else {"disable_synchronize_execution_providers": "1"}
         self._options = _ort.run_options({**entries, **({"gpu_graph_id": _NEVER_IN_A_GRAPH} if self.replays else {})})
+        self._has_run = False
         self.alone = threading.RLock()  # while a graph is captured, nothing else may be queued on the stream
         self.graph_use: GraphUse | None = "waiting" if self.replays else None
         self.captured = 0  # graphs, each of which has its number in the session
@@ -187,7 +189,9 @@ class DeviceCalls:
     def _submit(self, binding: Binding, options: Any) -> None:
         before = torch.cuda.current_device()
         try:
-            binding.run(binding.native, options)
+            with contextlib.nullcontext() if self._has_run else _ort.quiet():
+                binding.run(binding.native, options)
+            self._has_run = True
         finally:
             if torch.cuda.current_device() != before:  # ONNX Runtime makes the session's device the current one
                 torch.cuda.set_device(before)

@@ -67,7 +67,7 @@ def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
 
 def _widens_what_is_normalised(model: onnx.ModelProto) -> bool:
     """Tell whether a scale or a bias broadcasts, or may broadcast, what a square root has divided."""
-    constants, sizes = {tensor.name for tensor in model.graph.initializer}, _known_sizes(model)
+    constants, sizes = {tensor.name for tensor in model.graph.initializer}, known_sizes(model)
     roots: set[str] = set()  # square roots and their reciprocals
     divided: set[str] = set()
     for node in model.graph.node:
@@ -83,7 +83,7 @@ def _widens_what_is_normalised(model: onnx.ModelProto) -> bool:
     return False
 
 
-def _known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
+def known_sizes(model: onnx.ModelProto) -> dict[str, list[int | str]]:
     """Return the shapes of the values whose rank is known; a symbolic size is its name, or empty."""
     sizes: dict[str, list[int | str]] = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     known = (*model.graph.value_info, *model.graph.input, *model.graph.output)
@@ -108,7 +108,7 @@ def _element_types(graph: onnx.GraphProto) -> Iterator[int]:
 
 def _scales_single_rows(model: onnx.ModelProto) -> bool:
     """Tell whether products that a number scales, before or after, have one row each, as far as is known; scores of a token do."""
-    sizes = _known_sizes(model)
+    sizes = known_sizes(model)
     scaled: set[str] = set()
     for node in model.graph.node:
         if node.op_type in {"Mul", "Div"} and any(name in sizes and set(sizes[name]) <= {1} for name in node.input):

@@ -16,6 +16,7 @@ from ortlens.backend.conversion import dtypes
 from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
+from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 
@@ -62,7 +63,7 @@ class SessionConfig:
         """
         disabled = [*unwanted_rewrites(self.model, self.providers), *_disabled_by_user(self.options), *without]
         try:
-            with contextlib.nullcontext() if self.calls is None else _ort.without_warnings():
+            with contextlib.nullcontext() if self.calls is None else _ort.quiet():
                 made = onnxruntime.InferenceSession(
                     serialized, self.options, providers=self.providers, enable_fallback=0, disabled_optimizers=disabled
                 )
@@ -207,6 +208,8 @@ class SessionFactory:
         made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
         if frozen and given is None and self._is_on_cpu():  # the user's options may disable folding
             made = with_packed_weights(made, frozen)
+        if extras and self.device_of_calls() is not None:
+            made = with_layers_for_cuda(made)
         made = binding.with_permuted_inputs(made, self._orders(frozen))
         chosen = self._threads()
         options = given or default_session_options(chosen)

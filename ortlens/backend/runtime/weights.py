@@ -21,7 +21,7 @@ import torch
 from ortlens import _torch
 from ortlens.backend.conversion.node_provenance import subgraphs_of
 from ortlens.backend.memory_order import span
-from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime import _ort, linear_layers
 from ortlens.backend.runtime.devices import kind_of
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
             yield from (*nested.input, *captured(nested))
 
 
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_PRODUCTS = frozenset({("", "MatMul"), ("", "Gemm"), (linear_layers.DOMAIN, "FusedMatMul")})
 _OPERANDS = 2  # the third input of Gemm is added, and may be rearranged
 
 
@@ -280,7 +280,7 @@ def shareable(model: onnx.ModelProto) -> frozenset[str]:
     products: set[str] = set()
     others = {value.name for value in model.graph.output}
     for node in model.graph.node:
-        place = _OPERANDS if node.op_type in _PRODUCTS and not node.domain else 0
+        place = _OPERANDS if (node.domain, node.op_type) in _PRODUCTS else 0
         products.update(node.input[:place])
         others.update(node.input[place:])
         others.update(captured(node))

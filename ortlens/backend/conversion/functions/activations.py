@@ -30,9 +30,14 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 
 @torch_op(_aten.gelu.default)
-@basics.in_float32
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """`aten.gelu`, its products in the order that ONNX Runtime fuses into one operator."""
+    """`aten.gelu`; CUDA has a kernel for float16, which computes the curve in float32."""
+    in_one = basics.device_type.get() == "cuda" and int(x.dtype) == basics.FLOAT16 and approximate == "none"
+    return (_gelu if in_one else basics.in_float32(_gelu))(x, approximate)
+
+
+def _gelu(x: Any, approximate: str) -> Any:
+    """Compute GELU, its products in the order that ONNX Runtime fuses into one operator."""
     if approximate != "none" or not basics.is_float(x):
         return basics.registered(_aten.gelu.default)(x, approximate)
     root, one, half = (ir.tensor(number, dtype=x.dtype) for number in (2**0.5, 1.0, 0.5))
