@@ -39,6 +39,7 @@ class FakeCuda:
     current: Stream = field(default_factory=lambda: Stream(handle=0))
     own: list[Stream] = field(default_factory=list)  # the streams of sessions
     capturing: bool = False  # whether PyTorch captures a graph
+    handles: int = 0  # how often PyTorch was asked for its handle of cuBLAS
     made: list[cuda.DeviceCalls] = field(default_factory=list)  # how each session is called
 
     def order(self, calls: cuda.DeviceCalls) -> list[str]:
@@ -75,6 +76,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *, sessions: bool = True, waits: bo
         "current_device": lambda: 0,
         "synchronize": lambda _device=None: fake.done.append(("synchronize",)),
         "is_current_stream_capturing": lambda: fake.capturing,
+        "current_blas_handle": lambda: setattr(fake, "handles", fake.handles + 1),
     }
     for name, value in given.items():
         monkeypatch.setattr(torch.cuda, name, value)

@@ -52,6 +52,7 @@ from ortlens._torch.aot import (
     taken_apart,
     tangent_indices,
     unchecked_distributions,
+    untraced,
     user_outputs,
     varies_from_the_start,
     with_guards,

@@ -87,6 +87,14 @@ def taken_apart(target: Any, *args: Any, **kwargs: Any) -> Any:
     return target._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
+def untraced(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function on the values of a trace, which does not see it."""
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+    with disable_proxy_modes_tracing():
+        return function(*args, **kwargs)
+
+
 def _keep(*_: Any, **__: Any) -> Any:
     return NotImplemented
 

@@ -70,6 +70,24 @@ def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield f"{attribute.name}.{number}", subgraph
 
 
+def captured(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that the graphs inside a node read and return, those of their own values among them."""
+    for _, inner in subgraphs_of(node):
+        yield from (value.name for value in inner.output)
+        for nested in inner.node:
+            yield from (*nested.input, *captured(nested))
+
+
+def used_nodes(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
+    """Select the nodes that the wanted values need; add all that these read to `wanted`."""
+    kept = []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input, captured(node))
+    return kept[::-1]
+
+
 def graphs_of(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """Walk the graph of a model and the bodies of control flow in it."""
     yield model.graph

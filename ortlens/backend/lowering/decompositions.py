@@ -108,7 +108,6 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.nll_loss2d_forward.default: functools.partial(_nll_loss, _aten.nll_loss2d_forward.default),
         _aten.rrelu_with_noise_functional.default: _rrelu,
         **whole_operators.own(),
-        _aten.scaled_dot_product_attention.default: attention.whole,
         **fused_attention.own(),
     }
 

@@ -104,7 +104,7 @@ class DynamoGraph:
             backward=self._compiler_for("backward"),
             inference=self._compiler_for("inference"),
             decompositions=decompositions,
-            kept=whole_operators.kept(with_gradient=self._needs_gradient),
+            kept=whole_operators.kept(example_inputs, with_gradient=self._needs_gradient),
         )
         compiled: Callable[..., Any] = backend(self._module, example_inputs)
         return compiled

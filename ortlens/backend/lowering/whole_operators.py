@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
 from ortlens.backend.lowering import attention, fused_attention, provenance
+from ortlens.backend.memory_order import laid_out, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,6 +35,11 @@ ATTENTION = (
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
 )
 _UNFUSED = _aten._scaled_dot_product_attention_math.default  # noqa: SLF001 - same
+_WHOLE_ATTENTION = _aten.scaled_dot_product_attention.default
+_SOME_ROWS = 64
+"""From here on, attention of 16 bits on CUDA is faster as one operator of ONNX Runtime's own, which uses PyTorch's kernels."""
+_MANY_SCORES = 1024 * 1024
+"""From here on, this is so for float32, too."""
 _MANY_ROWS = 1024
 """From here on, causal attention on the CPU gains more in PyTorch, which leaves out the masked half, than two partitions cost."""
 _SHRINKING = (_aten.hardshrink.default, _aten.softshrink.default)
@@ -42,10 +48,10 @@ _APART = (*_SHRINKING, _aten.log_sigmoid_forward.default, _aten.nan_to_num.defau
 _RECURRENT = (_aten.gru.input, _aten.rnn_tanh.input)
 
 
-def kept(*, with_gradient: bool) -> Mapping[Any, Callable[..., Any] | None]:
+def kept(inputs: Sequence[Any], *, with_gradient: bool) -> Mapping[Any, Callable[..., Any] | None]:
     """List what tracing is to meet whole: operator -> the function that is traced instead, or None for the operator itself.
 
-    Of operators that PyTorch implements by others, autograd knows those alone.
+    Of operators that PyTorch implements by others, autograd knows those alone. `inputs` are those of the graph.
     """
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
@@ -53,13 +59,16 @@ def kept(*, with_gradient: bool) -> Mapping[Any, Callable[..., Any] | None]:
     found[_UNFUSED] = _unfused_attention
     if not with_gradient:
         found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
+        on_cuda = any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in inputs)
+        found |= dict.fromkeys((_WHOLE_ATTENTION,) if on_cuda else ())
     return found
 
 
 def own() -> dict[Any, Callable[..., Any]]:
     """List the decompositions of those that have an ONNX function for some calls."""
     repeating = {target: functools.partial(_interpolated, target) for target in _REPEATING}
-    return {**repeating, **{target: functools.partial(_unless_float, target) for target in _RECURRENT}}
+    recurrent = {target: functools.partial(_unless_float, target) for target in _RECURRENT}
+    return {**repeating, **recurrent, _WHOLE_ATTENTION: _attention}
 
 
 def with_calls_left_to_torch(table: Mapping[Any, Callable[..., Any]], users: Collection[Any]) -> dict[Any, Callable[..., Any]]:
@@ -101,6 +110,31 @@ def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
         last, first = tensor.narrow(dim, size - before, before), tensor.narrow(dim, 0, after)
         tensor = torch.cat([part for part in (last, tensor, first) if part.shape[dim]], dim) if before or after else tensor
     return tensor.clone() if not any(pad) else tensor
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **named: Any) -> Any:
+    """Leave attention to the operator of ONNX Runtime's own where that is faster; decompose other attention."""
+    if _is_one_in_ort(fused_attention.by_name(_WHOLE_ATTENTION, (query, key, value, *args), named)):
+        return _STAYS
+    if query.device.type != "cuda":
+        return attention.whole(query, key, value, *args, **named)
+    shown = _torch.untraced(functools.partial(_torch.taken_apart, _WHOLE_ATTENTION), query, key, value, *args, **named)
+    strides = [_torch.size_hint(stride) for stride in shown.stride()]  # each of PyTorch's fused operators has an order in memory of its own
+    return laid_out(attention.plain(query, key, value, *args, **named)[0], order_from_strides(query.shape, strides))
+
+
+def _is_one_in_ort(given: Mapping[str, Any]) -> bool:
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    dims = query.dim() == key.dim() == value.dim() == 4  # noqa: PLR2004 - batch, head, row, feature
+    if query.device.type != "cuda" or given["dropout_p"] or not dims:
+        return False
+    rows, keys = query.shape[2], key.shape[2]
+    if given["is_causal"] and not statically_known_true(rows == keys):  # the masks begin at different ends
+        return False
+    if any(not isinstance(tensor.shape[dim], int) for tensor in (query, key, value) for dim in (1, 3)):
+        return False
+    many = _torch.size_hint(rows) * _torch.size_hint(keys) >= _MANY_SCORES
+    return many if query.dtype is torch.float32 else query.dtype in {torch.float16, torch.bfloat16} and _torch.size_hint(rows) >= _SOME_ROWS
 
 
 def _unfused_attention(  # noqa: PLR0913, PLR0917 - the operator's schema

@@ -86,6 +86,31 @@ def tf32_kinds(model: onnx.ModelProto) -> tuple[str, ...]:
     return tuple(sorted({_TF32_KINDS[node.op_type] for node in _nodes(model.graph) if node.op_type in _TF32_KINDS}))
 
 
+_READ_BY_LAYOUT = frozenset(
+    {
+        *("AveragePool", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool", "GridSample", "GroupNormalization"),
+        *("InstanceNormalization", "LRN", "LpPool", "Resize", "SpaceToDepth", "Upsample"),
+    }
+)
+"""Operators that ONNX Runtime has, or may have, another kernel for when it computes with channels last. None was tried on a GPU."""
+
+
+def is_faster_with_channels_last(model: onnx.ModelProto) -> bool:
+    """Tell whether a model has convolutions of images in float16, and nothing that was not seen to be right with channels last.
+
+    cuDNN computes those so; with channels first, each is turned before and after.
+    """
+    shapes = {tensor.name: (tensor.data_type, len(tensor.dims)) for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        shapes[value.name] = value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
+    nodes = list(_nodes(model.graph))
+    filters = {shapes.get(node.input[1]) for node in nodes if node.op_type == "Conv"}
+    return filters == {_IMAGES_OF_HALVES} and not any(node.op_type in _READ_BY_LAYOUT for node in nodes)
+
+
+_IMAGES_OF_HALVES = (10, 4)  # float16, as ONNX numbers it; dimensions of the filters
+
+
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
@@ -111,15 +136,17 @@ class DeviceCalls:
         plain: bool,
         replays: bool,
         varies: bool = False,
+        channels_last: bool = False,
     ) -> None:
         """Choose the settings of a session that is still to be created.
 
         `given` are the user's provider options, `kinds` what `tf32_kinds` finds in the model. `waits`: a call returns or copies values of
         the host, so it waits for the device. `plain`: use neither a stream of its own nor graphs; calls wait for the device then.
-        `varies`: one session serves several sizes.
+        `varies`: one session serves several sizes. `channels_last`: convolutions are computed so.
         """
         self.device = device
         self.replays = replays and not waits
+        self._computes = frozenset(kinds)
         self._kinds = () if "use_tf32" in given else tuple(kinds)
         self._is_rounding_chosen = bool(kinds) and str(given.get("use_tf32", "0")) == "1"  # by the user, whatever PyTorch does
         self._allowed = self._tf32_settings()
@@ -129,6 +156,8 @@ class DeviceCalls:
             own["device_id"] = str(device.index)
         if varies:  # the default tries all algorithms of each convolution whenever a size is new
             own["cudnn_conv_algo_search"] = "HEURISTIC"
+        if channels_last:
+            own["prefer_nhwc"] = "1"
         if not plain and _STREAM_SETTINGS.isdisjoint(given):
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no annotations here
             own["user_compute_stream"] = str(self._stream.cuda_stream)
@@ -189,12 +218,21 @@ class DeviceCalls:
     def _submit(self, binding: Binding, options: Any) -> None:
         before = torch.cuda.current_device()
         try:
+            if not self._has_run:
+                self._warm_up_torch()
             with contextlib.nullcontext() if self._has_run else _ort.quiet():
                 binding.run(binding.native, options)
             self._has_run = True
         finally:
             if torch.cuda.current_device() != before:  # ONNX Runtime makes the session's device the current one
                 torch.cuda.set_device(before)
+
+    def _warm_up_torch(self) -> None:
+        """Have PyTorch load what it computes products and convolutions with: within a capture, when it computes calls, it could not."""
+        torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]  # torch has no annotations here
+        if "conv" in self._computes:
+            one = torch.zeros(1, 1, 1, 1, device=self.device)
+            torch.conv2d(one, one)
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Have PyTorch give the memory of a tensor to no other until the session's stream is through with it."""

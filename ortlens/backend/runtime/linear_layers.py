@@ -1,6 +1,6 @@
 """Linear layers for ONNX Runtime's CUDA provider: a product that reads the weight as PyTorch stores it, and an addition of the bias.
 
-AOTAutograd makes matrices of a layer's input, and its exporter a Gemm of each layer. On CUDA, Gemm first writes the bias into every row of the
+AOTAutograd makes matrices of the inputs of a layer, and ONNX a Gemm of it. On CUDA, Gemm first writes the bias into every row of the
 result. An addition takes as long, but ONNX Runtime fuses it with the GELU or the normalisation that follows, if no Reshape lies between.
 FusedMatMul reads transposed weights; a Transpose of a constant would be folded into a copy on the device.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
+from ortlens.backend.conversion.node_provenance import used_nodes
 from ortlens.backend.runtime.rewrites import known_sizes
 
 if TYPE_CHECKING:
@@ -42,20 +43,12 @@ def with_layers_for_cuda(model: onnx.ModelProto) -> onnx.ModelProto:
         layer = layers.get(source.output[0])
         nodes += [] if id(source) in dropped and layer is None else [node] if layer is None else _nodes(layer, made.graph)
     read = {value.name for value in made.graph.output}
-    kept = [node for node in reversed(nodes) if _is_read(node, read)][::-1]
+    kept = used_nodes(nodes, read)
     del made.graph.node[:]
     made.graph.node.extend(kept)
     if all(entry.domain != DOMAIN for entry in made.opset_import):
         made.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     return made
-
-
-def _is_read(node: onnx.NodeProto, read: set[str]) -> bool:
-    """Tell whether something reads a node, given the nodes after it first; note what it reads."""
-    if node.op_type not in {"Reshape", "Transpose"} or read.intersection(node.output):
-        read.update(node.input)
-        return True
-    return False
 
 
 def _nodes(layer: _Layer, graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import torch
 
-from ortlens.backend.runtime.weights import captured
+from ortlens.backend.conversion.node_provenance import used_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -198,7 +198,7 @@ def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
     for source, node in zip(model.graph.node, made.graph.node, strict=True):
         nodes += _Writer(source, made.graph).nodes(found[id(source)]) if id(source) in found else [node]
     read = {value.name for value in made.graph.output}
-    nodes = _used(nodes, read)
+    nodes = used_nodes(nodes, read)
     initializers = [tensor for tensor in made.graph.initializer if tensor.name in read]
     del made.graph.node[:], made.graph.initializer[:]
     made.graph.node.extend(nodes)
@@ -266,16 +266,6 @@ def _is_plain(node: onnx.NodeProto) -> bool:
 
 def _is_transposed(node: onnx.NodeProto) -> bool:
     return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-
-
-def _used(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    """Select the nodes that the wanted values need; add all that these read to `wanted`."""
-    kept = []
-    for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node.input, captured(node))
-    return kept[::-1]
 
 
 class _Writer:

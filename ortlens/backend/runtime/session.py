@@ -249,6 +249,7 @@ class SessionFactory:
             plain=not extras,
             replays=extras is Extras.GRAPHS,
             varies=self.partition.has_symbolic_sizes and not dimensions,
+            channels_last=bool(extras) and cuda.is_faster_with_channels_last(model),
         )
         return calls, [(name, calls.settings if name == kind.provider else settings) for name, settings in wanted]
 

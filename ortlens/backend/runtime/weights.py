@@ -19,7 +19,7 @@ import onnx
 import torch
 
 from ortlens import _torch
-from ortlens.backend.conversion.node_provenance import subgraphs_of
+from ortlens.backend.conversion.node_provenance import captured
 from ortlens.backend.memory_order import span
 from ortlens.backend.runtime import _ort, linear_layers
 from ortlens.backend.runtime.devices import kind_of
@@ -256,14 +256,6 @@ def lookup_tables(model: onnx.ModelProto, weights: Iterable[str]) -> frozenset[s
         others.update(read[1:] if looks_up else read)
         tables.update(read[:1] if looks_up else ())
     return frozenset(tables & given) - others
-
-
-def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that the graphs inside a node read and return, those of their own values among them."""
-    for _, inner in subgraphs_of(node):
-        yield from (value.name for value in inner.output)
-        for nested in inner.node:
-            yield from (*nested.input, *captured(nested))
 
 
 _PRODUCTS = frozenset({("", "MatMul"), ("", "Gemm"), (linear_layers.DOMAIN, "FusedMatMul")})

@@ -9,6 +9,7 @@ import torch
 from ortlens.backend.conversion.functions import (  # noqa: F401 - each registers its functions
     activations,
     arithmetic,
+    attention,
     basics,
     indexing,
     layers,

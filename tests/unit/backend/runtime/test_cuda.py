@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 import ortlens
 from ortlens.analysis.speed import AbTiming
-from ortlens.backend.runtime import call, cuda, devices, generated, session, weights
+from ortlens.backend.runtime import call, cuda, devices, generated, linear_layers, session, weights
 from ortlens.studies import tune
 from tests import fake_cuda
 
@@ -188,6 +188,7 @@ def test_inside_a_capture_of_pytorch_the_call_goes_to_pytorch(monkeypatch: pytes
         fake.capturing = False
         fast(x)
         before = len(fake.done)
+        assert fake.handles, "within a capture, PyTorch could not create one"
         fake.capturing = True
         for run in (fast, frozen):
             torch.testing.assert_close(run(x), model(x))
@@ -400,3 +401,71 @@ def test_tune_tries_a_graph_where_tensors_are_on_cuda() -> None:
         "cpu": False,
         "cuda": True,
     }
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])
+def test_linear_layers_read_the_weight_as_it_lies_and_add_the_bias_last(monkeypatch: pytest.MonkeyPatch, *, dynamic: bool) -> None:
+    fake_cuda.install(monkeypatch)
+    seen: list[onnx.ModelProto] = []
+
+    def noted(model: onnx.ModelProto) -> onnx.ModelProto:
+        seen.append(linear_layers.with_layers_for_cuda(model))
+        return seen[-1]
+
+    monkeypatch.setattr(session, "with_layers_for_cuda", noted)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8, bias=False), nn.LayerNorm(8))
+    fast = torch.compile(model, backend="ortlens", dynamic=dynamic)
+    with torch.no_grad():
+        for x in (torch.randn(2, 5, 8), torch.randn(3, 7, 8)):
+            torch.testing.assert_close(fast(x), model(x))
+    kinds = [node.op_type for node in seen[0].graph.node]
+    factors = {name for node in seen[0].graph.node if node.op_type == "FusedMatMul" for name in node.input[1:]}
+    assert kinds.index("Add") == kinds.index("FusedMatMul") + 1
+    assert kinds.count("FusedMatMul") == 2
+    assert {"Gemm", "MatMul", "Reshape", "Transpose"}.isdisjoint(kinds)
+    assert factors
+    assert factors <= weights.shareable(seen[0])
+
+
+def test_layers_that_read_rows_in_another_shape_get_them_in_that_of_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cuda.install(monkeypatch)
+
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.out(x.transpose(1, 2).reshape(2, 5, 8)).relu()
+            return made
+
+    torch.manual_seed(0)
+    model, x = Heads(), torch.randn(2, 4, 5, 2)
+    fast, lens = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+        kernels = lens.profile(x)
+    assert set(kernels.node[kernels.op_type == "FusedMatMul"]) == {"addmm"}
+
+
+@pytest.mark.parametrize(
+    ("element", "rank", "also", "faster"),
+    [(10, 4, "MaxPool", True), (1, 4, "MaxPool", False), (10, 3, "MaxPool", False), (10, 4, "Resize", False)],
+    ids=["images of float16", "of float32", "of one dimension", "with what was not tried"],
+)
+def test_convolutions_of_float16_are_computed_with_channels_last(element: int, rank: int, also: str, *, faster: bool) -> None:
+    weight = onnx.TensorProto(name="w", data_type=element, dims=[1] * rank)
+    nodes = [onnx.NodeProto(op_type="Conv", input=["x", "w"]), onnx.NodeProto(op_type=also, input=["y"])]
+    model = onnx.ModelProto(graph=onnx.GraphProto(node=nodes, initializer=[weight]))
+    assert cuda.is_faster_with_channels_last(model) is faster
+
+
+def test_the_layout_of_convolutions_is_a_setting_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = fake_cuda.install(monkeypatch)
+    monkeypatch.setattr(cuda, "_IMAGES_OF_HALVES", (1, 4))  # the CPU has no convolution of float16
+    model, x = nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 8)
+    fast, _ = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    assert fake.made[-1].settings["prefer_nhwc"] == "1"
