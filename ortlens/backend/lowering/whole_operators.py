@@ -34,6 +34,7 @@ ATTENTION = (
     _aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001 - same
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
 )
+_CIRCULAR = _aten._pad_circular.default  # noqa: SLF001 - an operator's name
 _UNFUSED = _aten._scaled_dot_product_attention_math.default  # noqa: SLF001 - same
 _WHOLE_ATTENTION = _aten.scaled_dot_product_attention.default
 _SOME_ROWS = 64
@@ -55,7 +56,7 @@ def kept(inputs: Sequence[Any], *, with_gradient: bool) -> Mapping[Any, Callable
     """
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
-    found |= {**dict.fromkeys(_SHRINKING), _aten._pad_circular.default: _pad_circular}  # noqa: SLF001 - an operator's name
+    found |= {**dict.fromkeys(_SHRINKING), _CIRCULAR: _pad_circular}
     found[_UNFUSED] = _unfused_attention
     if not with_gradient:
         found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
@@ -104,7 +105,7 @@ def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
     if not all(isinstance(count, int) and count >= 0 for count in pad) or not all(
         isinstance(tensor.shape[dim], int) and max(before, after) <= tensor.shape[dim] for before, after, dim in pairs
     ):
-        return _torch.taken_apart(_aten._pad_circular.default, tensor, pad)  # noqa: SLF001 - an operator's name
+        return _torch.taken_apart(_CIRCULAR, tensor, pad)
     for before, after, dim in pairs:
         size = tensor.shape[dim]
         last, first = tensor.narrow(dim, size - before, before), tensor.narrow(dim, 0, after)
@@ -230,6 +231,7 @@ _LEFT: Mapping[Any, Callable[..., bool]] = {
     **dict.fromkeys((*INTERPOLATIONS, *_APART, _aten.max_pool1d.default, _aten.bucketize.Tensor), _is_large),
     **dict.fromkeys((_aten.huber_loss.default, _aten.smooth_l1_loss.default), _is_large_loss),
     **dict.fromkeys(ATTENTION, _is_long),
+    _aten.diag_embed.default: _is_large,
     _aten.linalg_vector_norm.default: _is_large_norm,
 }
 """Operator -> which of its calls, with the operator before the arguments, are left whole for PyTorch."""

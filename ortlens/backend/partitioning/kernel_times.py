@@ -293,6 +293,7 @@ _VIEWS = (
     *(_aten.view.default, _aten._unsafe_view.default, _aten.alias.default, _aten.unsqueeze.default),  # noqa: SLF001 - a name
     *(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims),
 )
+_CONSTANTS = (_aten.full.default, _aten.zeros.default, _aten.ones.default)
 _OF_ANY: Mapping[Any, Row] = {
     _aten.clone.default: _copy,
     **dict.fromkeys((_aten._to_copy.default, _prims.convert_element_type.default), _conversion),  # noqa: SLF001 - an operator's name
@@ -304,7 +305,7 @@ _OF_ANY: Mapping[Any, Row] = {
     **dict.fromkeys((_aten.select.int, _aten.expand.default, _aten.diagonal.default), Ns(0.0, 0.1)),
     **dict.fromkeys(_VIEWS, Ns(0.0, 0.0)),
     _aten.scalar_tensor.default: Ns(0.0, 0.0),
-    **dict.fromkeys((_aten.full.default, _aten.zeros.default, _aten.ones.default), Ns(0.05, 0.0)),
+    **dict.fromkeys(_CONSTANTS, Ns(0.05, 0.0)),
     **dict.fromkeys((_aten.zeros_like.default, _aten.ones_like.default, _aten.arange.default), Ns(0.05, 0.05)),
 }
 """Conversions, copies and views of any type."""
@@ -428,6 +429,7 @@ def if_slower(nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node])
             return None
         torch_ns += times.torch + _CALL.torch
         ort_ns += 0.0 if node in folded else times.ort + _CALL.ort
-        if node.target in _VIEWS and not inside.keys() >= node.users.keys():  # of a result, ONNX Runtime makes a copy
+        leaves = not inside.keys() >= node.users.keys()
+        if leaves and (node.target in _VIEWS or node.target in _CONSTANTS):  # of a result, ONNX Runtime makes a copy
             ort_ns += _numbers(call) * _COPIED_NS
     return Ns(torch_ns, ort_ns) if ort_ns - torch_ns >= _LEAST_PARTITION_LOSS_NS else None
