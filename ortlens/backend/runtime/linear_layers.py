@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 
-from ortlens.backend.conversion.node_provenance import used_nodes
+from ortlens.backend.conversion.node_provenance import captured, used_nodes
 from ortlens.backend.runtime.rewrites import known_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DOMAIN = "com.microsoft"
+_MATRIX = 2  # dimensions
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
 
@@ -72,15 +73,18 @@ def _layers(model: onnx.ModelProto) -> dict[str, _Layer]:
     makers = {name: node for node in model.graph.node for name in node.output}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
-        for name in node.input:
+        for name in (*node.input, *captured(node)):
             readers.setdefault(name, []).append(node)
     returned = {value.name for value in model.graph.output}
     sizes, kinds = known_sizes(model), _element_types(model)
     found: dict[str, _Layer] = {}
     for node in model.graph.node:
         weight = _transposed_weight(node, makers, kinds)
+        if weight is None:
+            continue
         bias = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else None  # noqa: PLR2004 - the optional one
-        if weight is None or len(sizes.get(weight, ())) != 2 or (bias is not None and len(sizes.get(bias, ())) != 1):  # noqa: PLR2004
+        ranks = [len(sizes.get(name, ())) for name in (node.input[0], weight, bias) if name is not None]
+        if ranks[0] < _MATRIX or ranks[1:] not in ([_MATRIX], [_MATRIX, 1]):
             continue
         layer = _Layer(node.input[0], weight, bias, node.output[0], (node,))
         before, after = makers.get(node.input[0]), readers.get(node.output[0], [])
@@ -113,7 +117,7 @@ def _transposed_weight(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto
         is_turned = True
     else:
         maker = makers.get(weight)
-        is_turned = maker is not None and maker.op_type == "Transpose" and [*maker.attribute[0].ints] == [1, 0]
+        is_turned = maker is not None and maker.op_type == "Transpose" and [*maker.attribute[0].ints] == [1, 0]  # it is always given
         weight = maker.input[0] if maker is not None and is_turned else weight
     plain = all(given.pop(name, plain) == plain for name, plain in (("transA", 0), ("alpha", 1.0), ("beta", 1.0)))
     return weight if is_turned and plain and kinds.get(weight) in _FLOATS and weight not in makers else None

@@ -469,3 +469,16 @@ def test_the_layout_of_convolutions_is_a_setting_of_the_session(monkeypatch: pyt
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
     assert fake.made[-1].settings["prefer_nhwc"] == "1"
+
+
+def test_products_with_a_vector_and_other_gemms_stay_as_they_are() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 18]>
+    g (float[8] x, float[3,8] m, float[4,8] w, float[3,1] b) => (float[4] y, float[3,4] z, float[3,4] u) {
+        t = Transpose<perm = [1, 0]>(w)
+        y = MatMul(x, t)
+        z = Gemm<transB = 1>(m, w, b)
+        u = Gemm<transB = 1, alpha = 2.0>(m, w)
+    }"""
+    model = onnx.parser.parse_model(text)
+    assert linear_layers.with_layers_for_cuda(model) is model
