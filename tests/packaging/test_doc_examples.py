@@ -74,45 +74,19 @@ def python_blocks(text: str) -> list[Block]:
     return [block for block in blocks_of(text) if block.language in {"python", "py", "python3"}]
 
 
-# Each page in a process of its own, forked from one that has imported what takes seconds.
-EACH_APART = """
-import importlib, json, os, sys, tempfile, traceback
-for name in ("torch._dynamo", "onnxruntime", "pandas", "ortlens.lens.lens"):
-    importlib.import_module(name)
-failed, session = [], sys.argv[2]
-for page in json.loads(sys.argv[1]):
-    child = os.fork()
-    if not child:
-        try:
-            os.chdir(tempfile.mkdtemp(dir="."))
-            sys.argv[1:] = [json.dumps(page)]
-            exec(compile(session, "<session>", "exec"), {"__name__": "__main__"})
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        failed.append(page[0])
-sys.exit(f"failed: {failed}" if failed else 0)
-"""
-_TOGETHER = 4
-"""Pages of one test, so that its process ends in time on a busy machine."""
-
-
 def pages_with_examples() -> Iterator[ParameterSet]:
-    found = []
     for page in PAGES:
         blocks = [(block.line, block.body) for block in python_blocks(page.read_text(encoding="utf-8")) if block.reason is None]
-        found += [(page.relative_to(ROOT).as_posix(), blocks)] if blocks else []
-    for place in range(0, len(found), _TOGETHER):
-        yield pytest.param(found[place : place + _TOGETHER], id=found[place][0])
+        if blocks:
+            name = page.relative_to(ROOT).as_posix()
+            yield pytest.param((name, blocks), id=name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pages", list(pages_with_examples()))
-def test_the_examples_of_pages_run(pages: list[tuple[str, list[tuple[int, str]]]], run_python: Callable[..., str]) -> None:
-    run_python(EACH_APART, json.dumps(pages), SESSION, limit_s=300 * len(pages))
+@pytest.mark.parametrize("page", list(pages_with_examples()))
+def test_the_examples_of_a_page_run(page: tuple[str, list[tuple[int, str]]], run_python: Callable[..., str]) -> None:
+    # Not forked from a process with the imports: a lock that another thread holds at that moment would stay locked.
+    run_python(SESSION, json.dumps(page), limit_s=300)
 
 
 def test_a_block_that_is_not_run_says_why() -> None:
