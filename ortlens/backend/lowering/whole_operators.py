@@ -49,18 +49,17 @@ _APART = (*_SHRINKING, _aten.log_sigmoid_forward.default, _aten.nan_to_num.defau
 _RECURRENT = (_aten.gru.input, _aten.rnn_tanh.input)
 
 
-def kept(inputs: Sequence[Any], *, with_gradient: bool) -> Mapping[Any, Callable[..., Any] | None]:
+def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., Any] | None]:
     """List what tracing is to meet whole: operator -> the function that is traced instead, or None for the operator itself.
 
-    Of operators that PyTorch implements by others, autograd knows those alone. `inputs` are those of the graph.
+    Of operators that PyTorch implements by others, autograd knows those alone. `on_cuda`: tensors on CUDA go to ONNX Runtime.
     """
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
     found |= {**dict.fromkeys(_SHRINKING), _CIRCULAR: _pad_circular}
-    found[_UNFUSED] = _unfused_attention
+    found |= {_UNFUSED: _unfused_attention} if on_cuda else {}
     if not with_gradient:
         found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
-        on_cuda = any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in inputs)
         found |= dict.fromkeys((_WHOLE_ATTENTION,) if on_cuda else ())
     return found
 
