@@ -70,22 +70,6 @@ def _unexpanded(mask: torch.Tensor) -> torch.Tensor:
     return mask
 
 
-def whole(  # noqa: PLR0913, PLR0917 - the operator's schema
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """Compute softmax attention as in exported programs. The query is [..., head, row, feature]; a mask may be boolean."""
-    output, _ = plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    return laid_out_like(output, query) if query.dim() == 4 else output  # noqa: PLR2004 - what the fused operator takes
-
-
 def plain(  # noqa: PLR0913, PLR0917 - the operator's schema
     query: torch.Tensor,
     key: torch.Tensor,
@@ -97,7 +81,10 @@ def plain(  # noqa: PLR0913, PLR0917 - the operator's schema
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute softmax attention and its weights, in the order in memory that products have."""
+    """Compute softmax attention and its weights, in the order in memory that products have.
+
+    The query is [..., head, row, feature]; a mask may be boolean.
+    """
     groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.where(attn_mask, _number(0.0, query), _number(-torch.inf, query))

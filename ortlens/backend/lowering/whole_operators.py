@@ -112,18 +112,19 @@ def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
     return tensor.clone() if not any(pad) else tensor
 
 
-def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **named: Any) -> Any:
+def _attention(query: torch.Tensor, *args: Any, **named: Any) -> Any:
     """Leave attention to the operator of ONNX Runtime's own where that is faster; decompose other attention."""
-    if _is_one_in_ort(fused_attention.by_name(_WHOLE_ATTENTION, (query, key, value, *args), named)):
+    if _is_one_attention(fused_attention.by_name(_WHOLE_ATTENTION, (query, *args), named)):
         return _STAYS
+    output, _ = attention.plain(query, *args, **named)
     if query.device.type != "cuda":
-        return attention.whole(query, key, value, *args, **named)
-    shown = _torch.untraced(functools.partial(_torch.taken_apart, _WHOLE_ATTENTION), query, key, value, *args, **named)
+        return attention.laid_out_like(output, query) if query.dim() == 4 else output  # noqa: PLR2004 - what the fused operator takes
+    shown = _torch.untraced(functools.partial(_torch.taken_apart, _WHOLE_ATTENTION), query, *args, **named)
     strides = [_torch.size_hint(stride) for stride in shown.stride()]  # each of PyTorch's fused operators has an order in memory of its own
-    return laid_out(attention.plain(query, key, value, *args, **named)[0], order_from_strides(query.shape, strides))
+    return laid_out(output, order_from_strides(query.shape, strides))
 
 
-def _is_one_in_ort(given: Mapping[str, Any]) -> bool:
+def _is_one_attention(given: Mapping[str, Any]) -> bool:
     query, key, value = (given[name] for name in ("query", "key", "value"))
     dims = query.dim() == key.dim() == value.dim() == 4  # noqa: PLR2004 - batch, head, row, feature
     if query.device.type != "cuda" or given["dropout_p"] or not dims:
@@ -137,20 +138,12 @@ def _is_one_in_ort(given: Mapping[str, Any]) -> bool:
     return many if query.dtype is torch.float32 else query.dtype in {torch.float16, torch.bfloat16} and _torch.size_hint(rows) >= _SOME_ROWS
 
 
-def _unfused_attention(  # noqa: PLR0913, PLR0917 - the operator's schema
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - same
-    dropout_mask: torch.Tensor | None = None,
-    **named: Any,
-) -> Any:
+def _unfused_attention(*args: Any, **named: Any) -> Any:
     """Compute attention on CUDA in the dtype of the query, where PyTorch, without a fused operator for a call, takes float32."""
-    if query.device.type != "cuda" or dropout_p or dropout_mask is not None:
-        return _torch.taken_apart(_UNFUSED, query, key, value, attn_mask, dropout_p, is_causal, dropout_mask, **named)
-    return attention.plain(query, key, value, attn_mask, is_causal=is_causal, **named)
+    given = fused_attention.by_name(_UNFUSED, args, named)
+    if given["query"].device.type != "cuda" or given["dropout_p"] or given.pop("dropout_mask") is not None:
+        return _torch.taken_apart(_UNFUSED, *args, **named)
+    return attention.plain(**given)
 
 
 def _interpolated(target: Any, tensor: torch.Tensor, output_size: Sequence[Any] | None, *rest: Any) -> Any:

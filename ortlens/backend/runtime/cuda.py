@@ -218,9 +218,11 @@ class DeviceCalls:
     def _submit(self, binding: Binding, options: Any) -> None:
         before = torch.cuda.current_device()
         try:
-            if not self._has_run:
-                self._warm_up_torch()
-            with contextlib.nullcontext() if self._has_run else _ort.quiet():
+            if self._has_run:
+                binding.run(binding.native, options)
+                return
+            self._warm_up_torch()
+            with _ort.quiet():
                 binding.run(binding.native, options)
             self._has_run = True
         finally:
