@@ -177,10 +177,10 @@ def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozen
 
 
 def decomposition_of(target: Any) -> Callable[..., Any]:
-    """Return torch's own decomposition of an operator that has one."""
-    from torch._decomp import decomposition_table
+    """Return torch's own decomposition of an operator that has one, in its table or as its kernel in Python."""
+    from torch._decomp import decomposition_table, decompositions
 
-    function: Callable[..., Any] = decomposition_table[target]
+    function: Callable[..., Any] = decomposition_table.get(target) or getattr(decompositions, target._opname)
     return function
 
 

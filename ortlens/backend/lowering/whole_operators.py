@@ -35,6 +35,7 @@ ATTENTION = (
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
 )
 _CIRCULAR = _aten._pad_circular.default  # noqa: SLF001 - an operator's name
+_ONE_HOT = _aten.one_hot.default
 _UNFUSED = _aten._scaled_dot_product_attention_math.default  # noqa: SLF001 - same
 _WHOLE_ATTENTION = _aten.scaled_dot_product_attention.default
 _SOME_ROWS = 64
@@ -56,7 +57,7 @@ def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., An
     """
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
-    found |= {**dict.fromkeys(_SHRINKING), _CIRCULAR: _pad_circular}
+    found |= {**dict.fromkeys(_SHRINKING), _CIRCULAR: _pad_circular, _ONE_HOT: _one_hot}
     found |= {_UNFUSED: _unfused_attention} if on_cuda else {}
     if not with_gradient:
         found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
@@ -110,6 +111,14 @@ def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
         last, first = tensor.narrow(dim, size - before, before), tensor.narrow(dim, 0, after)
         tensor = torch.cat([part for part in (last, tensor, first) if part.shape[dim]], dim) if before or after else tensor
     return tensor.clone() if not any(pad) else tensor
+
+
+def _one_hot(index: torch.Tensor, num_classes: int = -1) -> Any:
+    """Write the ones into zeros, as eager does, where PyTorch compares each index with each class."""
+    if index.device.type != "cpu" or not isinstance(num_classes, int) or num_classes < 1:
+        return _torch.decomposition_of(_ONE_HOT)(index, num_classes)
+    zeros = torch.full((*index.shape, num_classes), 0, dtype=torch.int64)
+    return zeros.scatter(-1, index.unsqueeze(-1), 1)
 
 
 def _attention(query: torch.Tensor, *args: Any, **named: Any) -> Any:

@@ -41,6 +41,8 @@ _LEAST_PARTITION_LOSS_NS = 10_000
 """A loss from which on a whole partition stays in PyTorch: below it, the times are not known well enough."""
 _COPIED_NS = 0.125  # of a number that is copied
 _CALL = Ns(1_500, 700)  # of any operator, in a call
+_FEW_BYTES = 1 << 14
+"""An operator that reads and writes so little takes about as long in both, whatever it is."""
 
 
 def _sizes(tensor: torch.Tensor) -> list[int]:
@@ -416,7 +418,7 @@ def lost_by_one(call: Call) -> float:
 
 
 def if_slower(nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node]) -> Ns | None:
-    """Return the times of a partition, of which these are the operators, if all are known and ONNX Runtime takes longer.
+    """Return the times of a partition, of which these are the operators, if all of many numbers are known and ONNX Runtime takes longer.
 
     What is `folded` a session computes once.
     """
@@ -426,7 +428,9 @@ def if_slower(nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node])
         call = Call(node)
         times = _scaled(call, _ALL_BY_TYPE.get(_dtype(call), {}).get(node.target))
         if times is None:
-            return None
+            if provenance.node_bytes(node) > _FEW_BYTES:
+                return None
+            times = Ns(0.0, 0.0)
         torch_ns += times.torch + _CALL.torch
         ort_ns += 0.0 if node in folded else times.ort + _CALL.ort
         leaves = not inside.keys() >= node.users.keys()

@@ -84,6 +84,19 @@ def runner_of(session: onnxruntime.InferenceSession) -> Any:
     return session._sess.run_with_iobinding
 
 
+def first_run_of(session: onnxruntime.InferenceSession) -> Any:
+    """Return what `runner_of` returns, for one first run, which gives back the memory of its arena; None if it has none, or has run.
+
+    From a second run of the same sizes on, ONNX Runtime keeps all activations of a call in one block, and never again uses what the
+    first run took for them one by one.
+    """
+    if vars(session).get("_ortlens_has_run") or not session.get_session_options().enable_cpu_mem_arena:
+        return None
+    vars(session)["_ortlens_has_run"] = True
+    options, run = run_options({"memory.enable_memory_arena_shrinkage": "cpu:0"}), runner_of(session)
+    return lambda native, _: run(native, options)
+
+
 def value_over(tensor: torch.Tensor) -> onnxruntime.OrtValue:
     """Wrap the memory of a contiguous, detached tensor in an ONNX Runtime value, without copying; the value keeps the tensor alive."""
     import torch

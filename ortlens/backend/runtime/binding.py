@@ -10,6 +10,7 @@ output of the model has memory of its own. So the session returns the input of t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import _ort, devices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnxruntime
 
@@ -90,7 +91,8 @@ class Binding:
         self.session = session
         self.fence: Any = None  # the event that orders its runs on a device; made by `DeviceCalls`
         self.native = _ort.new_binding(session)
-        self.run = _ort.runner_of(session)
+        first = _ort.first_run_of(session)
+        self.run = _ort.runner_of(session) if first is None else functools.partial(self._run_first, first)
         self.bind_input = self.native.bind_input
         self.bind_output = self.native.bind_output
         self.get_outputs = self.native.get_outputs
@@ -99,6 +101,10 @@ class Binding:
             element = dtypes.element_types()[buffer.dtype].onnx
             self.bind_input(name, devices.ort_device(buffer.device), element, (), buffer.data_ptr())
         self.kept = [self._bind_constant(item, value) for item, value in constants if item.bound]
+
+    def _run_first(self, run: Callable[..., object], native: Any, options: object) -> None:
+        self.run = _ort.runner_of(self.session)
+        run(native, options)
 
     def _bind_constant(self, item: Input, value: torch.Tensor) -> torch.Tensor:
         name = item.name if item.permutation is None else permuted_name(item.name)

@@ -88,6 +88,19 @@ def test_large_diagonals_and_lone_constants_stay_in_pytorch() -> None:
     assert places(lambda x: torch.zeros(1024, 256) + x.tanh(), x) == (1, [])
 
 
+def test_one_hot_rows_are_written_where_there_are_many() -> None:
+    few, many = torch.tensor([[1, 0], [2, 2]]), torch.randint(0, 1024, (512,))
+    assert places(lambda index: functional.one_hot(index, 3).float(), few) == (1, [])
+    assert places(lambda index: functional.one_hot(index, 1024), many)[0] == 0
+    for classes, tensor in ((3, few), (1024, many)):
+        compiled = torch.compile(functools.partial(functional.one_hot, num_classes=classes), backend="ortlens")
+        for wrong in (-1, classes):
+            with pytest.raises(RuntimeError):
+                compiled(torch.full_like(tensor, wrong))
+    same_as_eager(functional.one_hot, (few,))
+    same_as_eager(lambda index: functional.one_hot(index, 3), (few,), (torch.zeros(5, 2, dtype=torch.int64),), dynamic=True)
+
+
 def test_pools_in_one_dimension() -> None:
     for arguments in (
         {"kernel_size": 2},

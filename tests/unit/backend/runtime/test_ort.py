@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -65,3 +69,40 @@ def test_a_build_with_another_provider_is_not_asked_for_its_kernels(monkeypatch:
 def test_an_operator_without_kernels_has_no_types() -> None:
     assert _ort.kernel_types("CPUExecutionProvider", "NoSuchOperator", 18) == {}
     assert _ort.kernel_types("NoSuchProvider", "Add", 18) == {}
+
+
+KEPT = """
+import os, torch, ortlens
+from ortlens._process import resident_bytes
+def step(x):
+    return ((x * 2 + 1).tanh() * x.sigmoid() + x.exp()).sum(-1)
+with torch.no_grad():
+    compiled = torch.compile(step, backend="ortlens")
+    compiled(torch.randn(4, 4))
+    torch._dynamo.reset()
+    x = torch.randn(2048, 2048)
+    before = resident_bytes(os.getpid())
+    for _ in range(3):
+        compiled(x)
+    print((resident_bytes(os.getpid()) - before) / x.nbytes)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux alone reports what is resident")
+def test_what_the_first_run_took_one_by_one_is_not_kept_beside_the_block_of_the_later_ones() -> None:
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 7, "five tensors; with what the first run took, nine"
+
+
+def test_a_session_has_one_first_run_and_none_without_an_arena() -> None:
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])], "one", [x], [onnx.helper.make_empty_tensor_value_info("y")]
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    for has_arena in (True, False):
+        options.enable_cpu_mem_arena = has_arena
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        assert (_ort.first_run_of(session) is not None) is has_arena
+        assert _ort.first_run_of(session) is None

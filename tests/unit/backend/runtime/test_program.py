@@ -140,6 +140,25 @@ def test_inputs_and_values_go_after_their_last_use() -> None:
     assert alive == [[False, True], [False, False]]
 
 
+def test_writes_into_a_constant_that_nothing_else_reads_are_made_in_place() -> None:
+    graph = torch.fx.Graph()
+    index, source = graph.placeholder("index"), graph.placeholder("source")
+    alone, read, inside = (graph.call_function(aten.full.default, ([4], 0.0)) for _ in range(3))
+    rows = [graph.call_function(aten.scatter_add.default, (table, 0, index, source)) for table in (alone, read, inside)]
+    values = [graph.call_function(aten.scatter.value, (rows[0], 0, index, 2.0)), *rows, read]
+    graph.output(tuple(values))
+    for node in graph.nodes:
+        node.meta["val"] = torch.zeros(4)
+    module = module_of(graph)
+    program, _, _ = program_of(module, lambda node: YES if node is inside else NO)
+    args = [torch.tensor([1, 1, 3]), torch.tensor([1.0, 2.0, 3.0])]
+    expected = module(*args)
+    with torch.profiler.profile() as profile:
+        torch.testing.assert_close(program(list(args)), list(expected))
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert (counts["aten::scatter_add"], counts["aten::scatter"]) == (2, 1)
+
+
 def test_arguments_of_every_kind_reach_the_operator_as_they_are() -> None:
     seen: list[Any] = []
 
