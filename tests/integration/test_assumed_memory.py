@@ -393,3 +393,16 @@ def test_autocast_of_the_caller_changes_nothing() -> None:
     expected = call(x)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(call(x), expected)
+
+
+def test_sizes_that_follow_from_those_of_a_base_need_a_view() -> None:
+    class Flat(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rest: torch.Tensor = x.split([1, x.shape[0] - 1], 0)[1]
+            return rest.reshape(rest.shape[0] * rest.shape[1])
+
+    view = torch.randn(6, 6)[:, 1:]
+    frozen = ortlens.freeze(Flat(), view, dynamic=True, fallback=Flat())
+    torch.testing.assert_close(frozen(view.contiguous()), Flat()(view))
+    with pytest.raises(UsageError, match=r"expected a view of another tensor"):
+        ortlens.freeze(Flat(), view, dynamic=True)(view.contiguous())

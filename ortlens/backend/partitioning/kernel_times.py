@@ -410,6 +410,13 @@ def _scaled(call: Call, row: Row | None) -> Ns | None:
     return Ns(numbers * per_number.torch, numbers * per_number.ort)
 
 
+def in_ort(node: torch.fx.Node) -> float | None:
+    """Return how many ns an operator takes in ONNX Runtime on one thread, if that is known."""
+    call = Call(node)
+    times = _scaled(call, _ALL_BY_TYPE.get(_dtype(call), {}).get(node.target))
+    return None if times is None else times.ort
+
+
 def lost_by_one(call: Call) -> float:
     """Return by how many ns ONNX Runtime takes longer for one of `APART` than PyTorch; 0 if that is not worth two partitions."""
     times = _scaled(call, _APART_BY_TYPE.get(_dtype(call), {}).get(call.node.target))

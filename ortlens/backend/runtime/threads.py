@@ -14,6 +14,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.lowering import provenance
+from ortlens.backend.partitioning import kernel_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ _SMALL = 1_000_000
 """Operations that one thread finishes in about 0.1 ms. Waking another thread takes a fifth of that, and ONNX Runtime splits single
 operators only."""
 
+_PER_NS = 10
+"""Operations that one thread makes in a nanosecond."""
 _LARGE = 200_000_000
 """Operations that take about a millisecond. PyTorch's threads spin for about as long after their work; ending and restarting them takes
 0.2 ms if a core is free."""
@@ -76,14 +79,18 @@ def choose(work: int | None, *, alternates: bool) -> ThreadChoice:
 
 
 def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
-    """Estimate the operations of a partition, those of matrix products and one per element made; None if sizes are symbolic."""
+    """Estimate the operations of a partition; None if sizes are symbolic.
+
+    They are those of matrix products, what kernels of which times are known do meanwhile, and else one per element made.
+    """
     total = 0
     for node in nodes:
-        for tensor in provenance.tensors_in(node.meta.get("val")):
-            if any(_torch.is_symbolic(size) for size in tensor.shape):
-                return None
-            total += tensor.numel()
-        total += provenance.node_flops(node)
+        made = list(provenance.tensors_in(node.meta.get("val")))
+        if any(_torch.is_symbolic(size) for tensor in made for size in tensor.shape):
+            return None
+        known_ns = kernel_times.in_ort(node) if node.op == "call_function" else None
+        counted = sum(tensor.numel() for tensor in made) + provenance.node_flops(node)
+        total += counted if known_ns is None else max(counted, int(known_ns) * _PER_NS)
     return total
 
 

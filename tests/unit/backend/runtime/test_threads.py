@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 import pytest
@@ -16,7 +16,7 @@ from tests.threads import torch_threads
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(autouse=True)
@@ -26,18 +26,29 @@ def two_threads() -> Iterator[None]:
 
 
 def work(size: int, *, symbolic: bool = False) -> int | None:
-    module = traced(lambda x: (x @ x + 1,), torch.rand(size, size), symbolic=symbolic)
+    return work_in(lambda x: (x @ x + 1,), torch.rand(size, size), symbolic=symbolic)
+
+
+def work_in(function: Callable[[torch.Tensor], Any], x: torch.Tensor, *, symbolic: bool = False) -> int | None:
+    module = traced(function, x, symbolic=symbolic)
     return threads.work_of(node for node in module.graph.nodes if node.op == "call_function")
 
 
 def test_the_choice_follows_from_the_work_and_from_who_else_computes() -> None:
-    assert work(8) == 2 * 8**3 + 2 * 8**2
+    assert work(8) == 2 * 8**3 + 8**2 + 80, "a product, its result, and what an addition of known time does"
     alone, beside = (threads.choose(work(256), alternates=alternates) for alternates in (False, True))
     assert (alone.count, alone.spinning, beside.count, beside.spinning) == (2, True, 2, False)
     assert threads.choose(work(8), alternates=False).count == 1
     assert threads.choose(work(8, symbolic=True), alternates=False).count == 2, "sizes that may grow are not taken for little work"
     torch.set_num_threads(1)
     assert (threads.choose(work(256), alternates=False).count, threads.choose(work(256), alternates=False).spinning) == (1, False)
+
+
+def test_kernels_count_by_their_time() -> None:
+    x = torch.rand(512, 1024)
+    works = [work_in(lambda x: (x.sqrt(),), x), work_in(lambda x: (x.neg(),), x)]
+    counts = [threads.choose(made, alternates=False).count for made in works]
+    assert counts == [2, 1]
 
 
 @pytest.mark.parametrize("spinning", [True, False])
