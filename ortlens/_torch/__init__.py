@@ -102,6 +102,7 @@ from ortlens._torch.exporter import (
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
 from ortlens._torch.tensors import (
     allows_tf32,
+    convolution_is_in_onednn,
     copy_all,
     depends_on_data,
     expression_of,

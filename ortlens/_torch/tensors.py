@@ -256,3 +256,14 @@ def allows_tf32(kind: str) -> bool:
     import torch
 
     return bool(torch._C._get_fp32_precision_getter("cuda", kind) == "tf32")
+
+
+def convolution_is_in_onednn(tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *arguments: Any) -> bool:
+    """Tell whether PyTorch passes an `aten.convolution` on the CPU to oneDNN, at the sizes of tracing, instead of computing it itself."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        like = [None if each is None else torch.empty([*map(size_hint, each.shape)], dtype=each.dtype) for each in (tensor, weight, bias)]
+        chosen = torch._C._select_conv_backend(*like, *arguments)
+    return not str(chosen).rpartition(".")[2].startswith("Slow")

@@ -120,3 +120,24 @@ def test_what_is_made_of_weights_is_computed_once_by_the_session() -> None:
     layer = torch.nn.Linear(512, 1024).eval()
     with torch.no_grad():
         assert left(lambda x: x @ layer.weight.sign(), 2, 1024) == []
+
+
+CONVOLUTIONS: dict[str, tuple[torch.nn.Module, int, bool]] = {  # of four channels; the number of volumes, and whether they stay
+    "of one volume": (torch.nn.Conv3d(4, 8, 3), 1, False),
+    "of two": (torch.nn.Conv3d(4, 8, 3), 2, True),
+    "of a large kernel": (torch.nn.Conv3d(4, 8, (3, 5, 5)), 1, True),
+    "of each channel": (torch.nn.Conv3d(4, 8, 3, groups=4), 1, True),
+    "transposed of one": (torch.nn.ConvTranspose3d(4, 8, 3), 1, False),
+    "transposed of two": (torch.nn.ConvTranspose3d(4, 8, 3), 2, True),
+    "transposed with stride": (torch.nn.ConvTranspose3d(4, 8, 2, stride=2), 2, False),
+    "transposed with stride and a large kernel": (torch.nn.ConvTranspose3d(4, 8, 4, stride=2), 2, True),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_in_three_dimensions_stay_where_pytorch_has_a_library_for_them(name: str) -> None:
+    layer, count, stays = CONVOLUTIONS[name]
+    for dynamic in (False, True):
+        assert any("oneDNN" in reason for reason in left(layer, count, 4, 20, 20, 20, dynamic=dynamic)) is stays
+    few = 5 if isinstance(layer, torch.nn.Conv3d) else 2
+    assert not any("oneDNN" in reason for reason in left(layer, count, 4, few, few, few))
