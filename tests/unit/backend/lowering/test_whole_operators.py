@@ -112,6 +112,27 @@ def test_pools_in_one_dimension() -> None:
         assert places(pooled, LARGE.flatten(2)) == (0, ["aten.max_pool1d.default"])
 
 
+@pytest.mark.parametrize("gradient", [False, True])
+def test_convolutions_of_each_channel_in_one_dimension_are_made_in_two(gradient: bool) -> None:  # noqa: FBT001 - a parameter
+    torch.manual_seed(0)
+    layer, dense = nn.Conv1d(16, 32, 3, padding=2, stride=2, groups=16), nn.Conv1d(16, 32, 3, groups=2)
+    given = (
+        torch.randn(2, 16, 50),
+        torch.randn(2, 50, 16).mT,
+        torch.randn(16, 50),
+        torch.randn(2, 1, 16).mT,
+        torch.randn(1, 16, 9).expand(3, 16, 9),
+    )
+    for x in given:
+        expected = layer(x)
+        made = torch.compile(layer, backend="ortlens")(x.clone(memory_format=torch.preserve_format).requires_grad_(gradient))
+        torch.testing.assert_close(made, expected, check_stride=True)
+    with torch.no_grad():
+        shapes = [ortlens.explain(each, dry_run=True, calls=1)(given[0]).captured() for each in (layer, dense)]
+    sizes = [[len(node.shape or ()) for node in capture.nodes if "convolution" in node.target] for capture in shapes]
+    assert sizes == [[4], [3]]
+
+
 def test_causal_attention_of_many_rows_stays_in_pytorch_with_its_gradient() -> None:
     attention = functools.partial(functional.scaled_dot_product_attention, is_causal=True)
     short, long = torch.randn(1, 1, 64, 8), torch.randn(1, 1, 1024, 8)
