@@ -389,10 +389,8 @@ def _whole_convolution(  # noqa: PLR0913, PLR0917 - the operator's schema
     steps, pads, distances, ends = ([*numbers] * dims if len(numbers) == 1 else [*numbers] for numbers in lists)
     if not flat:
         return _aten.convolution.default(tensor, weight, bias, steps, pads, distances, transposed, ends, groups)
-    given, kernels = (
-        tensor.contiguous().unsqueeze(2),
-        weight.contiguous().unsqueeze(2),
-    )  # in two dimensions, strides decide those of the result
+    # In two dimensions, the strides of these decide those of the result.
+    given, kernels = tensor.contiguous().unsqueeze(2), weight.contiguous().unsqueeze(2)
     made = _aten.convolution.default(given, kernels, bias, [1, *steps], [0, *pads], [1, *distances], transposed, [0, *ends], groups)
     return made.squeeze(2)
 

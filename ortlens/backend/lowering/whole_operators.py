@@ -115,7 +115,8 @@ def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
 
 def _one_hot(index: torch.Tensor, num_classes: int = -1) -> Any:
     """Write the ones into zeros, as eager does, where PyTorch compares each index with each class."""
-    if index.device.type != "cpu" or not isinstance(num_classes, int) or num_classes < 1:
+    known = isinstance(num_classes, int) and num_classes > 0
+    if index.device.type != "cpu" or index.dtype is not torch.int64 or not known:
         return _torch.decomposition_of(_ONE_HOT)(index, num_classes)
     zeros = torch.full((*index.shape, num_classes), 0, dtype=torch.int64)
     return zeros.scatter(-1, index.unsqueeze(-1), 1)
