@@ -26,6 +26,7 @@ _SEVERAL = 2
 _WORTH_FREEZING = 1 << 16
 _MUCH_PACKED = 4 << 20
 _MANY_PACKED = 256 << 20
+_MUCH_IN_ARENAS = 256 << 20
 _UNPACKED = 2
 _TINY_NS = 100_000
 _TINY_SHARE = 0.4
@@ -201,6 +202,31 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
                 "Or set freeze_weights=False: the session then reads PyTorch's integers, and converts them in every call.",
                 freeze_weights=False,
             ),
+        )
+
+
+@rule(
+    name="session_arenas",
+    looks_for="Sessions that each keep memory for their activations, of which a call uses one after the other.",
+    fires="At 256 MiB beyond what the largest of them needs, by a profile: of less, the rest of the process is the larger part.",
+    hazard="A graph in several partitions holds activations several times: no session uses the memory of another.",
+)
+def session_arenas(capture: Capture) -> Iterator[Finding]:
+    """Report graphs whose sessions keep much memory side by side."""
+    sessions, partitions = sessions_by_partition(capture), partitions_by_graph(capture)
+    for graph in current(capture):
+        latest = [sessions[part.partition_id][-1] for part in partitions.get(graph.graph_id, []) if part.partition_id in sessions]
+        peaks = sorted(session.arena_bytes or 0 for session in latest)
+        if sum(peaks[:-1]) < _MUCH_IN_ARENAS:
+            continue
+        yield session_arenas.finding(
+            graph,
+            subject=graph.graph_id,
+            severity="info",
+            title=f"the {len(latest)} sessions of {graph.graph_id} keep {size_from_bytes(sum(peaks))} for activations, each its own",
+            evidence=f"the largest of them needs {size_from_bytes(peaks[-1])} at a time",
+            mitigation="Where memory matters, have fewer partitions: bring the operators between them into ONNX Runtime (`what_if()` ranks "
+            "them), or keep small partitions in PyTorch with min_partition_nodes.",
         )
 
 

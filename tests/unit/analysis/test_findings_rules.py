@@ -97,6 +97,11 @@ def packed(shareable: int, shared: int = 0) -> Capture:
     return clean(sessions=(session(held_bytes=shareable, frozen_bytes=frozen, copied_bytes=frozen - shared, shareable_bytes=shareable),))
 
 
+def kept_apart(*arenas: int) -> Capture:
+    made = parted(graph(partition_count=len(arenas)), count=len(arenas), spinning=False)
+    return replace(made, sessions=tuple(replace(each, arena_bytes=size) for each, size in zip(made.sessions, arenas, strict=True)))
+
+
 def looked_up(tables: int, held: int, size: int) -> Capture:
     return clean(partitions=(partition(weight_bytes=size),), sessions=(session(frozen_bytes=held, table_bytes=tables),))
 
@@ -398,6 +403,13 @@ CASES = (
     case("unpacked_weights", quantised(8 << 20), quantised((8 << 20) - 1), quantised(16 << 20, integers=(4 << 20) - 1)),
     case("unpacked_weights", quantised(13 << 20, 5 << 20), quantised((13 << 20) - 1, 5 << 20)),
     case("packed_copies", packed(300 << 20, 44 << 20), packed((256 << 20) - 1), packed(300 << 20, 300 << 20), severity="info"),
+    case(
+        "session_arenas",
+        kept_apart(300 << 20, 200 << 20, 56 << 20),
+        kept_apart(300 << 20, 200 << 20, 55 << 20),
+        kept_apart(1 << 30),
+        severity="info",
+    ),
     case("unfrozen_weights", weights(499_999, 1_000_000), weights(500_000, 1_000_000)),
     case(
         "unfrozen_weights",
