@@ -92,7 +92,7 @@ class Binding:
         self.fence: Any = None  # the event that orders its runs on a device; made by `DeviceCalls`
         self.native = _ort.new_binding(session)
         first = _ort.first_run_of(session)
-        self.run = _ort.runner_of(session) if first is None else functools.partial(self._run_first, first)
+        self.run: Callable[..., object] = _ort.runner_of(session) if first is None else functools.partial(self._run_first, first)
         self.bind_input = self.native.bind_input
         self.bind_output = self.native.bind_output
         self.get_outputs = self.native.get_outputs
@@ -103,7 +103,8 @@ class Binding:
         self.kept = [self._bind_constant(item, value) for item, value in constants if item.bound]
 
     def _run_first(self, run: Callable[..., object], native: Any, options: object) -> None:
-        self.run = _ort.runner_of(self.session)
+        if isinstance(self.run, functools.partial):  # else a subclass runs it otherwise
+            self.run = _ort.runner_of(self.session)
         run(native, options)
 
     def _bind_constant(self, item: Input, value: torch.Tensor) -> torch.Tensor:
