@@ -205,6 +205,14 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
         )
 
 
+def _latest_sessions(graph: Graph, capture: Capture) -> list[Session]:
+    """List the newest session of each partition of a graph that has one."""
+    sessions = sessions_by_partition(capture)
+    return [
+        sessions[part.partition_id][-1] for part in partitions_by_graph(capture).get(graph.graph_id, []) if part.partition_id in sessions
+    ]
+
+
 @rule(
     name="session_arenas",
     looks_for="Sessions that each keep memory for their activations, of which a call uses one after the other.",
@@ -213,9 +221,8 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
 )
 def session_arenas(capture: Capture) -> Iterator[Finding]:
     """Report graphs whose sessions keep much memory side by side."""
-    sessions, partitions = sessions_by_partition(capture), partitions_by_graph(capture)
     for graph in current(capture):
-        latest = [sessions[part.partition_id][-1] for part in partitions.get(graph.graph_id, []) if part.partition_id in sessions]
+        latest = _latest_sessions(graph, capture)
         peaks = sorted(session.arena_bytes or 0 for session in latest)
         if sum(peaks[:-1]) < _MUCH_IN_ARENAS:
             continue
@@ -319,10 +326,10 @@ def _ids(sessions: list[Session], limit: int = 6) -> str:
 )
 def tiny_graph(capture: Capture) -> Iterator[Finding]:
     """Report graphs in which crossing dominates."""
-    times, sessions, partitions = run_times(capture), sessions_by_partition(capture), partitions_by_graph(capture)
+    times, partitions = run_times(capture), partitions_by_graph(capture)
     costs, per_graph = crossings(capture), graph_times(capture)
     for graph in current(capture):
-        latest = [sessions[part.partition_id][-1] for part in partitions.get(graph.graph_id, []) if part.partition_id in sessions]
+        latest = _latest_sessions(graph, capture)
         timed = [times[session.session_id] for session in latest if session.session_id in times]
         crossing, running = sum(time.crossing_ns for time in timed), sum(time.run_ns for time in timed)
         is_whole = graph.partition_count == 1 and not graph.fallback_count

@@ -410,11 +410,9 @@ def _scaled(call: Call, row: Row | None) -> Ns | None:
     return Ns(numbers * per_number.torch, numbers * per_number.ort)
 
 
-def in_ort(node: torch.fx.Node) -> float | None:
-    """Return how many ns an operator takes in ONNX Runtime on one thread, if that is known."""
-    call = Call(node)
-    times = _scaled(call, _ALL_BY_TYPE.get(_dtype(call), {}).get(node.target))
-    return None if times is None else times.ort
+def times_of(call: Call) -> Ns | None:
+    """Return how many ns an operator takes in each on one thread; None if that is not known."""
+    return _scaled(call, _ALL_BY_TYPE.get(_dtype(call), {}).get(call.node.target))
 
 
 def lost_by_one(call: Call) -> float:
@@ -433,7 +431,7 @@ def if_slower(nodes: Iterable[torch.fx.Node], folded: Collection[torch.fx.Node])
     inside = dict.fromkeys(nodes)
     for node in inside:
         call = Call(node)
-        times = _scaled(call, _ALL_BY_TYPE.get(_dtype(call), {}).get(node.target))
+        times = times_of(call)
         if times is None:
             if provenance.node_bytes(node) > _FEW_BYTES:
                 return None

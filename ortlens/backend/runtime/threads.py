@@ -15,6 +15,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning import kernel_times
+from ortlens.backend.partitioning.rules import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,9 +89,9 @@ def work_of(nodes: Iterable[torch.fx.Node]) -> int | None:
         made = list(provenance.tensors_in(node.meta.get("val")))
         if any(_torch.is_symbolic(size) for tensor in made for size in tensor.shape):
             return None
-        known_ns = kernel_times.in_ort(node) if node.op == "call_function" else None
+        times = kernel_times.times_of(Call(node)) if node.op == "call_function" else None
         counted = sum(tensor.numel() for tensor in made) + provenance.node_flops(node)
-        total += counted if known_ns is None else max(counted, int(known_ns) * _PER_NS)
+        total += counted if times is None else max(counted, int(times.ort) * _PER_NS)
     return total
 
 
