@@ -34,7 +34,7 @@ ATTENTION = (
     _aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001 - same
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
 )
-_CIRCULAR = _aten._pad_circular.default  # noqa: SLF001 - an operator's name
+CIRCULAR = _aten._pad_circular.default  # noqa: SLF001 - an operator's name
 _ONE_HOT = _aten.one_hot.default
 _UNFUSED = _aten._scaled_dot_product_attention_math.default  # noqa: SLF001 - same
 _WHOLE_ATTENTION = _aten.scaled_dot_product_attention.default
@@ -57,7 +57,7 @@ def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., An
     """
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
-    found |= {**dict.fromkeys(_SHRINKING), _CIRCULAR: _pad_circular, _ONE_HOT: _one_hot}
+    found |= {**dict.fromkeys(_SHRINKING), _ONE_HOT: _one_hot, CIRCULAR: _pad_circular if with_gradient else None}
     found |= {_UNFUSED: _unfused_attention} if on_cuda else {}
     if not with_gradient:
         found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
@@ -69,7 +69,7 @@ def own() -> dict[Any, Callable[..., Any]]:
     """List the decompositions of those that have an ONNX function for some calls."""
     repeating = {target: functools.partial(_interpolated, target) for target in _REPEATING}
     recurrent = {target: functools.partial(_unless_float, target) for target in _RECURRENT}
-    return {**repeating, **recurrent, _WHOLE_ATTENTION: _attention}
+    return {**repeating, **recurrent, CIRCULAR: _pad_circular, _WHOLE_ATTENTION: _attention}
 
 
 def with_calls_left_to_torch(table: Mapping[Any, Callable[..., Any]], users: Collection[Any]) -> dict[Any, Callable[..., Any]]:
@@ -99,18 +99,27 @@ def _of_sizes(
     return target(tensor, output_size, *corners, *(factors or [None] * len(output_size)))
 
 
-def _pad_circular(tensor: torch.Tensor, pad: Sequence[int]) -> Any:
+def _pad_circular(tensor: torch.Tensor, pad: Sequence[Any]) -> Any:
     """Join the last numbers of each dimension, all of it, and the first, where PyTorch writes them into parts of an empty tensor."""
-    pairs = [(pad[2 * place], pad[2 * place + 1], -1 - place) for place in range(len(pad) // 2)]
-    if not all(isinstance(count, int) and count >= 0 for count in pad) or not all(
-        isinstance(tensor.shape[dim], int) and max(before, after) <= tensor.shape[dim] for before, after, dim in pairs
-    ):
-        return _torch.taken_apart(_CIRCULAR, tensor, pad)
-    for before, after, dim in pairs:
+    joins = _repeats_what_is_left(tensor.shape, pad)
+    for place in range(len(pad) // 2):
+        before, after, dim = pad[2 * place], pad[2 * place + 1], -1 - place
         size = tensor.shape[dim]
-        last, first = tensor.narrow(dim, size - before, before), tensor.narrow(dim, 0, after)
-        tensor = torch.cat([part for part in (last, tensor, first) if part.shape[dim]], dim) if before or after else tensor
-    return tensor.clone() if not any(pad) else tensor
+        if not joins:
+            tensor = tensor.index_select(dim, torch.arange(-before, size + after, device=tensor.device) % size)
+        elif before or after:
+            left = tensor.narrow(dim, max(-before, 0), size + min(before, 0) + min(after, 0))
+            last = [left.narrow(dim, left.shape[dim] - before, before)] if before > 0 else []
+            tensor = torch.cat([*last, left, *([left.narrow(dim, 0, after)] if after > 0 else [])], dim)
+    return tensor if joins and any(pad) else tensor.clone()
+
+
+def _repeats_what_is_left(sizes: Sequence[Any], pad: Sequence[Any]) -> bool:
+    """Tell whether circular padding is by known numbers, and repeats only what its negative numbers leave."""
+    pairs = list(zip(pad[::2], pad[1::2], reversed(sizes), strict=False))
+    return all(isinstance(number, int) for number in pad) and all(
+        max(before, after, 0) <= size + min(before, 0) + min(after, 0) for before, after, size in pairs
+    )
 
 
 def _one_hot(index: torch.Tensor, num_classes: int = -1) -> Any:
@@ -233,6 +242,7 @@ _LEFT: Mapping[Any, Callable[..., bool]] = {
     **dict.fromkeys((*INTERPOLATIONS, *_APART, _aten.max_pool1d.default, _aten.bucketize.Tensor), _is_large),
     **dict.fromkeys((_aten.huber_loss.default, _aten.smooth_l1_loss.default), _is_large_loss),
     **dict.fromkeys(ATTENTION, _is_long),
+    CIRCULAR: lambda _, tensor, pad: _is_large(_, tensor) and _repeats_what_is_left(tensor.shape, pad),
     _aten.diag_embed.default: _is_large,
     _aten.linalg_vector_norm.default: _is_large_norm,
 }

@@ -185,6 +185,19 @@ for _target in (
     torch_op(_target)(_pad_of(_target))
 
 
+@torch_op(_aten._pad_circular.default)
+def pad_circular(x: Any, pad: Sequence[int]) -> Any:
+    """`aten._pad_circular` of amounts that repeat what negative ones leave, which lowering leaves whole."""
+    rank = len(x.shape)
+    for place in range(len(pad) // 2):
+        before, after, dim = pad[2 * place], pad[2 * place + 1], _vector([rank - 1 - place])
+        left = op.Slice(x, _vector([max(-before, 0)]), _vector([min(after, 0) or _END]), dim) if min(before, after) < 0 else x
+        parts = [op.Slice(left, _vector([-before]), _vector([_END]), dim)] if before > 0 else []
+        parts += [left, op.Slice(left, _vector([0]), _vector([after]), dim)] if after > 0 else [left]
+        x = op.Concat(*parts, axis=-1 - place)
+    return x
+
+
 _MANY = 1 << 16  # longer ranges are not put into the model as constants
 
 

@@ -77,7 +77,11 @@ def test_gradients_go_through_what_is_whole() -> None:
 
 @pytest.mark.parametrize("pad", [(2, 1, 0, 3), (5, 0, 0, 0), (0, 0, 0, 0), (-1, 2, 1, -2), (6, 6, 5, 5)])
 def test_circular_padding(pad: tuple[int, ...]) -> None:
-    assert places(lambda x: functional.pad(x, pad, mode="circular"), SMALL)[1] == []
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return functional.pad(x, pad, mode="circular")
+
+    assert places(padded, SMALL)[1] == []
+    assert places(padded, LARGE) == (0, ["aten._pad_circular.default"])
 
 
 def test_large_diagonals_and_lone_constants_stay_in_pytorch() -> None:

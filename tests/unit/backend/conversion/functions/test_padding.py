@@ -17,7 +17,7 @@ CASES: dict[str, Any] = {
     f"{mode} {amounts}": lambda x, mode=mode, amounts=amounts: F.pad(x[(0,) * (3 - len(amounts) // 2)], amounts, mode)
     for mode in ("constant", "reflect", "replicate", "circular")
     for amounts in AMOUNTS
-    if mode != "circular" or min(amounts) >= 0
+    if (mode, amounts) != ("circular", (3, -3))  # PyTorch repeats memory that nobody has written
 }
 
 
