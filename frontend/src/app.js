@@ -140,6 +140,7 @@ function showPanels(main, panels, store, prefix, shell) {
   const made = new Map();
   const show = () => {
     const wanted = panels.find((panel) => panel.id === store.get("tab")) ?? panels[0];
+    shell.dataset.panel = wanted.id;
     for (const tab of shell.querySelectorAll("[role=tab]")) {
       const chosen = tab.dataset.tab === wanted.id;
       tab.setAttribute("aria-selected", String(chosen));

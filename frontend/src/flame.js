@@ -34,7 +34,7 @@ const NAMES = { bind: "bind", output: "output", residual: "rest", guards: "enter
  * @typedef {object} Flame
  * @property {number} count Frames.
  * @property {string[]} kind @property {number[]} depth @property {Int32Array} parent @property {Int32Array} end First frame after the subtree.
- * @property {(frame: number) => string} name @property {(frame: number) => string|null} id What selecting it selects.
+ * @property {(frame: number, metric?: string) => string} name The root is no call where compiling is measured. @property {(frame: number) => string|null} id What selecting it selects.
  * @property {(metric: string) => {value: Float64Array, from: Float64Array, to: Float64Array, total: number, most: number}} laid Values, and places
  *   as parts of the whole; `most` is the deepest row.
  * @property {boolean} isMeasured @property {boolean} hasKernels
@@ -66,7 +66,7 @@ export function flameOf(data) {
     isMeasured: Boolean(packed.is_measured),
     hasKernels: Boolean(packed.has_kernels),
     get,
-    name: (frame) => nameOf(kind, frame, get, paths, parent, packed),
+    name: (frame, metric) => (metric === "compile" && kind[frame] === "call" ? "compiling" : nameOf(kind, frame, get, paths, parent, packed)),
     id: (frame) => idOf(kind, frame, get, paths, graphOf),
     laid: (metric) => {
       if (!laid.has(metric)) laid.set(metric, layOut(metric, { count, kind, parent, end, depth: packed.depth, get, packed, data }));

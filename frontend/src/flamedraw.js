@@ -10,7 +10,7 @@ const FILLS = { session: "flame-ort" };
 /**
  * @param {HTMLCanvasElement} canvas
  * @param {import("./flame.js").Flame} flame
- * @param {{laid: object, from: number, to: number, current: number, linked: Set<number>, found: Set<number>|null, focused: boolean, format: (value: number) => string}} view
+ * @param {{laid: object, from: number, to: number, current: number, linked: Set<number>, found: Set<number>|null, focused: boolean, metric: string, format: (value: number) => string}} view
  * @param {Record<string, string>} colours
  * @returns {number} Frames that were drawn.
  */
@@ -65,7 +65,7 @@ function drawFrame(context, flame, frame, { left, right, top, thin }, view, colo
 
 /** The name, and the value behind it where there is room for both. */
 function label(context, flame, frame, left, size, top, view, colours) {
-  const name = flame.name(frame);
+  const name = flame.name(frame, view.metric);
   const value = view.format(view.laid.value[frame]);
   const both = `${name}  ${value}`;
   const room = size - 8;

@@ -6,7 +6,7 @@ import { breakWords, flameOf, KIND_WORDS, METRICS } from "./flame.js";
 import { COLOURS, drawFlame, ROW } from "./flamedraw.js";
 import { emptyState, HELP, helpLine } from "./help.js";
 
-const KEY = [["ort", "ONNX Runtime"], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"]];
+const KEY = [["ort", "ONNX Runtime"], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"], ["kernel", "kernel"], ["phase", "phase of compiling"]];
 const LONGEST = 10;
 const LEAST = 1e-6; // part of the whole that fills the view at most
 
@@ -71,10 +71,9 @@ class Panel {
     this.find = el("input", { type: "search", placeholder: "Find  /", "aria-label": "Find frames", "data-find": true });
     this.find.addEventListener("input", () => this.search());
     this.hits = el("span.ol-soft", { role: "status" });
-    const present = new Set(this.flame.kind);
-    const key = KEY.filter(([kind]) => present.has(kind) || (kind === "ort" && present.has("session"))).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.ol-flame-${kind}`), words));
+    this.key = el("span.ol-flame-key");
     const zoom = [button("+", () => this.zoomTo(this.view.current), { title: "Zoom to the current frame (+)", "aria-label": "Zoom to the current frame" }), button("−", () => this.zoomOut(), { title: "Zoom out (-)", "aria-label": "Zoom out" }), button("All", () => this.zoomTo(0), { title: "Show all (0)", "aria-label": "Show all" })];
-    return el("div.ol-tools", {}, el("span.ol-soft", {}, "width"), group, ...zoom, this.find, this.hits, el("span.ol-flame-key", {}, ...key));
+    return el("div.ol-tools", {}, el("span.ol-soft", {}, "width"), group, ...zoom, this.find, this.hits, this.key);
   }
 
   /** Widths of what is measured. */
@@ -82,7 +81,9 @@ class Panel {
     const wanted = this.metrics.find(([name]) => name === this.store.get("metric")) ?? this.metrics[0];
     const [name, , format] = wanted;
     this.metric = name;
-    Object.assign(this.view, { laid: this.flame.laid(name), format });
+    Object.assign(this.view, { laid: this.flame.laid(name), format, metric: name });
+    const drawn = new Set(this.flame.kind.filter((kind, frame) => this.width(frame) > 0));
+    this.key.replaceChildren(...KEY.filter(([kind]) => drawn.has(kind) || (kind === "ort" && drawn.has("session"))).map(([kind, words]) => el("span", {}, el(`span.ol-swatch.ol-flame-${kind}`), words)));
     for (const element of this.switches) element.setAttribute("aria-pressed", String(element.dataset.metric === name));
     this.canvas.style.height = `${(this.view.laid.most + 1) * ROW}px`;
     if (!(this.width(this.zoomed) > 0)) this.zoomed = 0;
@@ -98,7 +99,7 @@ class Panel {
     const [values, frames] = [new Map(), new Map()];
     for (let frame = 1; frame < this.flame.count; frame++) {
       if (!this.isLeaf(frame) || !(laid.value[frame] > 0)) continue;
-      const key = `${this.flame.name(frame)}\n${this.flame.kind[frame]}`;
+      const key = `${this.name(frame)}\n${this.flame.kind[frame]}`;
       values.set(key, (values.get(key) ?? 0) + laid.value[frame]);
       if (!frames.has(key)) frames.set(key, []);
       frames.get(key).push(frame);
@@ -116,11 +117,13 @@ class Panel {
     const bar = el("span.ol-longest-bar", { "aria-hidden": "true" }, el(`span.ol-flame-${kind === "session" ? "ort" : kind}`));
     bar.firstChild.style.width = `${Math.max(1, share * 100)}%`;
     const times = frames.length > 1 ? ` × ${count(frames.length)}` : "";
-    return el("li", {}, bar, el("b", {}, format(value)), button(this.flame.name(frame) + times, () => this.choose(frame), { class: "ol-link" }), el("span.ol-soft", {}, KIND_WORDS[kind]));
+    return el("li", {}, bar, el("b", {}, format(value)), button(this.name(frame) + times, () => this.choose(frame), { class: "ol-link" }), el("span.ol-soft", {}, KIND_WORDS[kind]));
   }
 
   /** Frames that are not sums of others: operators, slabs, phases. */
   isLeaf = (frame) => !["call", "graph", "module", "kernel"].includes(this.flame.kind[frame]);
+
+  name = (frame) => this.flame.name(frame, this.metric);
 
   width = (frame) => this.view.laid.to[frame] - this.view.laid.from[frame];
 
@@ -139,7 +142,7 @@ class Panel {
     const path = [];
     for (let at = frame; frame > 0 && at >= 0; at = this.flame.parent[at]) path.unshift(at);
     this.crumbs.hidden = frame === 0;
-    this.crumbs.replaceChildren(...path.flatMap((at) => [at === path[0] ? "" : " › ", button(this.flame.name(at), () => this.zoomTo(at), { class: "ol-link", "aria-current": at === frame ? "true" : null })]));
+    this.crumbs.replaceChildren(...path.flatMap((at) => [at === path[0] ? "" : " › ", button(this.name(at), () => this.zoomTo(at), { class: "ol-link", "aria-current": at === frame ? "true" : null })]));
     this.draw();
   }
 
@@ -264,7 +267,7 @@ class Panel {
     const kind = this.flame.kind[frame];
     const file = ["ort", "torch", "kernel", "break"].includes(kind) ? this.flame.get(frame, "file") : null;
     const what = kind === "call" ? "" : `, ${kind === "module" || kind === "graph" ? `${KIND_WORDS[kind]} of ${counted(this.inside(frame), "operator")}` : KIND_WORDS[kind]}`;
-    this.said.textContent = `${this.flame.name(frame)}${what}: ${format(laid.value[frame])}${frame ? `, ${percent(this.width(frame))} of the whole` : ""}${file && kind !== "break" ? `, ${place(file, this.flame.get(frame, "line"))}` : ""}${kind === "break" ? breakWords((name) => this.flame.get(frame, name)) : ""}`;
+    this.said.textContent = `${this.name(frame)}${what}: ${format(laid.value[frame])}${frame ? `, ${percent(this.width(frame))} of the whole` : ""}${file && kind !== "break" ? `, ${place(file, this.flame.get(frame, "line"))}` : ""}${kind === "break" ? breakWords((name) => this.flame.get(frame, name)) : ""}`;
   }
 
   inside(frame) {
@@ -293,7 +296,7 @@ class Panel {
   }
 
   matches(frame, wanted) {
-    if (this.flame.name(frame).toLowerCase().includes(wanted)) return true;
+    if (this.name(frame).toLowerCase().includes(wanted)) return true;
     return ["ort", "torch", "kernel"].includes(this.flame.kind[frame]) && ["source", "module", "node"].some((column) => String(this.flame.get(frame, column) ?? "").toLowerCase().includes(wanted));
   }
 

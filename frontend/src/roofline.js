@@ -5,7 +5,8 @@ import { svg, svgText } from "./graph/svg.js";
 import { emptyState, helpLine } from "./help.js";
 
 const HEIGHT = 300;
-const MARGIN = { left: 62, right: 14, top: 14, bottom: 34 };
+const MARGIN = { left: 62, right: 14, top: 22, bottom: 34 };
+const DASHES = [null, "7 4", "2 3", "7 3 2 3"]; // of several roofs, in their order
 const LISTED = 12;
 const RADII = [4, 13]; // of the kernel with the least and with the most time, in pixels
 
@@ -79,7 +80,7 @@ export function mountRoofline(root, store) {
   };
   const draw = perFrame(() => {
     if (!holder.clientWidth) return;
-    holder.replaceChildren(chart(holder.clientWidth, placed, roofs, { choose, say }));
+    holder.replaceChildren(...chart(holder.clientWidth, placed, roofs, { choose, say }));
     mark();
   });
   root.append(...(placed.length ? [holder] : []), said, list);
@@ -123,7 +124,7 @@ function chart(width, points, roofs, { choose, say }) {
   for (const value of ticks(left, right)) drawn.append(svg("line", { class: "ol-roof-grid", x1: x(value), x2: x(value), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }), svgText(real(value), x(value), HEIGHT - MARGIN.bottom + 14, { "text-anchor": "middle" }));
   for (const value of ticks(low, high)) drawn.append(svg("line", { class: "ol-roof-grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }), svgText(real(value / 1e9), MARGIN.left - 6, y(value) + 4, { "text-anchor": "end" }));
   drawn.append(svgText("FLOP per byte", width - MARGIN.right, HEIGHT - 4, { "text-anchor": "end" }), svgText("GFLOP/s", 4, 11));
-  for (const roof of peaks) drawn.append(...roofLines(roof, { left, right, low }, x, y));
+  peaks.forEach((roof, at) => drawn.append(roofLine(roof, at, { left, right, low }, x, y)));
   const most = Math.max(...points.map((point) => point.ns));
   for (const point of [...points].sort((a, b) => b.ns - a.ns)) {
     const radius = RADII[0] + (RADII[1] - RADII[0]) * Math.sqrt(point.ns / most);
@@ -135,18 +136,22 @@ function chart(width, points, roofs, { choose, say }) {
     dot.addEventListener("pointerenter", () => say(point));
     drawn.append(dot);
   }
-  return drawn;
+  return [drawn, el("ul.ol-key", { "aria-label": "Peaks of the machine" }, ...peaks.map(keyOf))];
 }
 
 /** The slope of memory up to the ridge, and the flat peak behind it. */
-function roofLines(roof, { left, right, low }, x, y) {
+function roofLine(roof, at, { left, right, low }, x, y) {
   const ridge = roof.flops / roof.bytes;
   const start = Math.max(left, low / roof.bytes);
   const path = `M${x(start)},${y(start * roof.bytes)} L${x(ridge)},${y(roof.flops)} L${x(right)},${y(roof.flops)}`;
-  const [slope, flat] = [Math.sqrt(start * ridge), `${rate(roof.flops)}  ${roof.words}`];
-  return [
-    svg("path", { class: "ol-roof-line", d: path }),
-    svgText(flat, x(right) - 4, y(roof.flops) - 5, { "text-anchor": "end" }),
-    svgText(`${real(roof.bytes / 1e9)} GB/s`, x(slope) - 6, y(slope * roof.bytes) - 6, { "text-anchor": "end" }),
-  ];
+  return svg("path", { class: "ol-roof-line", d: path, ...dashed(at) });
 }
+
+/** What a line is, below the picture: beside the line, dots and ticks would lie over the words. */
+function keyOf(roof, at) {
+  const line = svg("svg", { width: 26, height: 8, "aria-hidden": "true" });
+  line.append(svg("path", { class: "ol-roof-line", d: "M0,4 L26,4", ...dashed(at) }));
+  return el("li", {}, line, ` ${rate(roof.flops)}, ${real(roof.bytes / 1e9)} GB/s (${roof.words})`);
+}
+
+const dashed = (at) => (DASHES[at % DASHES.length] ? { "stroke-dasharray": DASHES[at % DASHES.length] } : {});

@@ -55,7 +55,8 @@ function grid({ context, width, height, view, calls, colours, x }) {
     context.moveTo(Math.round(x(at)) + 0.5, TOP - 4);
     context.lineTo(Math.round(x(at)) + 0.5, height);
     context.stroke();
-    context.fillText(at === first ? time(calls.clock(at)) : `+${time(at - first)}`, x(at) + 3, TOP / 2);
+    const words = at === first ? time(calls.clock(at)) : `+${time(at - first)}`;
+    if (x(at) + 3 + context.measureText(words).width <= width) context.fillText(words, x(at) + 3, TOP / 2); // half a number is another number
   }
 }
 

@@ -304,6 +304,7 @@ test("the flame graph's sums are those of the tables", async () => {
   const sum = (table, column, keep = () => true) => Array.from({ length: table.rows }, (_, row) => row).filter(keep).reduce((all, row) => all + (table.get(row, column) ?? 0), 0);
   assert.equal(flame.laid("time").total, sum(ledger, "ns"));
   assert.equal(flame.laid("compile").total, data.overview.compile_ns);
+  assert.deepEqual(["time", "compile"].map((metric) => flame.name(0, metric)), ["one call", "compiling"]);
   const current = new Set(data.overview.graphs.filter((graph) => graph.is_current).map((graph) => graph.graph_id));
   const shown = (row) => (current.has(nodes.get(row, "graph_id")) || data.index("ledger", "graph_id").has(nodes.get(row, "graph_id"))) && nodes.get(row, "kind") !== "size";
   assert.equal(flame.laid("flops").total, sum(nodes, "flops", shown));

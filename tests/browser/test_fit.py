@@ -10,7 +10,7 @@ import pytest
 
 from ortlens.trace.facts import facts_of
 from tests.browser.page import BROWSER_MARKS
-from tests.browser.walk import go, selected, settled
+from tests.browser.walk import PANELS, go, selected, settled, with_peaks
 from tests.facts import head
 from tests.recorded import recorded
 
@@ -81,6 +81,35 @@ def test_no_tab_is_behind_a_scroll_bar_and_each_is_reached_on_a_phone(show: Call
         assert box is not None
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
+
+
+_MET = """([words, others]) => [...document.querySelectorAll(words)].filter((one) => one.checkVisibility()).flatMap((one) =>
+  [...document.querySelectorAll(others)].filter((other) => other !== one && other.checkVisibility()).filter((other) => {
+    const [a, b] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
+    return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  }).map((other) => [one.textContent, other.textContent || other.className]))"""
+_SIGNS = "document.querySelector('.ol-line .ol-margin:not(:empty)').replaceChildren(...'⊘✂↻⚑'.split('').map((sign) => { \
+  const one = document.createElement('span'); one.textContent = sign; return one; }))"
+
+
+def test_a_panel_has_most_of_a_phone_and_no_words_lie_on_others(show: Callable[..., Page]) -> None:
+    near = replace(TWELVE, sessions=tuple(replace(row, p90_ns=row.p50_ns and row.p50_ns + row.p50_ns // 9) for row in TWELVE.sessions))
+    for capture, panels in ((near, PANELS), (with_peaks(recorded("bert"), flops=1.1e11), ("roofline",))):
+        page = show(capture, viewport={"width": 390, "height": 844})
+        for panel in panels:
+            go(page, panel)
+            settled(page)
+            box = page.locator(".ol-main").bounding_box()
+            assert box is not None
+            assert box["y"] < (0.28 if panel == "overview" else 0.18) * 844, panel
+        go(page, panels[-1])
+        assert page.evaluate(_MET, [".ol-roofline text", ".ol-roofline text, .ol-roof-dot"]) == []
+    page = show(near, viewport={"width": 390, "height": 844})
+    go(page, "timeline")
+    assert page.evaluate(_MET, [".ol-call-mark b", ".ol-call-mark b, .ol-call-mark"]) == []
+    go(page, "source")
+    page.evaluate(_SIGNS)
+    assert page.evaluate(_MET, [".ol-margin > span", ".ol-line-time"]) == []
 
 
 @pytest.mark.parametrize(("size", "scheme"), [((1440, 900), "light"), ((390, 844), "dark")], ids=str)

@@ -45,6 +45,10 @@ def test_a_slow_line_is_the_widest_and_first_in_the_list(show: Callable[..., Pag
     first.locator(".ol-link").click()
     assert selected(page).startswith("mode")
     assert "operator in PyTorch: 5.00 ms" in said(page)
+    key = ".ol-panel-flame .ol-flame-key"
+    assert "bind" in page.inner_text(key)
+    page.click("[data-metric=compile]")
+    assert page.inner_text(key).split() == ["phase", "of", "compiling"]  # of what is drawn, and nothing else
 
 
 def test_a_graph_break_is_a_slab_that_leads_to_its_line_and_words_stand_out_from_every_fill(show: Callable[..., Page]) -> None:

@@ -42,7 +42,7 @@ def test_a_planted_slow_kernel_is_first_far_below_the_roof_and_selects_itself_ev
     assert first.locator(".ol-link").inner_text() == f"{SLOW.op_type} from {SLOW.node}"
     dots = page.locator(".ol-roof-dot").evaluate_all("all => all.map(dot => [dot.dataset.id, Number(dot.getAttribute('cy'))])")
     assert max(dots, key=lambda dot: dot[1])[0] == f"kernel:{SLOW.session_id}/{SLOW.kernel}"  # the lowest: y grows downwards
-    box = page.locator(".ol-roofline svg").bounding_box()
+    box = page.locator(".ol-roofline > svg").bounding_box()
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= VIEWS[view]["width"]
