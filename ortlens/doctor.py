@@ -301,7 +301,7 @@ def _faults() -> Iterator[Check]:
         yield Check(name="ORT faults", status="info", found=found)
         return
     named = "; ".join(f"{fault.culprit}: {fault.form}" for fault in unavoided)
-    advice = "use a version of onnxruntime without them (Faults of ONNX Runtime in the documentation), or check your model with lens.verify"
+    advice = "use a version of onnxruntime without them (Faults of ONNX Runtime in the documentation), or `ortlens explain --verify`"
     yield Check(name="ORT faults", status="warning", found=f"{found}. Not avoided: {named}", advice=advice)
 
 

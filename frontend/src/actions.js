@@ -16,7 +16,7 @@ export function mountActions(root, store) {
   root.append(helpLine("actions"));
   const actions = store.data.overview.actions ?? [];
   if (!actions.length) {
-    root.append(emptyState("actions"));
+    root.append(emptyState("actions", store.data));
     return () => {};
   }
   if (store.data.overview.dry_run_sentence) root.append(el("p.ol-banner", { role: "note" }, "A dry run: nothing ran, so no gain is known."));
@@ -38,9 +38,13 @@ function actionCard(store, action, at) {
     todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(clipped(todo, 800))) : null,
     change(action),
     ...action.paste.map(pasteLine),
+    ...consequences(action),
     el("p.ol-action-why", {}, el("span.ol-soft", {}, `Why: ${clipped(why, 400)} `), issueButton(action)),
   );
 }
+
+/** @returns {HTMLElement[]} What else has its cause. */
+export const consequences = ({ consequences: found = [] }) => (found.length ? [el("ul.ol-reasons.ol-soft", { "aria-label": "Of the same cause" }, ...found.map((sentence) => el("li", {}, "also: ", ...prose(sentence))))] : []);
 
 /** The line before and after, where a rule can write it. */
 function change({ before, after }) {

@@ -27,7 +27,7 @@ export function mountBreaks(root, store) {
   const breaks = store.data.table("breaks");
   const recompiles = store.data.table("recompiles");
   if (!breaks.rows && !recompiles.rows) {
-    root.append(emptyState("breaks"));
+    root.append(emptyState("breaks", store.data));
     return () => {};
   }
   if (breaks.rows) root.append(el("h3", {}, counted(breaks.rows, "graph break")), ...cards(store, ranked(breaks), "breaks", (row) => breakCard(store, breaks, row)));

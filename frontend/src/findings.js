@@ -15,7 +15,7 @@ export function mountFindings(root, store) {
   root.append(helpLine("findings"));
   const findings = store.data.table("findings");
   if (!findings.rows) {
-    root.append(emptyState("findings"));
+    root.append(emptyState("findings", store.data));
     return () => {};
   }
   const rows = Array.from({ length: findings.rows }, (_, row) => row);

@@ -4,7 +4,7 @@ import { button, el, onResize, perFrame, roving, together } from "./dom.js";
 import { count, counted, percent, place } from "./format.js";
 import { breakWords, flameOf, KIND_WORDS, METRICS } from "./flame.js";
 import { COLOURS, drawFlame, ROW } from "./flamedraw.js";
-import { emptyState, HELP, helpLine } from "./help.js";
+import { emptyState, HELP, helpLine, hint } from "./help.js";
 
 const KEY = [["ort", "ONNX Runtime"], ["torch", "PyTorch"], ["bind", "bind"], ["output", "output"], ["guards", "entering compiled code"], ["between", "Python"], ["break", "graph break"], ["residual", "rest"], ["kernel", "kernel"], ["phase", "phase of compiling"]];
 const LONGEST = 10;
@@ -20,7 +20,7 @@ export function mountFlame(root, store) {
   const flame = flameOf(store.data);
   const metrics = METRICS.filter(([name]) => flame.laid(name).total > 0);
   if (!metrics.length) {
-    root.append(emptyState("flame"));
+    root.append(emptyState("flame", store.data));
     return () => {};
   }
   const panel = new Panel(root, store, flame, metrics);
@@ -58,9 +58,10 @@ class Panel {
     const { overview } = this.store.data;
     if (overview.dry_run_sentence) return [el("p.ol-banner", { role: "note" }, "A dry run: nothing ran, so no width is a time. Call explain() without dry_run=True to measure.")];
     const notes = [];
+    const fill = hint(this.store.data, "measure");
     if (!this.flame.laid("time").total) notes.push("No call was recorded, so no width is a time.");
-    else if (!this.flame.isMeasured) notes.push(`${HELP.ledger.missing} To fill it in: ${HELP.ledger.call}.`);
-    if (this.flame.laid("time").total && !this.flame.hasKernels && overview.coverage.ort_node_count) notes.push(`Operators in ONNX Runtime have no time of their own yet: ${HELP.kernels.call}.`);
+    else if (!this.flame.isMeasured) notes.push([HELP.ledger.missing, fill && `To fill it in: ${fill}.`].filter(Boolean).join(" "));
+    if (this.flame.laid("time").total && !this.flame.hasKernels && overview.coverage.ort_node_count) notes.push(`Operators in ONNX Runtime have no time of their own yet: ${hint(this.store.data, "profile")}.`);
     return notes.length ? [el("p.ol-soft.ol-flame-note", {}, notes.join(" "))] : [];
   }
 

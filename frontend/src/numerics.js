@@ -19,7 +19,7 @@ export function mountNumerics(root, store) {
   root.append(helpLine("numerics"));
   const sections = sectionsOf(store);
   if (!sections.length) {
-    root.append(emptyState("numerics"));
+    root.append(emptyState("numerics", store.data));
     return () => {};
   }
   const map = new HeatMap(root, store, sections);

@@ -30,7 +30,7 @@ export const onnxPanel = (models) => (root, store) => mountOnnx(root, store, mod
 function mountOnnx(root, store, models) {
   const table = store.data.table("models");
   if (!table.rows) {
-    root.replaceChildren(helpLine("onnx"), emptyState("onnx"));
+    root.replaceChildren(helpLine("onnx"), emptyState("onnx", store.data));
     return () => {};
   }
   const list = el("div.ol-onnx-list", { role: "group", "aria-label": "Models" });

@@ -1,10 +1,10 @@
 // The first screen: coverage, partitions and the reasons for them, time, correctness, and what to do first.
-import { allActions } from "./actions.js";
+import { allActions, consequences } from "./actions.js";
 import { shareBar, stackedBar } from "./bars.js";
 import { sectionsOf } from "./cells.js";
 import { button, el, prose, together } from "./dom.js";
 import { clipped, count, counted, percent, place, time, visible } from "./format.js";
-import { emptyState, HELP, helpLine } from "./help.js";
+import { emptyState, HELP, helpLine, hint } from "./help.js";
 import { STEPS } from "./identity.js";
 import { partitionStrip } from "./partitions.js";
 
@@ -32,7 +32,7 @@ export function mountOverview(root, store) {
   const { overview } = store.data;
   root.append(helpLine("overview"));
   if (overview.dry_run_sentence) root.append(el("p.ol-banner", { role: "note" }, capitalised(overview.dry_run_sentence), ". Call explain() without dry_run=True to measure."));
-  if (overview.coverage.verdict === "empty") root.append(overview.looks.length ? el("div.ol-cards", {}, el("div", {}, inOrt(store)), el("div", {}, first(store))) : emptyState("overview"));
+  if (overview.coverage.verdict === "empty") root.append(overview.looks.length ? el("div.ol-cards", {}, el("div", {}, inOrt(store)), el("div", {}, first(store))) : emptyState("overview", store.data));
   else root.append(el("div.ol-cards", {}, el("div", {}, inOrt(store), generation(store), partitioning(store)), el("div", {}, ...answers(store))));
   root.append(recorded(store.data.meta));
   return together([followSelection(root, store), followCard(root, store)]);
@@ -168,8 +168,8 @@ function partsNote(parts, store) {
   const whole = parts.some((part) => part.kind === "guards" || part.kind === "residual");
   const kernels = store.data.table("kernels").rows;
   const ran = store.data.table("sessions").rows;
-  if (!whole) return note("Entering compiled code and Python around the graphs are not included.", HELP.ledger.call);
-  if (ran && !kernels) return note(HELP.kernels.missing, HELP.kernels.call);
+  if (!whole) return note("Entering compiled code and Python around the graphs are not included.", hint(store.data, "measure"));
+  if (ran && !kernels) return note(HELP.kernels.missing, hint(store.data, "profile"));
   return el("div", {}, slowest(store), kernels ? el("p", {}, go(store, "Slowest kernels", { tab: "tables", table: "kernels" })) : null);
 }
 
@@ -196,7 +196,7 @@ function callTime(store) {
     { name: `graphs of ${clipped(store.data.meta.backend, 20)}`, kind: "other", value: call.foreign_ns },
   ];
   const sum = el("p", {}, el("b.ol-big", {}, time(call.total_ns)), ` per call${call.of}, ${call.average}`);
-  return [sum, stackedBar(parts, time), note("Entering compiled code and Python around the graphs are not included.", HELP.ledger.call)];
+  return [sum, stackedBar(parts, time), note("Entering compiled code and Python around the graphs are not included.", hint(store.data, "measure"))];
 }
 
 function compileTime(overview) {
@@ -210,7 +210,7 @@ function right(store) {
   const found = judged(numerics);
   const title = "Are the results correct?";
   if (!found.checked && !store.data.overview.coverage.ort_node_count) return card("right", title, note("ONNX Runtime computed nothing that could be compared.", null));
-  if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", HELP.numerics.call));
+  if (!found.checked) return card("right", title, isDryRun(store.data) ? note(DRY, null) : note("Not checked yet.", hint(store.data, "verify")));
   const left = unchecked(store);
   const whole = store.data.overview.wrong_sentence;
   if (whole) return card("right", title, el("p.ol-big.ol-wrong", {}, "No: the results differ"), el("p", {}, `${whole}. `, go(store, "See each", { tab: "numerics" })));
@@ -247,7 +247,7 @@ function judged(numerics) {
 
 function first(store) {
   const looks = store.data.overview.looks;
-  const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, el("span", {}, ...prose(look.sentence)), { selected: look.id }) : el("span", {}, ...prose(look.sentence))));
+  const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, el("span", {}, ...prose(look.sentence)), { selected: look.id }) : el("span", {}, ...prose(look.sentence)), ...consequences({ consequences: look.consequences?.slice(0, 2) })));
   const more = store.data.overview.actions?.length ? el("p", {}, go(store, allActions(store.data), { tab: "actions" })) : null;
   const notes = store.data.table("findings").rows;
   const nothing = notes ? el("p", {}, "Nothing stands out; ", go(store, counted(notes, "note"), { tab: "findings" }), " in Findings.") : el("p", {}, "Nothing stands out.");
@@ -257,6 +257,6 @@ function first(store) {
 /** What would show more, where it was not asked for yet. */
 function unmeasured(data) {
   if (isDryRun(data) || !data.table("sessions").rows) return null;
-  const calls = ["ledger", "kernels", "numerics"].filter((name) => !data.table(name).rows).map((name) => HELP[name].call);
+  const calls = ["ledger", "kernels", "numerics"].filter((name) => !data.table(name).rows).map((name) => hint(data, HELP[name].wants[0])).filter(Boolean);
   return calls.length ? el("p.ol-soft", {}, "To see more: ", ...calls.flatMap((call, at) => [at ? ", " : "", el("code", {}, call)])) : null;
 }

@@ -64,7 +64,7 @@ export function mountRoofline(root, store) {
   root.append(helpLine("roofline"));
   const { points, roofs } = rooflineOf(store.data);
   if (!points.length) {
-    root.append(emptyState("roofline"));
+    root.append(emptyState("roofline", store.data));
     return () => {};
   }
   const placed = points.filter((point) => point.x && point.y && roofs.some((roof) => roof.key === point.roof));

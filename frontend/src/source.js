@@ -2,7 +2,7 @@
 import { heatBar } from "./bars.js";
 import { button, el, link, roving, together } from "./dom.js";
 import { clipped, count, counted, place, time, visible } from "./format.js";
-import { emptyState, helpLine } from "./help.js";
+import { emptyState, helpLine, hint } from "./help.js";
 import { highlighted } from "./highlight.js";
 import { sourceFiles } from "./lines.js";
 
@@ -21,7 +21,7 @@ export function mountSource(root, store) {
   root.append(helpLine("source"));
   const files = sourceFiles(store);
   if (!files.length) {
-    root.append(emptyState("source"));
+    root.append(emptyState("source", store.data));
     return () => {};
   }
   const names = el("div.ol-files", { role: "group", "aria-label": "Files" });
@@ -112,7 +112,7 @@ function listingOf(store, file) {
     before = line.line;
   }
   if (whole && whole.findLastIndex((text) => text !== null) >= before) rows.push(...plainRows(whole, before + 1, whole.findLastIndex((text) => text !== null) + 1));
-  const note = timed ? null : el("p.ol-soft", {}, "Time in ONNX Runtime per line is not known: ", el("code", {}, "lens.profile(x)"), " measures it.");
+  const note = timed ? null : el("p.ol-soft", {}, "Time in ONNX Runtime per line is not known: ", el("code", {}, hint(store.data, "profile")), " measures it.");
   const head = el("div.ol-line.ol-line-head", {}, el("span", {}, "line"), el("span", {}, ""), el("span", {}, "per call"), el("span", {}, "nodes"), el("span", {}, "source"));
   return [el("p", {}, el("code", {}, visible(file.file))), note, head, ...rows].filter(Boolean);
 }

@@ -3,7 +3,7 @@ import { copyFrom } from "./clipboard.js";
 import { button, el, roving, together } from "./dom.js";
 import { cell, count, counted, csv, visible } from "./format.js";
 import { createGrid } from "./grid.js";
-import { helpLine } from "./help.js";
+import { helpLine, hint } from "./help.js";
 
 /** What a table shows before anything else; columns that are named nowhere follow, and all stay in the chooser. */
 const FIRST = {
@@ -28,9 +28,9 @@ const SORT = { kernels: "mean_ns", fallbacks: "total_ns", sessions: "total_ns", 
 
 /** Why a table is empty, and what fills it. */
 const EMPTY = {
-  kernels: ["ONNX Runtime's kernels were not measured.", "lens.profile(x)"],
-  numerics: ["No value was compared with PyTorch.", "lens.verify(x)"],
-  ledger: ["No call was measured as a whole.", "lens.measure(x)"],
+  kernels: ["ONNX Runtime's kernels were not measured.", "profile"],
+  numerics: ["No value was compared with PyTorch.", "verify"],
+  ledger: ["No call was measured as a whole.", "measure"],
   runs: ["No call was recorded. A dry run makes no calls.", null],
   sessions: ["No session was created. A dry run creates none.", null],
   fallbacks: ["No operator stays in PyTorch.", null],
@@ -83,7 +83,7 @@ export function mountTables(root, store) {
     grid.show(shownColumns(store, hidden), table.rows, SORT[name]);
     grid.element.hidden = !table.rows;
     empty.hidden = Boolean(table.rows);
-    empty.replaceChildren(...(table.rows ? [] : emptyWords(name)));
+    empty.replaceChildren(...(table.rows ? [] : emptyWords(store.data, name)));
     chooseSelected();
   }
 
@@ -134,8 +134,9 @@ function tableButtons(store) {
   return list;
 }
 
-function emptyWords(name) {
-  const [said, call] = EMPTY[name] ?? ["There are no rows.", null];
+function emptyWords(data, name) {
+  const [said, want] = EMPTY[name] ?? ["There are no rows.", null];
+  const call = want && hint(data, want);
   return [el("p", {}, said), call ? el("p", {}, "To fill it: ", el("code", {}, call)) : null].filter(Boolean);
 }
 

@@ -16,7 +16,7 @@ import { COLOURS, drawTimeline, LABEL, LANE, TOP } from "./timelinedraw.js";
 export function mountTimeline(root, store) {
   root.append(helpLine("timeline"));
   if (!store.data.table("runs").rows) {
-    root.append(emptyState("timeline"));
+    root.append(emptyState("timeline", store.data));
     return () => {};
   }
   const timeline = new Timeline(root, store);
@@ -62,7 +62,7 @@ class Timeline {
     const zoom = (label, words, act) => button(label, act, { title: words, "aria-label": words });
     const kinds = new Set(this.calls.lanes.map((lane) => lane.kind));
     const profiled = kinds.has("kernel") || kinds.has("memory");
-    const marked = profiled ? el("span", { title: "Means and peaks of lens.profile(x), not of the calls that are drawn" }, el("span.ol-swatch.ol-flame-kernel"), "≈ from a profile of other calls") : null;
+    const marked = profiled ? el("span", { title: "Means and peaks of a profile, not of the calls that are drawn" }, el("span.ol-swatch.ol-flame-kernel"), "≈ from a profile of other calls") : null;
     this.figures = el("span.ol-soft");
     return el(
       "div.ol-tools",

@@ -53,6 +53,9 @@ _DROPOUT = "dropout"
 _BY_TRAITS = ("keep_in_tensor", "mask_with_where", "call_outside", "call_layer_outside", "mark_dynamic", "compile_dynamic", "one_dtype")
 """Kinds of advice that may be others where the traits of a break or recompile are known."""
 
+_OF_BREAKS = ("unbreak_caller", "keep_number_in_tensor")
+"""Kinds of advice on a recompile that name a graph break."""
+
 _NO_OPERATORS = frozenset({*sys.stdlib_module_names, "torch"})
 """Modules whose functions are no candidates for custom operators."""
 
@@ -66,6 +69,7 @@ class Adviser:
     def __init__(self, capture: Capture) -> None:
         """Look up the graphs that advice depends on."""
         self._by_id = {graph.compile_id: graph for graph in capture.graphs}
+        self._is_whole = not capture.breaks
         self._newest = {frame_of(graph.compile_id): graph for graph in capture.graphs}
 
     def __call__(self, item: Break | Recompile) -> Advice | None:
@@ -80,6 +84,8 @@ class Adviser:
         else:
             advice = advice_for_recompile(item, self._by_id.get(item.compile_id), self._by_id.get(item.of_compile_id))
             text, is_known = item.guard, item.traits is not None
+            if self._is_whole and advice is not None and advice.kind in _OF_BREAKS:
+                return None
         if is_known or not item.advice or (advice is not None and advice.sentence() == item.advice):
             return advice
         if advice is not None and text is not None and advice.kind not in _BY_TRAITS:

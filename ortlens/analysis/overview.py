@@ -70,6 +70,8 @@ class FallbackGroup:
     ns_per_call: int | None  # time in them per call of the model, see `timing.fallback_ns`; None without calls
     splitting_ns: int  # besides, about what entering ONNX Runtime again behind them costs per call; 0 where they split nothing
     cause: FallbackCause | None  # what else is known of why, of the first node
+    graph_ids: tuple[str, ...]  # the current graphs that they are in
+    dtype: str | None  # data type of the first node
     advice: Advice  # what to do
 
 
@@ -231,6 +233,7 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
     replaced = {graph.graph_id for graph in capture.graphs} - {graph.graph_id for graph in current_graphs(capture.graphs)}
     prices, splitting = fallback_ns(capture), splitting_costs(capture)
     members = grouped(((row.target, row.reason_code), row) for row in capture.fallbacks)
+    dtypes = {(node.graph_id, node.node): node.dtype for node in capture.nodes}
     modules = {(node.graph_id, node.node): _module(node) for node in capture.nodes if node.module}
     counts = {cause: sum(row.graph_id not in replaced for row in rows) for cause, rows in members.items()}
 
@@ -246,6 +249,8 @@ def fallback_groups(capture: Capture) -> tuple[FallbackGroup, ...]:
             ns_per_call=round(sum(priced)) if priced else None,
             splitting_ns=round(sum(splitting.get((row.graph_id, row.node), 0.0) for row in rows)),
             cause=cause_of(placed),
+            graph_ids=tuple(dict.fromkeys(row.graph_id for row in rows if row.graph_id not in replaced)),
+            dtype=dtypes.get((placed.graph_id, placed.node)),
             advice=advice_for_fallback(placed, has_instructions=capture.figures.cpu_bfloat16),
             **same(placed, "target", "reason_code", "reason", "file", "line", "source"),
         )

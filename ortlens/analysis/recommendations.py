@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.advice import settings_of_hint
 from ortlens.analysis.catalogue import Advice, advise
-from ortlens.analysis.findings.calls import HEAVY_GUARDS, loss_of_call, slower_call
+from ortlens.analysis.consequences import SHOWN_OTHERWISE, gathered
+from ortlens.analysis.findings.calls import loss_of_call, slower_call
 from ortlens.analysis.findings.compiling import STORM, is_limit, training_forward
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import slower_than_torch
@@ -18,7 +19,7 @@ from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.trace.records import Break, Capture, Fallback, Finding, Node, ReasonCode
@@ -40,14 +41,6 @@ _BRANCH = re.compile(r"^(?:el)?if (?P<condition>.+):$")
 _CHOICE = re.compile(r"^(?P<head>return |\w+ = )(?P<yes>.+) if (?P<condition>.+) else (?P<no>.+)$")
 _WORDED = re.compile(r"\b(?:and|or|not|is|in)\b")
 _BY_WHERE = ("choose_with_where", "keep_answer_in_tensor", "mask_with_where")
-_SHOWN_OTHERWISE = ("hot_break", "hot_fallback", "recompile_storm")
-"""Rules about breaks, fallbacks and recompiles, which are listed separately."""
-_CONSEQUENCES = ("small_partitions", "random_splits")
-"""Rules about what an operator that stays in PyTorch leads to: removing it mends both."""
-_BETWEEN = "boundary_copies"
-"""The rule about boundaries between partitions, which are there for the operators in PyTorch between them."""
-_WHOLE_CALL, _INSIDE = "call_differs", ("numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
-"""Findings about a wrong result, and about the value inside that makes it wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +49,7 @@ class Recommendation:
 
     subject: Subject  # what kind of thing it is about
     index: int  # place of its record, the costliest of several, among the breaks, fallbacks, recompiles or findings of the overview
+    rule: str | None = None  # name of its rule, for a finding
     what: str  # the operator, the reason of the break, the guard of the recompile, or the title of the finding
     why: str  # the reason of the break, why an operator stays in PyTorch, the guard that failed, or the hazard of the finding
     file: str | None
@@ -77,6 +71,7 @@ class Recommendation:
     settings: tuple[str, ...] = ()  # lines that make the change as an option of the backend or a setting of PyTorch
     source: str | None = None  # the user's line
     patch: str | None = None  # the line as it would be; empty text to delete it, None where no rule can write it
+    consequences: tuple[Recommendation, ...] = ()  # what has the same cause: it follows from this, or is alike
 
     @property
     def confidence(self) -> GainConfidence:
@@ -109,6 +104,7 @@ class ActionRow:
         "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.", unit="ns"
     )
     confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
+    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
     tried: bool = column("Whether `lens.probe()` made the change and timed it.", default=False)
     settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
     patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
@@ -158,15 +154,14 @@ def looks_of(overview: Overview) -> tuple[Recommendation, ...]:
 
 
 def ranked_looks(overview: Overview) -> tuple[Recommendation, ...]:
-    """Rank everything that can be done, the most important first; what one change mends is one look.
+    """Rank everything that can be done, the most important first; what one change mends is one look, with what follows under it.
 
     First what the lens itself reports, since the rest may be incomplete; then graphs compiled for training in vain, what PyTorch runs
     faster, and why nothing runs. If a call was measured, what has a price follows, the most expensive first; then a recompile storm, and
     the most expensive of each kind before the second of any.
     """
     split = (*_merged(_breaks(overview)), *_fallbacks(overview), *_merged(_recompiles(overview)))
-    fallen = {(group.file, group.line) for group in overview.fallbacks} if overview.coverage.verdict != "none" else set()
-    looks = [*_findings(overview, fallen), *_nothing_runs(overview), *split]
+    looks = gathered([*_findings(overview), *_nothing_runs(overview), *split], overview)
     seen: dict[Subject, int] = dict.fromkeys(_SUBJECTS, 0)
     is_measured = overview.ledger is not None and overview.ledger.is_measured  # else breaks have no price to compare with
     ranked: list[tuple[tuple[int, int], Recommendation]] = []
@@ -179,11 +174,16 @@ def ranked_looks(overview: Overview) -> tuple[Recommendation, ...]:
             if priced
             else ((2, -1) if is_storm else (2 + seen[look.subject], _SUBJECTS.index(look.subject)))
         )
-        if look.subject in _URGENT:
-            place = (0, _URGENT.index(look.subject))
+        if urgent := [_URGENT.index(item.subject) for item in (look, *look.consequences) if item.subject in _URGENT]:
+            place = (0, min(urgent))
         ranked.append((place, look))
         seen[look.subject] += 1
-    return tuple(replace(look, is_busy=overview.is_busy) for _, look in sorted(ranked, key=lambda item: item[0]))
+    return tuple(_timed_beside(look, overview) for _, look in sorted(ranked, key=lambda item: item[0]))
+
+
+def _timed_beside(look: Recommendation, overview: Overview) -> Recommendation:
+    inner = tuple(replace(item, is_busy=overview.is_busy) for item in look.consequences)
+    return replace(look, is_busy=overview.is_busy, consequences=inner)
 
 
 def _merged(looks: Iterator[Recommendation]) -> list[Recommendation]:
@@ -219,14 +219,9 @@ def _merged(looks: Iterator[Recommendation]) -> list[Recommendation]:
     return merged
 
 
-def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | None]]) -> Iterator[Recommendation]:
-    is_located = any(finding.rule in _INSIDE for finding in overview.findings)
+def _findings(overview: Overview) -> Iterator[Recommendation]:
     for index, finding in enumerate(overview.findings):
-        is_known = finding.rule in _CONSEQUENCES and (finding.file, finding.line) in fallen
-        is_known |= (finding.rule == _BETWEEN and bool(fallen)) or (finding.rule == _WHOLE_CALL and is_located)
-        is_known |= finding.rule == HEAVY_GUARDS and any(item.overhead_ns for item in overview.breaks)  # the price of each break has them
-        is_known |= finding.rule == slower_call.name and overview.coverage.verdict == "none"  # `nothing_runs` says it
-        if _is_worth_a_look(finding, overview) and finding.rule not in _SHOWN_OTHERWISE and not is_known:
+        if _is_worth_a_look(finding, overview) or finding.rule in SHOWN_OTHERWISE:
             yield Recommendation(
                 subject=_subject(finding),
                 index=index,
@@ -238,7 +233,7 @@ def _findings(overview: Overview, fallen: Collection[tuple[str | None, int | Non
                 advice=advise("choose_with_where") if finding.rule == "dry_run_ended" else None,
                 todo=finding.todo or finding.mitigation.rstrip("."),
                 do=finding.mitigation,
-                **same(finding, "file", "line", "at_most", "settings"),
+                **same(finding, "rule", "file", "line", "at_most", "settings"),
             )
 
 

@@ -34,14 +34,15 @@ def quietly(*, is_quiet: bool) -> Iterator[None]:
 
 def print_summary(capture: Capture, *, on_stderr: bool = False) -> None:
     """Print the summary of a capture, with bold labels in a terminal that wants them; on stderr where stdout is another program's."""
+    from ortlens.views.hints import COMMAND
     from ortlens.views.text import summary
 
     if _QUIET.get():
         return
     if not on_stderr:
-        _print(summary(capture, width=width(), colour=_wants_colour(sys.stdout)), sys.stdout)
+        _print(summary(capture, width=width(), colour=_wants_colour(sys.stdout), hints=COMMAND), sys.stdout)
     elif sys.stderr is not None and not sys.stderr.closed:
-        print_error(summary(capture, width=width(sys.stderr), colour=_wants_colour(sys.stderr)))
+        print_error(summary(capture, width=width(sys.stderr), colour=_wants_colour(sys.stderr), hints=COMMAND))
 
 
 def _wants_colour(stream: TextIO) -> bool:

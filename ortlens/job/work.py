@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import OrtLensError, UsageError
+from ortlens.views.hints import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
     from ortlens.views.capture_view import CaptureView
+    from ortlens.views.hints import Hints
 
 OWN_NAMES = ("ortlens", "onnxrt")  # the names of our backend
 
@@ -84,8 +86,9 @@ def onnx_explained(
     return lens
 
 
-def write_outputs(request: Request, view: CaptureView, *, title: str | None = None) -> list[str]:
+def write_outputs(request: Request, view: CaptureView, *, title: str | None = None, hints: Hints = COMMAND) -> list[str]:
     """Write the files that were asked for, each whatever becomes of the other; return a line per file that says where it is."""
+    view.hints = hints
     steps: list[tuple[str, Callable[[], object]]] = []
     if (save := request.save) is not None:
         steps.append(("Saved to", lambda: view.save(save)))

@@ -119,8 +119,8 @@ class Compilations:
                     evidence="torch.compile(model) returned a module that was never called; "
                     f"its generate is the method of the {name} inside",
                     hazard="The program runs at PyTorch's speed, and this capture stays empty.",
-                    mitigation="Compile the model in place, with `model.compile(backend=lens)` or "
-                    "`model.forward = torch.compile(model.forward, backend=lens)`, or call `ortlens.explain(model.generate)(**inputs)`.",
+                    mitigation="Compile the model in place, with `model.compile(...)` or "
+                    "`model.forward = torch.compile(model.forward, ...)`, or explain `model.generate`.",
                     subject=name,
                 )
             )

@@ -152,7 +152,7 @@ def _ended(error: Exception) -> r.Finding:
         title="the dry run ended where the model asks a tensor for its values",
         evidence=f"{type(error).__name__}: {error}"[:2000],
         hazard="Graphs after this point are not in the capture.",
-        mitigation="Run without dry_run=True, or move the decision into the graph (torch.where).",
+        mitigation="Explain it without a dry run, or move the decision into the graph (torch.where).",
         file=at and at.file,
         line=at and at.line,
     )

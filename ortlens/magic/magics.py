@@ -29,6 +29,7 @@ from ortlens.errors import OptionalDependencyError, OrtLensError, UnsupportedVer
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
 from ortlens.job.work import explained, is_onnx_file, new_lens, onnx_explained, write_outputs
 from ortlens.magic.expression import call_from_expression
+from ortlens.views.hints import MAGIC, Hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -272,13 +273,14 @@ class OrtlensMagics(Magics):
             print(f"ortlens: {err}", file=sys.stderr)
 
     def _finish(self, lens: Lens | OnnxLens, request: Request, options: argparse.Namespace, nothing: str) -> None:
+        lens.hints = Hints("lens", options.store) if options.store else MAGIC
         if options.store:
             self._shell.push({options.store: lens})
         if lens.captured().graphs and not options.quiet:
             self._show(lens)
         elif nothing and not lens.captured().graphs:
             print(nothing, file=sys.stderr)
-        for line in write_outputs(request, lens):
+        for line in write_outputs(request, lens, hints=lens.hints):
             print(line)
 
     def _show(self, lens: Lens | OnnxLens) -> None:

@@ -9,7 +9,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import ActionRow, recommendations_of
 from ortlens.trace.records import same
 from ortlens.units import time_from_ns
-from ortlens.views.sentences import look_place, look_sentence
+from ortlens.views.sentences import consequence_sentences, look_place, look_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
 from ortlens.views.wording import REASON_WORDS, clipped, guard, visible
 
@@ -49,6 +49,7 @@ def action_rows(capture: Capture) -> list[ActionRow]:
             subject_id=look_id(action, overview, capture),
             do=_do(action),
             gain_ns=action.ns_per_call,
+            consequences=tuple(item.what for item in action.consequences),
             tried=_was_probed(action, overview),
             **same(action, "file", "line", "confidence", "settings", "patch"),
         )
@@ -79,6 +80,7 @@ def _facts(look: Recommendation, capture: Capture, overview: Overview) -> dict[s
         "paste": list(look.settings),
         "id": look_id(look, overview, capture),
         "sentence": look_sentence(look),
+        "consequences": consequence_sentences(look),
     }
     return facts | {"issue": _issue(facts, capture)}
 

@@ -36,6 +36,7 @@ from ortlens.views.actions import action_rows
 from ortlens.views.comparison import Comparison
 from ortlens.views.exporting import exported
 from ortlens.views.flame_svg import FlameGraph
+from ortlens.views.hints import LENS, SAVED
 from ortlens.views.html import mimebundle
 from ortlens.views.markup import checked_target, write_report
 from ortlens.views.netron.frame import netron_view
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from ortlens.views.hints import Hints
     from ortlens.views.netron.frame import NetronView
     from ortlens.views.widget import Explorer
 
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 @with_clear_os_errors
 class CaptureView(ABC):
     """Frames and views over a capture. Subclasses say where the capture comes from."""
+
+    hints: Hints = LENS
+    """Words for what to type where something was not recorded, whoever looks at this."""
 
     @abstractmethod
     def captured(self) -> Capture:
@@ -149,7 +154,7 @@ class CaptureView(ABC):
         Returns:
             The text; see `ortlens.views.text.summary` for its options.
         """
-        return summary(self.captured())
+        return summary(self.captured(), hints=self.hints)
 
     def links(  # noqa: PLR0913 - as `ortlens.analysis.identity.links`
         self,
@@ -312,7 +317,7 @@ class CaptureView(ABC):
         Raises:
             UsageError: `selected`, `tab` or `graph` names nothing in the capture; the message lists what exists.
         """
-        return shown(self.captured(), selected=selected, tab=tab, graph=graph)
+        return shown(self.captured(), self.hints, selected=selected, tab=tab, graph=graph)
 
     def netron(self, partition_id: str, *, optimized: bool = False) -> NetronView:
         """Show the ONNX model of a partition in Netron, inside the notebook: no server, no network, no dialog.
@@ -368,7 +373,8 @@ class CaptureView(ABC):
             'run.html'
         """
         checked_target(path)  # before the work
-        return write_report(path, report_page(self.captured(), title=title, redact=redact, models=models))
+        hints = SAVED if self.hints.place == "lens" else self.hints  # the page outlives the lens
+        return write_report(path, report_page(self.captured(), title=title, redact=redact, models=models, hints=hints))
 
     def export(
         self,
@@ -440,16 +446,18 @@ class CaptureView(ABC):
 
     def _repr_html_(self) -> str:
         """Return the summary for a notebook; never raises."""
-        return mimebundle(self.captured)["text/html"]
+        return mimebundle(self.captured, self.hints)["text/html"]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Return the summary as text and HTML; never raises. The arguments are ignored, since IPython filters the result."""
         del include, exclude
-        return mimebundle(self.captured)
+        return mimebundle(self.captured, self.hints)
 
 
 class SavedCapture(CaptureView):
     """A capture that was saved earlier, here or on another machine."""
+
+    hints = SAVED
 
     def __init__(self, capture: Capture) -> None:
         """Wrap a capture.
@@ -552,10 +560,10 @@ _HINT_STYLE = "margin:4px 0;opacity:.8"
 class StaticSummary:
     """What `show()` returns in a notebook without widgets: the summary as HTML, and what is missing."""
 
-    def __init__(self, capture: Capture, hint: str) -> None:
+    def __init__(self, capture: Capture, hint: str, hints: Hints) -> None:
         """Keep what is shown; `hint` is one line that says what is missing."""
         self.hint = hint
-        self._bundle = mimebundle(lambda: capture)
+        self._bundle = mimebundle(lambda: capture, hints)
 
     def __repr__(self) -> str:
         """Return the hint."""
@@ -568,7 +576,7 @@ class StaticSummary:
         return {"text/plain": f"{self._bundle['text/plain']}\n\n{self.hint}", "text/html": html}
 
 
-def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
+def shown(capture: Capture, hints: Hints, *, selected: str | None, tab: str | None, graph: str | None) -> Explorer | StaticSummary | None:
     """Open the explorer, or a static summary where widgets are missing; outside notebooks, print a line and return None."""
     marimo = sys.modules.get("marimo")  # which has no shell
     if not in_notebook() and (marimo is None or not marimo.running_in_notebook()):
@@ -580,7 +588,7 @@ def shown(capture: Capture, *, selected: str | None, tab: str | None, graph: str
             require(package, "The interactive explorer")
     except OptionalDependencyError as err:
         Selectable(capture).checked(selected=selected, tab=tab, graph=graph)
-        return StaticSummary(capture, str(err))
+        return StaticSummary(capture, str(err), hints)
     from ortlens.views.widget import Explorer
 
-    return Explorer(capture, selected=selected, tab=tab, graph=graph)
+    return Explorer(capture, selected=selected, tab=tab, graph=graph, hints=hints)

@@ -13,8 +13,10 @@ from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.units import percent, time_from_ns
+from ortlens.views.hints import SAVED
 from ortlens.views.markup import render, safe
 from ortlens.views.sentences import (
+    consequence_sentences,
     coverage_sentence,
     dry_run_sentence,
     empty_sentence,
@@ -37,14 +39,15 @@ if TYPE_CHECKING:
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
+    from ortlens.views.hints import Hints
     from ortlens.views.tables import Table
 
 
-def summary_html(capture: Capture, *, overview: Overview | None = None) -> str:
+def summary_html(capture: Capture, *, overview: Overview | None = None, hints: Hints = SAVED) -> str:
     """Summarise any capture, even a huge or hostile one, as a self-contained HTML fragment of less than 60 kB."""
     overview = overview or overview_of(capture)
     answers = answers_of(overview, numbers_of(capture))
-    return fragment_html(title(overview), answer_tables(overview), tiles=tiles_of(capture, overview), answers=answers)
+    return fragment_html(title(overview), answer_tables(overview), tiles=tiles_of(capture, overview, hints), answers=answers)
 
 
 def fragment_html(title: str, tables: Iterable[Table], **about: object) -> str:
@@ -66,7 +69,7 @@ def answers_of(overview: Overview, numbers: NumericsSummary | None) -> dict[str,
         "dry": _capitalised(dry) if overview.onnx is None else "",
         "facts": list(_facts(overview, numbers)),
         "bar": bar,
-        "looks": [look_sentence(look) for look in looks_of(overview)],
+        "looks": [(look_sentence(look), consequence_sentences(look)) for look in looks_of(overview)],
         "empty": _capitalised(empty),
     }
 
@@ -95,7 +98,7 @@ def failure_html(texts: Iterable[str]) -> str:
     return "<div>" + "".join(f"<p>{safe(text)}</p>" for text in texts) + "</div>"
 
 
-def mimebundle(captured: Callable[[], Capture]) -> dict[str, str]:
+def mimebundle(captured: Callable[[], Capture], hints: Hints) -> dict[str, str]:
     """Summarise a capture as text and HTML; never raises, but says so where the summary fails.
 
     Takes a function, because taking a snapshot may fail as well.
@@ -103,7 +106,8 @@ def mimebundle(captured: Callable[[], Capture]) -> dict[str, str]:
     try:
         capture = captured()
         overview = overview_of(capture)  # once for both
-        return {"text/plain": summary(capture, overview=overview), "text/html": summary_html(capture, overview=overview)}
+        about: dict[str, Any] = {"overview": overview, "hints": hints}
+        return {"text/plain": summary(capture, **about), "text/html": summary_html(capture, **about)}
     except Exception as err:  # noqa: BLE001 - a guard of the lens: looking at an object must not raise
         texts = _failure(err)
         return {"text/plain": "\n".join(texts), "text/html": failure_html(texts)}

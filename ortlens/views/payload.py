@@ -30,9 +30,11 @@ from ortlens.trace.sources import sources_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import action_facts, look_id
 from ortlens.views.flame import flame_of, packed_flame
+from ortlens.views.hints import SAVED, WANTS
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
     call_sentence,
+    consequence_sentences,
     coverage_sentence,
     dry_run_sentence,
     look_sentence,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.recommendations import Recommendation
     from ortlens.trace.records import Capture
     from ortlens.trace.schema import Column, Table
+    from ortlens.views.hints import Hints
 
 
 VERSION = 1  # raised when an older explorer could not read the data
@@ -74,13 +77,13 @@ _MAX_GROUPS = 50
 _LEVEL = 6  # 9 takes four times as long for 3 % less
 
 
-def payload_from_capture(capture: Capture, *, redact: bool = False) -> dict[str, Any]:
+def payload_from_capture(capture: Capture, *, redact: bool = False, hints: Hints = SAVED) -> dict[str, Any]:
     """Return any capture as plain JSON data for the explorer; `meta.left_out` says in words which rows are not in it."""
     shown = redacted_capture(capture) if redact else capture
-    return payload_from_shown(shown, overview_of(shown), redacted=redact)
+    return payload_from_shown(shown, overview_of(shown), redacted=redact, hints=hints)
 
 
-def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) -> dict[str, Any]:
+def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool, hints: Hints) -> dict[str, Any]:
     """Return the payload of a capture that is ready to be shown; `redacted` only tells the explorer that it was redacted."""
     shown = replace(shown, findings=overview.findings)
     texts = Texts()
@@ -90,8 +93,8 @@ def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) ->
         tables["roofline"] = packed_table(table_from_record("roofline", Roof), found[:MAX_ROWS], len(found), texts)
     return {
         "version": VERSION,
-        "meta": bounded(_meta(shown, kept, redact=redacted)),
-        "overview": bounded(overview_facts(overview, shown)),
+        "meta": bounded(_meta(shown, kept, redact=redacted) | {"hints": _hints(overview, hints)}),
+        "overview": bounded(overview_facts(overview, shown, hints)),
         "modules": bounded(_modules(kept["nodes"])),
         "flame": bounded(packed_flame(flame_of(shown, max_rows=MAX_ROWS))),
         "sources": bounded(sources_of(shown.attachments)),
@@ -100,9 +103,9 @@ def payload_from_shown(shown: Capture, overview: Overview, *, redacted: bool) ->
     }
 
 
-def payload_bytes(capture: Capture, *, redact: bool = False) -> bytes:
+def payload_bytes(capture: Capture, *, redact: bool = False, hints: Hints = SAVED) -> bytes:
     """Return the payload as gzip'd JSON; equal captures give equal bytes."""
-    return packed_payload(payload_from_capture(capture, redact=redact))
+    return packed_payload(payload_from_capture(capture, redact=redact, hints=hints))
 
 
 def packed_payload(data: dict[str, Any]) -> bytes:
@@ -131,6 +134,11 @@ def _meta(capture: Capture, kept: Mapping[str, Sequence[Any]], *, redact: bool) 
     }
 
 
+def _hints(overview: Overview, hints: Hints) -> dict[str, str]:
+    """Say what to type for what is missing, in all panels."""
+    return {want: hints.text(want, is_onnx=overview.onnx is not None) for want in WANTS}
+
+
 def _left_out(name: str, shown: int, total: int) -> str:
     which = "newest" if name == "runs" else "first"
     return f"the {which} {shown:,} of {total:,} {name} are shown; the frame `.{name}` has all"
@@ -145,11 +153,11 @@ def _modules(nodes: Sequence[Any]) -> list[list[str | None]]:
     return [[path, kind] for path, kind in types.items()]
 
 
-def overview_facts(overview: Overview, capture: Capture) -> dict[str, Any]:
+def overview_facts(overview: Overview, capture: Capture, hints: Hints = SAVED) -> dict[str, Any]:
     """Return the answers of the overview, as facts and as the sentences that the other views say."""
     return {
         "title": title(overview),
-        "tiles": [asdict(tile) | {"sign": tile.sign} for tile in tiles_of(capture, overview)],
+        "tiles": [asdict(tile) | {"sign": tile.sign} for tile in tiles_of(capture, overview, hints)],
         "verdict": verdict_sentence(overview, capture),
         "coverage_sentence": coverage_sentence(overview),
         "wrong_sentence": wrong_sentence(numbers_of(capture)),
@@ -263,6 +271,7 @@ def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
 def _look(look: Recommendation, overview: Overview, capture: Capture) -> dict[str, Any]:
     return {
         "sentence": look_sentence(look),
+        "consequences": consequence_sentences(look),
         "subject": look.subject,
         "id": look_id(look, overview, capture),
         "ns_per_call": look.ns_per_call,

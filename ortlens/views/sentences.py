@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.consequences import SHOWN_OTHERWISE
+from ortlens.analysis.findings.compiling import recompile_storm
 from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.tiles import dry_run_end
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.analysis.recommendations import Recommendation
-    from ortlens.trace.records import Finding, StepRole
+    from ortlens.trace.records import Finding
 
 
 def title(overview: Overview) -> str:
@@ -119,20 +121,17 @@ def partitions_sentence(overview: Overview) -> str:
     apart = ", forward and backward counted separately" if any(row.graph.phase == "backward" for row in current) else ""
     roles = [role for role in ("encode", "prefill", "decode") if any(row.graph.role == role for row in current)]
     apart += f", {', '.join(roles[:-1])} and {roles[-1]}" if len(roles) > 1 else f", {roles[0]}" if roles else ""
-    graphs = (
-        counted(len(current), "graph")
-        + apart
-        + _other_versions([row.graph.role for row in overview.graphs if not row.is_current and not row.graph.only_verified])
-    )
+    graphs = counted(len(current), "graph") + apart + _other_versions(overview)
     count = overview.coverage.partition_count
     return f"{count:,}, in {graphs}{_whole(overview)}" if count else f"none, in {graphs}"
 
 
-def _other_versions(replaced: list[StepRole | None]) -> str:
+def _other_versions(overview: Overview) -> str:
+    replaced = [row.graph.role for row in overview.graphs if not row.is_current and not row.graph.only_verified]
     if not replaced:
         return ""
     roles = f" of {' and '.join(dict.fromkeys(map(str, replaced)))}" if None not in replaced else ""
-    return f" (and {counted(len(replaced), 'other version')}{roles}, see recompiles)"
+    return f" (and {counted(len(replaced), 'other version')}{roles}{', see recompiles' if overview.recompiles else ''})"
 
 
 def recompiles_sentence(overview: Overview) -> str:
@@ -250,6 +249,21 @@ def look_sentence(look: Recommendation) -> str:
         f" ({counted(look.count, 'recompile')}, {time_from_ns(look.recompile_ns)} in all)" if look.recompile_ns and look.count > 1 else ""
     )
     return f"{at}{todo or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
+
+
+def consequence_sentences(look: Recommendation) -> list[str]:
+    """Say what else has the cause of a look, and nothing that the look says itself."""
+    said = [rule for rule in SHOWN_OTHERWISE if look.subject != "break" or rule != recompile_storm.name]
+    return [_consequence(item) for item in look.consequences if item.rule not in said]
+
+
+def _consequence(look: Recommendation) -> str:
+    if look.subject == "fallback":
+        price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=True)
+        return f"{visible(look.what)} stays in PyTorch{f' ({price})' if price else ''}"
+    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
+    instead = f"; or {visible(look.todo[:1].lower() + look.todo[1:])}" if look.subject == "slower" else ""
+    return f"{visible(look.what)}{saving}{instead}"
 
 
 def look_place(look: Recommendation) -> str:

@@ -6,13 +6,16 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.consequences import SHOWN_OTHERWISE
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import own_code_ns
 from ortlens.analysis.verdict import recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.hints import SAVED
 from ortlens.views.sentences import (
+    consequence_sentences,
     coverage_sentence,
     dry_run_sentence,
     empty_sentence,
@@ -32,10 +35,12 @@ from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ortlens.analysis.catalogue import Advice
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.analysis.slow_lines import SlowLine
-    from ortlens.trace.records import Break, Capture, Recompile
+    from ortlens.trace.records import Break, Capture, Finding, Recompile
+    from ortlens.views.hints import Hints
 
 _LABEL = 18
 _TILES = {"speed": "Speed", "time": "Time in ORT", "splits": "Splits", "correct": "Correct"}
@@ -45,6 +50,7 @@ _MAX_FALLBACKS = 3
 _MAX_BREAKS = 2
 _MAX_RECOMPILES = 2
 _MAX_FINDINGS = 3
+_MAX_CONSEQUENCES = 2
 _MAX_PHASES = 4
 _MAX_ADVICE_LINES = 8  # at 80 columns the longest advice takes five: what to do is never cut off
 _MAX_CALLS = 4
@@ -52,7 +58,15 @@ _UNIT = re.compile(r"(\d) ([nµm]?s|%)(?!\w)")
 _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
 
 
-def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, colour: bool = False, overview: Overview | None = None) -> str:
+def summary(  # noqa: PLR0913 - how it is written, and for whom
+    capture: Capture,
+    *,
+    width: int = 100,
+    ascii_only: bool = False,
+    colour: bool = False,
+    overview: Overview | None = None,
+    hints: Hints = SAVED,
+) -> str:
     """Summarise in about ten to twenty lines how a model runs in ONNX Runtime; `width` is at least 60.
 
     `colour` prints labels bold; names from the capture never bring their own control codes.
@@ -68,7 +82,7 @@ def summary(capture: Capture, *, width: int = 100, ascii_only: bool = False, col
         ]
     tiles = [
         (_TILES[tile.name], _prose(tile_sentence(tile), room, lines=4))
-        for tile in tiles_of(capture, overview)
+        for tile in tiles_of(capture, overview, hints)
         if overview.onnx is None or tile.name == "correct"
     ]
     for label, body in (*tiles, *_sections(overview, numbers, room)):
@@ -117,7 +131,7 @@ def _sections(overview: Overview, numbers: NumericsSummary | None, room: int) ->
 def _verdicts(overview: Overview, numbers: NumericsSummary | None, room: int) -> Iterator[tuple[str, list[str]]]:
     if numbers is not None:
         yield "Numerics", _prose(numbers_sentence(numbers), room, lines=3)
-    if overview.findings:
+    if _findings_apart(overview):
         yield "Findings", list(_findings(overview, room))
     yield "Look first at", list(_looks(overview, room))
 
@@ -161,18 +175,35 @@ def _breaks(overview: Overview, room: int) -> Iterator[str]:
         return
     times = "" if overview.break_occurrences == len(breaks) else f", {counted(overview.break_occurrences, 'time')} in all"
     yield from _prose(f"{counted(len(breaks), 'place')} where PyTorch had to stop tracing and start a new graph{times}", room)
-    for item in breaks[:_MAX_BREAKS]:
-        yield from _break_lines(item, room, is_busy=overview.is_busy)
+    said = _advised(overview)
+    for item, advice in list(zip(breaks, overview.break_advice, strict=True))[:_MAX_BREAKS]:
+        yield from _break_lines(item, advice, said, room, is_busy=overview.is_busy)
     if len(breaks) > _MAX_BREAKS:
         yield f"and {counted(len(breaks) - _MAX_BREAKS, 'more place')}: see table breaks"
 
 
-def _break_lines(item: Break, room: int, *, is_busy: bool) -> Iterator[str]:
+def _advised(overview: Overview) -> dict[object, str]:
+    """Return where the screen says what to do, by the change."""
+    looks = enumerate(looks_of(overview), start=1)
+    return {look.advice.change: f"see {number}. below" for number, look in looks if look.advice is not None}
+
+
+def _to_do(words: str, advice: Advice | None, said: dict[object, str], room: int) -> list[str]:
+    """Say what to do, once per screen."""
+    place = None
+    if advice is not None:
+        place, said[advice.change] = said.get(advice.change), ""
+    if place is not None:
+        return [f"  To do: {place}"] if place else []
+    return _prose(f"To do: {words}", room, indent="  ", lines=_MAX_ADVICE_LINES)
+
+
+def _break_lines(item: Break, advice: Advice | None, said: dict[object, str], room: int, *, is_busy: bool) -> Iterator[str]:
     yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
     price = price_words(item, is_busy=is_busy)
     yield from _prose((f"{price}: " if price else "") + item.reason, room, indent="  ", lines=3 if own_code_ns(item) else 2)
     if item.advice:
-        yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_ADVICE_LINES)
+        yield from _to_do(item.advice, advice, said, room)
     elif item.hints:
         yield from _prose(f"Hint: {first_sentence(item.hints[0])}", room, indent="  ", lines=3)
 
@@ -185,10 +216,11 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
     after = len(recompiles) - sum(recompiles_by_role(overview).values())
     of_which = f", of which {after:,} {'compiles' if after == 1 else 'compile'} decode after prefill" if after else ""
     yield from _prose(f"{len(recompiles):,}{of_which}: code was compiled again because something it relied on had changed", room)
-    for item in recompiles[:_MAX_RECOMPILES]:
+    said = _advised(overview)
+    for item, advice in list(zip(recompiles, overview.recompile_advice, strict=True))[:_MAX_RECOMPILES]:
         yield from _prose(_recompile(item), room)
         if item.advice:
-            yield from _prose(f"To do: {item.advice}", room, indent="  ", lines=_MAX_ADVICE_LINES)
+            yield from _to_do(item.advice, advice, said, room)
     if len(recompiles) > _MAX_RECOMPILES:
         yield f"and {len(recompiles) - _MAX_RECOMPILES:,} more: see table recompiles"
 
@@ -219,17 +251,29 @@ def _slow_line(item: SlowLine) -> str:
 
 
 def _findings(overview: Overview, room: int) -> Iterator[str]:
-    telling = [finding for finding in overview.findings if finding.gain_ns != 0]  # 0: measured, and nothing to be gained
+    telling = _findings_apart(overview)
     for finding in telling[:_MAX_FINDINGS]:
         yield from _prose(finding_sentence(finding, is_busy=overview.is_busy), room, hang="  ", lines=_MAX_ADVICE_LINES)
-    if len(overview.findings) > len(telling[:_MAX_FINDINGS]):
-        yield f"and {len(overview.findings) - len(telling[:_MAX_FINDINGS]):,} more: see table findings"
+    if len(telling) > _MAX_FINDINGS:
+        yield f"and {len(telling) - _MAX_FINDINGS:,} more: see table findings"
+
+
+def _findings_apart(overview: Overview) -> list[Finding]:
+    """List the findings that nothing else on the screen says, without those that were measured to gain nothing."""
+    said = {item.index for look in looks_of(overview) for item in (look, *look.consequences) if item.rule is not None}
+    rows = (finding for index, finding in enumerate(overview.findings) if index not in said and finding.rule not in SHOWN_OTHERWISE)
+    return [finding for finding in rows if finding.gain_ns != 0]
 
 
 def _looks(overview: Overview, room: int) -> Iterator[str]:
     looks = looks_of(overview)
     for number, look in enumerate(looks, start=1):
         yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=_MAX_ADVICE_LINES)
+        also = consequence_sentences(look)
+        for sentence in also[:_MAX_CONSEQUENCES]:
+            yield from _prose(f"also: {sentence}", room, indent="   ", hang="  ", lines=_MAX_ADVICE_LINES)
+        if len(also) > _MAX_CONSEQUENCES:
+            yield f"   and {len(also) - _MAX_CONSEQUENCES:,} more of the same cause"
     if not looks:
         empty = overview.coverage.verdict == "empty"
         yield from _prose(empty_sentence(overview) if empty else "nothing stands out", room, lines=_MAX_ADVICE_LINES)

@@ -10,13 +10,19 @@ from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.verdict import ort_share, verdict_of
 from ortlens.units import counted, percent, time_from_ns, times
+from ortlens.views.hints import SAVED
 from ortlens.views.wording import farthest_words, place, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview, UncountedCalls
     from ortlens.analysis.verdict import Correct, Pace, Splits, TimeVerdict, Verdict
     from ortlens.trace.records import Capture
+    from ortlens.views.hints import Hints, Want
+
+    Call = Callable[[Want], str]
 
 State: TypeAlias = Literal["good", "bad", "caution", "unknown", "plain"]
 
@@ -35,7 +41,7 @@ class Tile:
     word: str  # the answer in a few words
     detail: str  # the figures behind it
     share: float | None = None  # filled part of a bar, 0 to 1; None without one
-    call: str = ""  # what to call where nothing was measured; empty elsewhere
+    call: str = ""  # what to type where nothing was measured; empty elsewhere
     tab: str = "overview"  # panel of the explorer that shows the evidence
     card: str = ""  # card of its overview
     selected: str | None = None  # id that is selected there
@@ -46,22 +52,23 @@ class Tile:
         return SIGNS[self.state]
 
 
-def tiles_of(capture: Capture, overview: Overview) -> tuple[Tile, ...]:
-    """Make the four tiles of a capture: speed, time in ONNX Runtime, splits, correctness."""
+def tiles_of(capture: Capture, overview: Overview, hints: Hints = SAVED) -> tuple[Tile, ...]:
+    """Make the four tiles of a capture, with what to type for what is missing: speed, time in ONNX Runtime, splits, correctness."""
     verdict = verdict_of(capture, overview)
-    correct = _correct(verdict.correct, capture, overview)
+    call = partial(_call, overview=overview, hints=hints)
+    correct = _correct(verdict.correct, capture, overview, call)
     if overview.onnx is not None:
-        return (*_onnx_tiles(overview.onnx), replace(correct, call=correct.call and "lens.verify(module)"))
-    return _speed(verdict, overview), _time(verdict.time, overview), _splits(verdict.splits, overview), correct
+        return (*_onnx_tiles(overview.onnx, hints), correct)
+    return _speed(verdict, overview, call), _time(verdict.time, overview, call), _splits(verdict.splits, overview), correct
 
 
-def _onnx_tiles(facts: OnnxFacts) -> tuple[Tile, Tile, Tile]:
+def _onnx_tiles(facts: OnnxFacts, hints: Hints) -> tuple[Tile, Tile, Tile]:
     """Say what a call of an ONNX model takes, which kernels, and on which execution providers."""
     speed = Tile(name="speed", title="Time per call", state="unknown", word="not measured", detail="nothing ran", card="time")
     if facts.p50_ns is not None:
         detail = "one call" if facts.calls == 1 else f"median of {facts.calls:,} calls"
         speed = replace(speed, state="plain", word=time_from_ns(facts.p50_ns), detail=detail)
-    call = "lens.profile()" if facts.providers else ""
+    call = hints.text("profile", is_onnx=True) if facts.providers else ""
     kernels = Tile(name="time", title="Kernels", state="unknown", word="not profiled", detail="", call=call, card="ort")
     if facts.kernel_shares:
         (op, share), *others = facts.kernel_shares
@@ -83,14 +90,14 @@ def tile_sentence(tile: Tile) -> str:
     return f"{said}; {tile.call}" if tile.call else said
 
 
-def _speed(verdict: Verdict, overview: Overview) -> Tile:
+def _speed(verdict: Verdict, overview: Overview, call: Call) -> Tile:
     pace, calls = verdict.speed, overview.uncounted
     tile = partial(Tile, name="speed", title="Speed", card="time")
     if pace.verdict == "unmeasured":
         if calls is not None and overview.ledger is not None and not overview.ledger.is_measured:
-            return _uncounted(calls, overview)
+            return _uncounted(calls, call)
         detail = "nothing ran" if overview.is_dry_run else "against eager PyTorch"
-        return tile(state="unknown", word="not measured", detail=detail, call=_call("lens.measure(x)", overview))
+        return tile(state="unknown", word="not measured", detail=detail, call=call("measure"))
     states: dict[str, State] = {"faster": "good", "slower": "caution", "same": "plain"}
     details = [f"{time_from_ns(pace.call_ns or 0)}, eager {time_from_ns(pace.eager_ns or 0)}", "in turns"]
     if pace.interval is not None:
@@ -109,7 +116,7 @@ def _speed(verdict: Verdict, overview: Overview) -> Tile:
     return tile(state=states[pace.verdict], word=f"{pace_words(pace)} eager", detail="; ".join(details))
 
 
-def _uncounted(calls: UncountedCalls, overview: Overview) -> Tile:
+def _uncounted(calls: UncountedCalls, call: Call) -> Tile:
     """Say why no call could be timed.
 
     Sessions are there after a few calls, so that measuring again helps; a function that compiles goes on.
@@ -119,7 +126,7 @@ def _uncounted(calls: UncountedCalls, overview: Overview) -> Tile:
     detail = f"{counted(calls.made, 'call was', 'calls were')} made, and {each} {' or '.join(did)}"
     tile = partial(Tile, name="speed", title="Speed", word="not measured", detail=detail)
     if calls.created:
-        return tile(state="unknown", call=_call("lens.measure(x)", overview), card="time")
+        return tile(state="unknown", call=call("measure"), card="time")
     return tile(state="caution", tab="breaks")
 
 
@@ -131,7 +138,7 @@ def pace_words(pace: Pace) -> str:
     return f"{times(1 / ratio)} as fast as" if pace.verdict == "faster" else f"{times(ratio)} as long as"
 
 
-def _time(verdict: TimeVerdict, overview: Overview) -> Tile:
+def _time(verdict: TimeVerdict, overview: Overview, call: Call) -> Tile:
     coverage, share = overview.coverage, ort_share(overview)
     nodes = f"{coverage.ort_node_count:,} of {counted(coverage.node_count, 'operator')}"
     whole = nodes + (f" ({percent(coverage.share)})" if coverage.share is not None else "")
@@ -146,8 +153,7 @@ def _time(verdict: TimeVerdict, overview: Overview) -> Tile:
         "empty": ("unknown", "unknown" if coverage.is_cut_short else "none", "nothing was compiled"),
     }
     state, word, detail = words[verdict]
-    call = _call("lens.measure(x)", overview) if verdict == "unmeasured" else ""
-    return tile(state=state, word=word, detail=detail, call=call, card="ort")
+    return tile(state=state, word=word, detail=detail, call=call("measure") if verdict == "unmeasured" else "", card="ort")
 
 
 def _splits(splits: Splits, overview: Overview) -> Tile:
@@ -179,7 +185,7 @@ def dry_run_end(overview: Overview) -> str:
     return f" at {place(end.file, end.line)}" if end is not None and end.file else ""
 
 
-def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
+def _correct(correct: Correct, capture: Capture, overview: Overview, call: Call) -> Tile:
     compared = f"{counted(correct.right + correct.wrong, 'value')} compared with PyTorch"
     numbers = numbers_of(capture)
     farthest = farthest_words(numbers.farthest if numbers is not None else None)
@@ -193,9 +199,9 @@ def _correct(correct: Correct, capture: Capture, overview: Overview) -> Tile:
         "nothing": ("unknown", "not checked", "ONNX Runtime computed nothing"),
     }
     state, word, detail = words[correct.verdict]
-    call = _call("lens.verify(x)", overview) if correct.verdict == "unchecked" else ""
+    todo = call("verify") if correct.verdict == "unchecked" else ""
     wrong = _wrong(capture)
-    return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=call, tab="numerics", selected=wrong)
+    return Tile(name="correct", title="Correct", state=state, word=word, detail=detail, call=todo, tab="numerics", selected=wrong)
 
 
 def _wrong(capture: Capture) -> str | None:
@@ -206,6 +212,8 @@ def _wrong(capture: Capture) -> str | None:
     return None if first is None else f"node:{graph_of[first.partition_id or '']}/{first.node}"
 
 
-def _call(call: str, overview: Overview) -> str:
+def _call(want: Want, *, overview: Overview, hints: Hints) -> str:
     """Return what fills the tile in; empty where nothing is measured: in a dry run, or where nothing was compiled."""
-    return "" if overview.is_dry_run or overview.coverage.verdict == "empty" else call
+    if overview.is_dry_run or overview.coverage.verdict == "empty":
+        return ""
+    return hints.text(want, is_onnx=overview.onnx is not None)

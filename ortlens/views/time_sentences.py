@@ -120,7 +120,7 @@ def generation_sentences(overview: Overview) -> list[str]:
     if not found.steps:
         inside = "ONNX Runtime and PyTorch" if overview.backend == "ortlens" else f"graphs of {visible(overview.backend)}"
         said = [f"{role}: {counted(count, 'call')}, {time_from_ns(mean)} each in {inside}" for role, (count, mean) in found.entries.items()]
-        said.append("for tokens per second, and Python around the model: ortlens.explain(model.generate)(**inputs)")
+        said.append("for tokens per second, and Python around the model, explain `model.generate`")
     return [*said, *([_cache_sentence(found.cache)] if found.cache is not None else [])]
 
 

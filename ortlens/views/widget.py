@@ -23,6 +23,7 @@ from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.identity import Link, links
 from ortlens.errors import UsageError
 from ortlens.trace.schema import frame_from_records, table_from_record
+from ortlens.views.hints import SAVED
 from ortlens.views.html import mimebundle
 from ortlens.views.markup import static
 from ortlens.views.netron.frame import embedding
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.trace.records import Capture
+    from ortlens.views.hints import Hints
     from ortlens.views.netron.frame import Embedding
 
     Test = Callable[[Link], bool]
@@ -49,11 +51,11 @@ class SharedBlob(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
 
     content = traitlets.Bytes().tag(sync=True)
 
-    def __init__(self, digest: str, content: bytes, capture: Capture | None) -> None:
-        """Send the content; `capture` is the one that was packed, if it is one."""
+    def __init__(self, digest: str, content: bytes, capture: Capture | None, hints: Hints) -> None:
+        """Send the content; `capture` is the one that was packed with `hints`, if it is one."""
         super().__init__(content=content)
         self.digest = digest
-        self.capture = capture
+        self.capture, self.hints = capture, hints
         self.users: set[object] = set()
 
 
@@ -62,17 +64,19 @@ def hold_code(user: object) -> SharedBlob:
     return _hold(code(), user)
 
 
-def hold_capture(capture: Capture, user: object) -> SharedBlob:
+def hold_capture(capture: Capture, user: object, hints: Hints = SAVED) -> SharedBlob:
     """Hold a packed capture for a user of it until `release`; equal snapshots are packed and sent once."""
-    twin = next((held for held in _HELD.values() if held.capture is not None and _same(held.capture, capture)), None)
-    return _hold(twin.content if twin else payload_bytes(capture), user, capture)
+    twin = next(
+        (held for held in _HELD.values() if held.capture is not None and held.hints == hints and _same(held.capture, capture)), None
+    )
+    return _hold(twin.content if twin else payload_bytes(capture, hints=hints), user, capture, hints)
 
 
-def _hold(content: bytes, user: object, capture: Capture | None = None) -> SharedBlob:
+def _hold(content: bytes, user: object, capture: Capture | None = None, hints: Hints = SAVED) -> SharedBlob:
     digest = sha256(content).hexdigest()[:16]
     held = _HELD.get(digest)
     if held is None or held.comm is None:  # closed from outside, by `Widget.close_all`
-        held = _HELD[digest] = SharedBlob(digest, content, capture)
+        held = _HELD[digest] = SharedBlob(digest, content, capture, hints)
     held.users.add(user)
     return held
 
@@ -128,7 +132,9 @@ class Explorer(anywidget.AnyWidget):
     _code = traitlets.Unicode().tag(sync=True)
     _data = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, capture: Capture, *, selected: str | None = None, tab: str | None = None, graph: str | None = None) -> None:
+    def __init__(
+        self, capture: Capture, *, selected: str | None = None, tab: str | None = None, graph: str | None = None, hints: Hints = SAVED
+    ) -> None:
         """Show a capture.
 
         Args:
@@ -136,11 +142,12 @@ class Explorer(anywidget.AnyWidget):
             selected: Id of the initial selection.
             tab: The initial panel.
             graph: The graph to show; by default all of them.
+            hints: Words for what to type where something was not recorded.
 
         Raises:
             UsageError: One of these names nothing in the capture.
         """
-        self._capture = capture
+        self._capture, self._hints = capture, hints
         self._selectable = Selectable(capture)
         beginning = self._selectable.checked(selected=selected, tab=tab, graph=graph)
         super().__init__(**beginning, **self._hold(), _summary=f"ortlens-summary-{secrets.token_hex(6)}")
@@ -162,7 +169,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _hold(self) -> dict[str, str]:
         """Have the browser hold what is shown, once for all views of the same."""
-        data, bundle = hold_capture(self._capture, self), hold_code(self)
+        data, bundle = hold_capture(self._capture, self, self._hints), hold_code(self)
         self._packed: bytes = data.content
         return {"_digest": bundle.digest, "_code": bundle.model_id, "_data": data.model_id}
 
@@ -234,7 +241,7 @@ class Explorer(anywidget.AnyWidget):
         return super()._repr_mimebundle_()
 
     def _static(self) -> dict[str, str]:
-        return mimebundle(lambda: self._capture)
+        return mimebundle(lambda: self._capture, self._hints)
 
 
 def linked(capture: Capture, selected: str | None) -> tuple[Link, ...]:

@@ -90,6 +90,14 @@ def test_a_call_is_compiled_shown_and_kept(shell: Shell, tmp_path: Path) -> None
     assert CURRENT.get() is None
 
 
+def test_what_was_not_recorded_is_suggested_as_it_can_be_typed(shell: Shell) -> None:
+    assert shell.run("%ortlens --calls 2 --no-grad model(x)") is None
+    assert "%ortlens -o lens --verify model(x)" in shell.out
+    assert "lens.verify(x)" not in shell.out
+    assert shell.run("%ortlens --calls 2 --no-grad -o net model(x)") is None
+    assert "net.verify(x)" in shell.out
+
+
 def test_backend_and_options_reach_the_lens(shell: Shell) -> None:
     shell.run("%ortlens --dry-run --quiet -o lens f(x) + f(x)")
     assert (len(shell["lens"].partitions), len(shell["lens"].sessions)) == (1, 0)

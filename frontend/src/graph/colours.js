@@ -1,5 +1,6 @@
 // What the colour of a box means, and the words that say the same beside it.
 import { percent, real, time } from "../format.js";
+import { hint } from "../help.js";
 import { partitionsIn } from "./labels.js";
 import { TORCH } from "./ops.js";
 import { safe } from "./text.js";
@@ -128,15 +129,15 @@ export class Colours {
     const { timeFrom, totalTime } = this.measured();
     const notes = {
       kernels: `share of ${time(totalTime)} per call; a fused kernel counts for the operation that computes its output`,
-      sessions: "per partition only; lens.profile(x) measures each operation",
-      none: "no time was measured: call the model, or lens.profile(x) for each operation",
+      sessions: `per partition only; for each operation: ${hint(this.data, "profile")}`,
+      none: `no time was measured: call the model; for each operation: ${hint(this.data, "profile")}`,
     };
     const entries = timeFrom === "none" ? [] : [{ hue: HUES[0], words: "darker: larger share of the call; bar: share among siblings", strength: 0.4 }];
     return { entries, note: notes[timeFrom] };
   }
 
   errorLegend() {
-    if (!this.measured().hasErrors) return { entries: [], note: "nothing compared yet: call lens.verify(x)" };
+    if (!this.measured().hasErrors) return { entries: [], note: `nothing compared yet: ${hint(this.data, "verify")}` };
     return { entries: [{ hue: HUES[1], words: "✓ within tolerance" }, { hue: REASONS.session_refused, words: "✗ out of tolerance", strength: 0.35 }] };
   }
 

@@ -22,7 +22,7 @@ export function mountGraph(root, store) {
   const ops = opsOf(store);
   root.classList.add("olg");
   if (!ops.nodes) {
-    root.replaceChildren(helpLine("graph"), emptyState("graph"));
+    root.replaceChildren(helpLine("graph"), emptyState("graph", store.data));
     return () => root.replaceChildren();
   }
   const prefix = `olg${++views}-`;

@@ -34,10 +34,10 @@ _PARTS = {
     "guards": ("entering compiled code takes", "Compile a larger part of the program at once, so that it is entered less often"),
     "bind": ("passing inputs to ONNX Runtime takes", "Pass fewer, larger tensors, or compile a larger part of the program at once"),
     "output": ("returning outputs to PyTorch takes", "Return fewer, larger tensors, or compile a larger part of the program at once"),
-    "run": ("ONNX Runtime takes", "Find its slow kernels: lens.profile"),
-    "eager": ("PyTorch operators and Python between graphs take", "Look at the operators that stay in PyTorch, and at the graph breaks"),
+    "run": ("ONNX Runtime takes", "Find its slow kernels in a profile"),
+    "eager": ("PyTorch operators and Python between graphs take", "Call what need not run each time outside of the function"),
     "residual": ("the rest of the call takes", "Compare with backend='aot_eager'"),
-    "wait": ("waiting for the device takes", "Find the kernels that take its time: lens.profile"),
+    "wait": ("waiting for the device takes", "Find the kernels that take its time in a profile"),
 }
 """Parts of the ledger: what takes the time, and what to do about them."""
 

@@ -137,7 +137,7 @@ def _by_contents(nodes: Sequence[Node]) -> Cause:
             )
     worst = max(nodes, key=_effort)
     size = size_from_bytes(worst.output_bytes or 0)
-    text = f"the largest of its operators is {worst.target}, which writes {size}; lens.profile(*args) shows the kernels"
+    text = f"the largest of its operators is {worst.target}, which writes {size}; a profile shows the kernels"
     return Cause(text=text, remedy="", node=worst)
 
 

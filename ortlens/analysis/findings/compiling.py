@@ -56,11 +56,11 @@ def recompile_storm(capture: Capture) -> Iterator[Finding]:
             + ("; then PyTorch reached its limit, and runs what needs another version in plain Python" if limit is not None else ""),
             evidence=f"guards that failed: {'; '.join(guards[:3])}" + (f"; values seen: {', '.join(values[:8])}" if values else ""),
             mitigation=next((advice.sentence() for advice in map(adviser, rows) if advice is not None and not advice.is_expected), None)
-            or "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors.",
+            or _MARK,
             file=file,
             line=line,
         )
-    yield from _given_up(capture, {(function, file) for (function, file, _, _), rows in groups.items() if len(rows) >= STORM})
+    yield from _given_up(capture, adviser, {(function, file) for (function, file, _, _), rows in groups.items() if len(rows) >= STORM})
 
 
 def _is_limit(item: Break) -> bool:
@@ -72,7 +72,10 @@ def is_limit(reason: str) -> bool:
     return bool(_LIMIT.search(reason))
 
 
-def _given_up(capture: Capture, known: Container[tuple[str | None, str | None]]) -> Iterator[Finding]:
+_MARK = "Mark what changes as dynamic (torch._dynamo.mark_dynamic, dynamic=True), or pass changing Python numbers as tensors."
+
+
+def _given_up(capture: Capture, adviser: Adviser, known: Container[tuple[str | None, str | None]]) -> Iterator[Finding]:
     for item in capture.breaks:
         if _is_limit(item) and (item.function, item.file) not in known:
             yield recompile_storm.finding(
@@ -80,8 +83,7 @@ def _given_up(capture: Capture, known: Container[tuple[str | None, str | None]])
                 subject=item.break_id,
                 title=f"PyTorch reached its recompile limit and runs {item.function or 'a function'} in plain Python from now on",
                 evidence=item.reason,
-                mitigation="Find in `recompiles` which guard fails each time; mark what changes as dynamic, or pass changing numbers as "
-                "tensors.",
+                mitigation=_MARK if (advice := adviser(item)) is None else f"{advice.sentence()}.",
             )
 
 
@@ -101,8 +103,10 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
     total = compile_total_ns(capture)
     spent = {phase: sum(getattr(graph, f"{phase}_ns") or 0 for graph in capture.graphs) for phase in PHASES}
     saved = spent["convert"] + spent["optimize"]
-    if saved < _COLD_NS or saved < _COLD_SHARE * total or any(model.cached for model in capture.models):
+    is_cached = any(model.cached for model in capture.models) or "option_cache_dir" in capture.environment
+    if saved < _COLD_NS or saved < _COLD_SHARE * total or is_cached:
         return
+    is_whole = len(current(capture)) == len(capture.partitions) == 1 and not (capture.fallbacks or capture.breaks)
     call_ns = sum(part.ns for part in measured_ledger(capture)) or call_time(capture).total_ns  # that of the first screen
     as_calls = f", as long as {total // call_ns:,} calls" if call_ns else ""
     yield cold_start.finding(
@@ -113,7 +117,7 @@ def cold_start(capture: Capture) -> Iterator[Finding]:
         + f". Dynamo's {time_from_ns(spent['dynamo'])} and creating the sessions are spent in every process regardless",
         **remedy(
             'Set cache_dir="..." in the options: the next process reads the converted models.',
-            "For a process without tracing, export the model (`lens.export_onnx`) where one partition covers it.",
+            "For a process without tracing, export the model: one partition covers it." if is_whole else "",
             cache_dir="...",
         ),
     )
@@ -144,7 +148,7 @@ def hot_break(capture: Capture) -> Iterator[Finding]:
             if (advice := adviser(item)) is not None
             else item.hints[0]
             if item.hints
-            else "Rewrite the line so that it does not need the value of a tensor.",
+            else "Rewrite the line as the reason suggests.",
             gain_ns=price_of(item),
         )
 

@@ -85,7 +85,9 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
             evidence=f"{most_common([kernel.op_type for kernel in copies])}; {time_from_ns(spent)} while profiled"
             + (f", {size_from_bytes(moved)}" if moved else "")
             + (f"; kernels on the CPU: {most_common(stray)}" if stray else ""),
-            mitigation="Replace or remove the CPU operators that need the copies; see kernels.provider.",
+            mitigation="Replace or remove the operators on the CPU, which need the copies."
+            if stray
+            else "Pass and return tensors on the device of the session.",
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times, sessions_and_graphs
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.roofline import usable_cores
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -75,7 +75,7 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
         spent = sum(session.create_ns for session in anew)
         runs = entries.get(part.graph_id, 1.0) if part is not None else 1.0
         changes = _changes(anew, runs)
-        first, *more = [sentence for kind in changes for sentence in _CHANGE_REMEDIES[kind]]
+        first, *more = [_unshared(capture) if text is _UNSHARED else text for kind in changes for text in _CHANGE_REMEDIES[kind]]
         given_up = sessions[-1].frozen_bytes == 0 and part is not None and bool(part.weight_bytes)
         yield weights_changed.finding(
             graph,
@@ -123,14 +123,18 @@ _UNREPLACED = (
     "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one graph; where "
     "neither is possible, set freeze_weights=False."
 )
-_UNSHARED = (
-    "Remove the graph break that gives each of these modules a frame of its own, or compile the model that contains them instead of each "
-    "by itself: one graph with all of them can freeze their weights."
-)
+_UNSHARED = "Compile the model that contains these modules instead of each by itself: one graph with all of them can freeze their weights."
+_UNBROKEN = f"Remove the graph break that gives each of these modules a frame of its own, or c{_UNSHARED[1:]}"
+
+
+def _unshared(capture: Capture) -> str:
+    return _UNBROKEN if capture.breaks else _UNSHARED
+
+
 _CHANGE_REMEDIES: dict[WeightsChange, tuple[str, ...]] = {
     "written": (_UNWRITTEN,),
     "replaced": (_UNREPLACED,),
-    "other_module": (_UNSHARED, "Where neither is possible, set freeze_weights=False."),
+    "other_module": (_UNSHARED, "Where that is not possible, set freeze_weights=False."),
 }
 
 
@@ -155,23 +159,18 @@ def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
             weights -= (latest[0].table_bytes or 0) if latest else 0
             if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights:
                 continue
-            yield _unfrozen(graph, part, sessions[part.partition_id], frozen)
+            if not any(session.cause == "weights" for session in sessions[part.partition_id]):  # else `weights_changed` reports it
+                yield _unfrozen(graph, part, latest[0], frozen)
 
 
-def _unfrozen(graph: Graph, part: Partition, sessions: list[Session], frozen: int) -> Finding:
-    changes = [session.weights_change for session in sessions if session.cause == "weights"]
-    shared = bool(changes) and set(changes) == {"other_module"}
-    why = "freezing is off, or they could not be watched (made in inference mode, on a GPU)"
-    if changes:
-        why = "several modules share its code, each with its own weights" if shared else f"they changed {counted(len(changes), 'time')}"
+def _unfrozen(graph: Graph, part: Partition, session: Session, frozen: int) -> Finding:
     return unfrozen_weights.finding(
         graph,
         subject=part.partition_id,
         title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
-        evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {sessions[-1].session_id}; {why}",
-        **remedy(_UNSHARED)
-        if shared
-        else remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
+        evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {session.session_id}; "
+        "freezing is off, or they could not be watched (made in inference mode, on a GPU)",
+        **remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
     )
 
 
@@ -232,8 +231,9 @@ def session_arenas(capture: Capture) -> Iterator[Finding]:
             severity="info",
             title=f"the {len(latest)} sessions of {graph.graph_id} keep {size_from_bytes(sum(peaks))} for activations, each its own",
             evidence=f"the largest of them needs {size_from_bytes(peaks[-1])} at a time",
-            mitigation="Where memory matters, have fewer partitions: bring the operators between them into ONNX Runtime (`what_if()` ranks "
-            "them), or keep small partitions in PyTorch with min_partition_nodes.",
+            mitigation="Where memory matters, have fewer partitions: "
+            + ("bring the operators between them into ONNX Runtime, or " if fallbacks_by_graph(capture).get(graph.graph_id) else "")
+            + "keep small partitions in PyTorch with min_partition_nodes.",
         )
 
 

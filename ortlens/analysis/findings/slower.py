@@ -22,13 +22,14 @@ _SHARE = 0.1
 _MUCH_NS = 50_000
 _LEAST_NS = 10_000
 _MOST = 0.75
+_HALF = 0.5
 _STATE_BYTES = 1 << 20
 _STATE_SHARE = 0.1
 
 
 _BESIDE = Cause(
-    text="no partition is slower by itself, so what stays in PyTorch, and the way to it, takes longer here",
-    remedy="Compare with backend='aot_eager', which runs the same operators in PyTorch.",
+    text="what stays in PyTorch, and the way to it and back, takes longer than the partitions lose by themselves",
+    remedy="",
     node=None,
 )
 
@@ -78,11 +79,12 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
         often = entries.get(graph.graph_id, 0.0)
         slow = [part for part in parts.get(graph.graph_id, []) if _is_slow(part) and nodes.get(part.partition_id)]
         lost = sum((part.ort_ns or 0) - (part.torch_ns or 0) for part in slow)
-        if _is_slow(graph) and lost < _MOST * ((graph.ort_ns or 0) - (graph.torch_ns or 0)):
+        whole = (graph.ort_ns or 0) - (graph.torch_ns or 0)
+        if _is_slow(graph) and lost < _MOST * whole:
             members = [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]
             running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
             if members:
-                beside = not slow and any(row.graph_id == graph.graph_id for row in capture.fallbacks)
+                beside = lost < _HALF * whole and any(row.graph_id == graph.graph_id for row in capture.fallbacks)
                 yield _Slow(graph, graph, graph.graph_id, often, _BESIDE if beside else cause_of(capture, members, running))
             continue
         for part in slow:

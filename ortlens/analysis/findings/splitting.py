@@ -28,7 +28,6 @@ _CROSSING_SHARE = 0.2
 _CROSSING_NS = 50_000
 _CROSSING_BYTES = 8 << 20
 _BYTES_SHARE = 0.25
-OPTION = 'options={"upcast": ("bfloat16",)}'
 _BESIDES = {
     "bfloat16": "Results are rounded less often than PyTorch's, and a frozen bfloat16 weight takes 4 more bytes per element. ",
     "no_converter": "A conversion function (custom_translation_table) brings it in, too. ",
@@ -57,6 +56,9 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
         known = [costs[part.partition_id] for part in small if part.partition_id in costs]
         is_known = any(part.torch_ns is not None for part in small)
         gain, how = _saved_in_torch(small, entries.get(graph.graph_id, 1.0))
+        may_leave = not is_known or gain is not None
+        if not (between or may_leave):
+            continue
         cut = most_common([fallback.target for fallback in between]) or "nothing that was recorded"
         yield small_partitions.finding(
             between[0] if between else graph,
@@ -65,20 +67,17 @@ def small_partitions(capture: Capture) -> Iterator[Finding]:
             evidence=f"operators in PyTorch between them: {cut}"
             + (f"; binding and outputs of the small ones take {time_from_ns(sum(known))} per call (medians)" if known else "")
             + f"; {how}",
-            **_joining(by_type=_is_cut_by_bfloat16(between), may_leave=not is_known or gain is not None),
+            **_joining(between, _about_bfloat16(between, capture), may_leave=may_leave),
             gain_ns=gain,
         )
 
 
-def _joining(*, by_type: bool, may_leave: bool) -> dict[str, Any]:
+def _joining(between: Sequence[Fallback], by_type: str | None, *, may_leave: bool) -> dict[str, Any]:
+    bring = by_type or ("Bring these operators into ONNX Runtime (custom_translation_table, or other operators)" if between else None)
+    leave = f"leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; a probe measures whether that is faster"
+    todo = ", or ".join(filter(None, (bring, leave if may_leave else None)))
     options: dict[str, object] = {"min_partition_nodes": _FEW_NODES + 1} if may_leave else {}
-    bring = (
-        f"Compute bfloat16 in ONNX Runtime ({OPTION}; `hot_fallback` says at what price)"
-        if by_type
-        else "Bring these operators into ONNX Runtime (custom_translation_table, or other operators; `what_if()` ranks them)"
-    )
-    leave = f", or leave the small partitions to PyTorch with min_partition_nodes={_FEW_NODES + 1}; `probe` measures whether that is faster"
-    return remedy(f"{bring}{leave if may_leave else ''}.", **options | ({"upcast": ("bfloat16",)} if by_type else {}))
+    return remedy(f"{todo[0].upper()}{todo[1:]}.", **options | ({"upcast": ("bfloat16",)} if by_type else {}))
 
 
 def _saved_in_torch(small: Sequence[Partition], entries: float) -> tuple[int | None, str]:
@@ -126,7 +125,7 @@ def hot_fallback(capture: Capture) -> Iterator[Finding]:
             + f"timed around each of {counted(sum(row.calls for row in rows), 'call')}"
             + ("" if measured_ledger(capture) else "; the mean over all calls, the first ones included"),
             mitigation=f"{advice_for_fallback(worst, has_instructions=capture.figures.cpu_bfloat16).sentence()}. "
-            f"{_BESIDES.get(worst.cause or worst.reason_code, '')}`what_if` shows which partitions supporting it would join.",
+            f"{_BESIDES.get(worst.cause or worst.reason_code, '')}".rstrip(),
         )
 
 
@@ -154,7 +153,7 @@ def boundary_copies(capture: Capture) -> Iterator[Finding]:
     crossing = _crossing_bytes(capture)
     for graph in current(capture):
         parts = partitions.get(graph.graph_id, [])
-        if not parts or (len(parts) == 1 and not graph.fallback_count):
+        if not parts or not left.get(graph.graph_id):  # nothing is between them that could be joined
             continue
         spent = sum(costs.get(part.partition_id, 0) for part in parts)
         session_ns = times[graph.graph_id].ort_ns / calls[graph.graph_id] if graph.graph_id in calls else 0
@@ -162,20 +161,20 @@ def boundary_copies(capture: Capture) -> Iterator[Finding]:
         slow = len(parts) > 1 and spent >= _CROSSING_NS and spent >= _CROSSING_SHARE * session_ns  # a single one has to be entered anyway
         large = over >= _CROSSING_BYTES and over >= _BYTES_SHARE * touched
         if slow or large:
-            by_type = _is_cut_by_bfloat16(left.get(graph.graph_id, []))
+            by_type = _about_bfloat16(left.get(graph.graph_id, []), capture)
             yield _boundary(graph, (spent, session_ns), (over, touched), slow=slow, by_type=by_type)
 
 
-def _is_cut_by_bfloat16(between: Sequence[Fallback]) -> bool:
-    return 2 * sum(row.cause == "bfloat16" for row in between) > len(between)
+def _about_bfloat16(between: Sequence[Fallback], capture: Capture) -> str | None:
+    """Return what to do about bfloat16, which is the same in every entry, where it cuts the graph; else None."""
+    rows = [row for row in between if row.cause == "bfloat16"]
+    return advice_for_fallback(rows[0], has_instructions=capture.figures.cpu_bfloat16).sentence() if 2 * len(rows) > len(between) else None
 
 
-def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int], *, slow: bool, by_type: bool) -> Finding:
+def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int], *, slow: bool, by_type: str | None) -> Finding:
     (spent, session_ns), (over, touched), parts = binding, crossing, graph.partition_count or 0
     share = f", {spent / session_ns:.0%} of the time of its sessions" if session_ns else ""
     avoidable = round(spent * (parts - 1) / parts) if parts > 1 and not by_type else None  # float32 has a price of its own
-    bring = f"compute bfloat16 in ONNX Runtime ({OPTION}; `hot_fallback` says at what price)"
-    bring = bring if by_type else "bring the operators between them into ONNX Runtime (`what_if()` ranks them)"
     return boundary_copies.finding(
         graph,
         subject=graph.graph_id,
@@ -185,9 +184,12 @@ def _boundary(graph: Graph, binding: tuple[int, float], crossing: tuple[int, int
         evidence=f"bind and output per call: {time_from_ns(spent)}{share} (medians of the kept runs); of {size_from_bytes(touched)} that "
         f"the nodes read and write, {over / touched if touched else 0:.0%} cross"
         + ("; the gain assumes a single partition" if avoidable else ""),
-        **remedy(f"Join the partitions: {bring}.", **{"upcast": ("bfloat16",)} if by_type else {}),
+        **remedy(f"{by_type or _JOIN}.", **{"upcast": ("bfloat16",)} if by_type else {}),
         gain_ns=avoidable if slow else None,
     )
+
+
+_JOIN = "Join the partitions: bring the operators between them into ONNX Runtime"
 
 
 def _crossing_bytes(capture: Capture) -> dict[str, tuple[int, int]]:

@@ -215,7 +215,7 @@ def note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None
                 title=f"kernels of {session_id} have the times of their launches, not those of the device",
                 evidence=missing[:2000],
                 hazard="A kernel that takes long on the device does not stand out.",
-                mitigation="Call profile() again, without another profiler around it.",
+                mitigation="Profile again, without another profiler around it.",
             )
         )
     recorder.replace_all(r.Finding, findings)

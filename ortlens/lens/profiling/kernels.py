@@ -172,7 +172,8 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         _note_left(recorder, left, len(profiler.seen), repeats.budget)
     if not profiler.sittings and not profiler.failures:
         raise UsageError(
-            "there is nothing to profile: no partition ran in ONNX Runtime during the call; see lens.fallbacks for the reasons"
+            "there is nothing to profile: no partition ran in ONNX Runtime during the call"
+            + ("; the table fallbacks has the reasons" if recorder.count(r.Fallback) else "")
         )
 
 
@@ -227,7 +228,7 @@ def _note_left(recorder: Recorder, left: Sequence[str | None], count: int, budge
                 title=f"{len(left)} of {counted(count, 'partition')} were not profiled: {budget.over}",
                 evidence=f"without kernels: {', '.join(map(str, left))}"[:2000],
                 hazard="What is said of kernels holds for the profiled partitions only.",
-                mitigation="Call profile() again with a larger budget_s.",
+                mitigation="Profile again, with more time.",
             )
         )
     recorder.replace_all(r.Finding, findings)
@@ -243,6 +244,6 @@ def _failed(recorder: Recorder, graph: CompiledGraph | None, runner: PartitionRu
             title=f"{subject or 'a partition'} could not be profiled; it has no kernels",
             evidence=f"{type(error).__name__}: {error}"[:2000],
             hazard="Only its total time is known. The results of the model are correct.",
-            mitigation="Call profile() again, with a smaller repeat if the evidence mentions missing runs.",
+            mitigation="Profile again, with a smaller repeat if the evidence mentions missing runs.",
         )
     )

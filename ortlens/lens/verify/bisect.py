@@ -232,8 +232,8 @@ _CALL_MITIGATIONS = {
         min_partition_nodes=1_000_000,
     ),
     "lowering": remedy('Try torch.compile(..., backend="aot_eager"): if it differs too, report it to PyTorch, else to ortlens.'),
-    "inside": remedy("See the finding about that value; lens.repro writes the evidence."),
-    "unsought": remedy("Call verify again with a larger budget_s, which finds out where it comes from."),
+    "inside": remedy("Begin with the value inside that is reported, if one is; a repro has the evidence for a report."),
+    "unsought": remedy("Verify again with more time, which finds out where it comes from."),
     "": remedy("Report it with the function and its inputs."),
 }
 

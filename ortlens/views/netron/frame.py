@@ -73,7 +73,7 @@ def embedding(capture: Capture, *, budget_bytes: int | None = None) -> Embedding
         else:
             dropped.append(name)
     if dropped:
-        notes.append(f"Left out so that the page stays small: {_names(dropped)}. lens.netron(...) shows each of them.")
+        notes.append(f"Left out so that the page stays small: {_names(dropped)}. In a notebook, `netron()` shows each of them.")
     return Embedding(frame=frame, models=models, notes=(*viewer_notes, *notes), licence=_own("licence.txt") if frame else "")
 
 
@@ -97,7 +97,7 @@ def _slim_models(capture: Capture) -> tuple[dict[str, SlimModel], list[str]]:
     notes = [f"This capture holds only metadata of {_names(absent)}: redacted captures contain no models."] if absent else []
     notes += [f"Damaged, and left out: {_names(damaged)}."] if damaged else []
     limit = f"Larger than {MAX_MODEL_BYTES // 2**20} MB"
-    notes += [f"{limit}, and left out: {_names(large)}. lens.netron(...) shows each of them."] if large else []
+    notes += [f"{limit}, and left out: {_names(large)}. In a notebook, `netron()` shows each of them."] if large else []
     return found, notes
 
 
@@ -129,7 +129,7 @@ def attached_model(capture: Capture, name: object, *, optimized: bool) -> tuple[
         return model, found
     if optimized and _attachment(model, optimized=False) in capture.attachments:
         raise UsageError(
-            f"the optimized version of model {model.model_id} is not known yet: call lens.profile(...) first. "
+            f"the optimized version of model {model.model_id} is not known: only a profile records it. "
             f"Without optimized=True, the converted model is shown"
         )
     raise CaptureError(

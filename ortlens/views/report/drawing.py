@@ -172,7 +172,7 @@ def _roofline(capture: Capture) -> Figure | None:
         "Operations are those that PyTorch's counter counts for the FX nodes of a kernel, bytes those that it reads and writes by "
         "ONNX Runtime's profile, with the weights that it packed. The peaks were measured with ONNX Runtime on as many threads: a "
         "matrix product of 512 rows, and reading and writing 64 MiB. A kernel whose data stay in caches may lie above the slope. "
-        f"Kernels without counted operations are absent; lens.roofline() has them. {PROFILED}",
+        f"Kernels without counted operations are absent; the table roofline of the explorer has them. {PROFILED}",
         partial(_draw_roofline, placed),
     )
 
@@ -223,7 +223,7 @@ def _numerics(capture: Capture) -> Figure | None:
     return _figure(
         "Are the results correct?",
         f"{counted(len(rows), 'value')} of one call compared with PyTorch, {checked:,} with a verdict{some}.",
-        "lens.verify(...) calls the function once and runs every partition on the same inputs in ONNX Runtime and in PyTorch. The "
+        "Verifying calls the function once and runs every partition on the same inputs in ONNX Runtime and in PyTorch. The "
         "largest difference of each value is shown as a multiple of the tolerance: the smaller of the absolute difference over "
         "`atol` and the relative one over `rtol`, relative to the larger of the element and the root mean square of PyTorch's value. "
         "A float64 run is the arbiter: a difference beyond the tolerance is accepted where ONNX Runtime is no farther from "

@@ -29,7 +29,7 @@ MAX_BARS = 12  # bars of a figure; the rest becomes one bar of its own, so that 
 _LABEL = 40
 CLOCK = "The clock is time.perf_counter_ns."
 PROFILED = (
-    "lens.profile(...) creates a second session with ONNX Runtime's profiler on and runs the two alternately on the same inputs. The "
+    "A profile creates a second session with ONNX Runtime's profiler on and runs the two alternately on the same inputs. The "
     "time of the runs without the profiler is divided among the kernels; the profiler's own cost per kernel is measured and "
     "subtracted. The profiler reports kernels below a microsecond as 0 or 1, so the shortest bars are the least certain."
 )
@@ -136,7 +136,7 @@ def _ledger(capture: Capture, overview: Overview) -> Figure | None:
             f"which Dynamo's look-ups were traced are excluded as well. {CLOCK}"
             if ledger.is_measured
             else "No call was measured as a whole. The bars are medians of what sessions recorded for their own calls, and means of "
-            f"PyTorch's operators, of which only sums are recorded. lens.measure(...) measures the rest. {CLOCK}"
+            f"PyTorch's operators, of which only sums are recorded. The rest is known where a call was measured. {CLOCK}"
         ),
         bars=(whole, *_bounded(rows, "other graphs")[: MAX_BARS - 1]),
         words={part: f"{word} {percent(ledger.ns[part] / ledger.total_ns)}" for part, word in words.items() if ledger.ns.get(part)},
@@ -287,8 +287,8 @@ def _memory(capture: Capture) -> Figure | None:
         method=(
             "Weights are the tensors that the partitions read; ONNX Runtime reads frozen ones from PyTorch's memory. The heap used by "
             "creating a session is the growth of the C library's heap meanwhile: packed copies of weights, and ONNX Runtime's own "
-            "structures. The arena is the peak that ONNX Runtime's allocator reported while lens.profile(...) ran. lens.memory() has the "
-            "same figures per session. Weights that several partitions read are counted once for each."
+            "structures. The arena is the peak that ONNX Runtime's allocator reported during a profile; "
+            "`memory()` has the same figures per session. Weights that several partitions read are counted once for each."
         ),
         bars=tuple(
             Bar(label=name, parts={"run": float(sums[column])}, text=size_from_bytes(sums[column]))

@@ -20,6 +20,7 @@ from ortlens.errors import OptionalDependencyError
 from ortlens.trace.facts import facts_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.flame_svg import flame_svg
+from ortlens.views.hints import SAVED
 from ortlens.views.html import answers_of
 from ortlens.views.markup import asset, page_html, static
 from ortlens.views.payload import packed_payload, payload_from_shown
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.fusions import Change, Optimised
     from ortlens.trace.records import Capture
+    from ortlens.views.hints import Hints
 
 BUDGET_BYTES = 1_500_000
 """What a page may weigh: more does not go through every mail gate. ONNX models that do not fit are left out, with a sentence."""
@@ -70,7 +72,7 @@ _LOOKS = {None: "oc-same", "fused": "oc-fused", "changed": "oc-fused", "gone": "
 _Packed = tuple[str, str, "Mapping[str, str]"]  # data in the page: the id of its script, gzip'd and in base64, and attributes
 
 
-def report_page(capture: Capture, *, title: str | None = None, redact: bool = False, models: bool = True) -> str:
+def report_page(capture: Capture, *, title: str | None = None, redact: bool = False, models: bool = True, hints: Hints = SAVED) -> str:
     """Make the page of any capture, even a huge or hostile one; equal captures give equal text.
 
     `models` puts ONNX models without their weights in, as far as they fit; `redact` leaves them, source text and values out, and shortens
@@ -80,7 +82,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
 
     shown = redacted_capture(capture) if redact else capture
     overview = overview_of(shown)
-    data = payload_from_shown(shown, overview, redacted=redact)
+    data = payload_from_shown(shown, overview, redacted=redact, hints=hints)
     notes = list(data["meta"]["left_out"])
     figures = figures_of(shown, overview)
     try:
@@ -96,7 +98,7 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
         "about": _surroundings(dict(environment)),
         "notes": notes,
         "answers": answers_of(overview, numbers_of(shown)),
-        "tiles": tiles_of(shown, overview),
+        "tiles": tiles_of(shown, overview, hints),
         "flame": flame_svg(shown),
         "is_measured": overview.ledger is not None and overview.ledger.is_measured,
         "figures": figures,

@@ -62,7 +62,8 @@ def staying(nodes: int, total_ns: int, calls: int = 100) -> Capture:
 def in_two(bind_ns: int, total_ns: int) -> Capture:
     """Two partitions that take so long each in all calls, so much of it for binding."""
     timed = {"bind": bind_ns, "run": 100, "output": 0}
-    return parted(graph(partition_count=2), count=2, timed=timed, total_ns=total_ns, spinning=False)
+    made = parted(graph(partition_count=2), count=2, timed=timed, total_ns=total_ns, spinning=False)
+    return replace(made, fallbacks=(fallback("between"),))
 
 
 def handed(bind_ns: int) -> Capture:
@@ -387,6 +388,7 @@ CASES = (
         "boundary_copies",
         handed(100 * MICRO),
         handed(99 * MICRO),
+        replace(handed(100 * MICRO), fallbacks=()),  # nothing is between them that could be brought in
         clean(graphs=(graph(fallback_count=1),), runs=runs(bind=500 * MICRO, run=MILLI), fallbacks=(fallback(),)),
         gain_ns=100 * MICRO,
     ),
@@ -604,8 +606,6 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ("weights_changed", changed_weights("written", "other_module", "other_module")),
     ("weights_changed", changed_weights("written", "written", "written")),
     *(("weights_changed", changed_weights(None, None, entries=entries)) for entries in (1.0, 3.0)),
-    ("unfrozen_weights", changed_weights("other_module", "other_module", "other_module")),
-    ("unfrozen_weights", changed_weights("other_module", "written", "written")),
     (
         "float16_nodes",
         replace(wide(10, dtype="float16"), graphs=(graph(entries_per_call=1.0),), kernels=profiled("Cast", ns=9, other_ns=9).kernels),

@@ -19,6 +19,8 @@ from ortlens.errors import OptionalDependencyError
 from ortlens.trace import store
 from ortlens.trace.schema import TABLES
 from ortlens.views.capture_view import SavedCapture
+from ortlens.views.hints import COMMAND
+from ortlens.views.text import summary
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_show_prints_the_overview(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, saved).rstrip("\n") == SavedCapture(SAMPLES["demo_like"]).summary()
+    assert shown(capsys, saved).rstrip("\n") == summary(SAMPLES["demo_like"], hints=COMMAND)
     overview = json.loads(shown(capsys, saved, "--json"))
     assert (overview["graph_count"], overview["coverage"]["verdict"], len(overview["breaks"])) == (3, "part", 1)
 
@@ -126,7 +128,7 @@ def test_demo_compares_saves_and_says_what_is_next(
     out = capsys.readouterr().out
     assert ("Results match" in out) is is_match
     assert f"{difference:.1e}" in out
-    assert SavedCapture(SAMPLES["demo_like"]).summary() in out
+    assert summary(SAMPLES["demo_like"], hints=COMMAND) in out
     assert f"ortlens show {path} --table fallbacks" in out
     assert "ortlens demo --html demo.html" in out
     assert store.load(path) == SAMPLES["demo_like"]

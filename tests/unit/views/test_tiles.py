@@ -79,7 +79,7 @@ def test_calls_that_all_prepare_something_are_said(facts: dict[str, str], detail
     logged = tuple(row for row in SPLIT.ledger if row.part in ("bind", "run", "output"))
     speed = tiles(replace(SPLIT, ledger=logged, **head(facts)))["speed"]
     assert (speed.word, speed.detail) == ("not measured", detail)
-    assert (speed.state, speed.call) == (("unknown", "lens.measure(x)") if again else ("caution", ""))
+    assert (speed.state, speed.call) == (("unknown", "lens = ortlens.explain(model)(x)") if again else ("caution", ""))
     measured = tiles(timed(1_000_000, **facts))["speed"]
     assert "calls were made" not in measured.detail
 

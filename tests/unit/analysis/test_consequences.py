@@ -1,0 +1,97 @@
+"""What has one cause is one entry of the list of actions, with what follows from it, or is alike, under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ortlens.analysis.consequences import OF_FINDINGS
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import ranked_looks
+from ortlens.trace.records import Break, Capture, Finding, Recompile
+from ortlens.views.sentences import consequence_sentences
+from ortlens.views.text import summary
+from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, graph, node, session
+from tests.unit.analysis.test_references import CAPTURES
+
+if TYPE_CHECKING:
+    from ortlens.analysis.recommendations import Recommendation
+
+
+def finding(rule: str, subject: str = "g0", **about: Any) -> Finding:  # noqa: ANN401 - fields of the record
+    return Finding(rule=rule, subject=subject, **{"severity": "warning", "title": f"{rule} of {subject}", "mitigation": rule} | about)
+
+
+def entries(capture: Capture) -> dict[str, list[str]]:
+    """What follows from each entry, by what both are about."""
+    return {named(look): [named(item) for item in look.consequences] for look in ranked_looks(overview_of(capture))}
+
+
+def named(look: Recommendation) -> str:
+    return look.rule or look.subject
+
+
+def staying(*found: Finding, ns: int = 100 * MICRO, **about: Any) -> Capture:  # noqa: ANN401 - fields of a fallback
+    row = fallback("n", calls=100, total_ns=100 * ns, call_ns=ns, **about)
+    capture = clean(graphs=(graph(fallback_count=1, partition_count=2),), fallbacks=(row,), findings=found)
+    return replace(capture, sessions=(session(spinning=False),))
+
+
+SLOW = finding("slower_than_torch", gain_ns=80 * MICRO, measured=True)
+SPLIT = tuple(finding(rule) for rule in ("small_partitions", "boundary_copies"))
+BROKEN = Break(break_id="b0", reason="data", file=FILE, line=7, occurrences=2, advice="Rewrite it")
+SHARED = tuple(session(n, "p0", cause="weights" if n else "first", weights_change="other_module" if n else None) for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("capture", "expected"),
+    [
+        (staying(SLOW, *SPLIT), {"fallback": ["slower_than_torch", "small_partitions", "boundary_copies"]}),
+        (staying(SLOW, ns=30 * MICRO), {"slower_than_torch": [], "fallback": []}),  # which is not what makes it slower
+        (staying(replace(SLOW, subject="p0")), {"slower_than_torch": [], "fallback": []}),  # a partition, which the operator is not in
+        (staying(*SPLIT, reason_code="policy", ns=1), {"fallback": ["small_partitions", "boundary_copies"]}),
+        (
+            replace(
+                staying(finding("float64_nodes"), reason_code="session_refused"),
+                nodes=(node("n", dtype="float64", supported=False, partition_id=None),),
+            ),
+            {"float64_nodes": ["fallback"]},
+        ),
+        (clean(sessions=SHARED, breaks=(BROKEN,)), {"break": ["weights_changed"]}),
+        (clean(sessions=SHARED), {"weights_changed": []}),
+        (clean(findings=(finding("slower_call"), finding("training_forward"))), {"training_forward": ["slower_call"]}),
+        (clean(findings=tuple(finding("packed_copies", f"p{n}") for n in range(3))), {"packed_copies": ["packed_copies"] * 2}),
+        (
+            clean(findings=(finding("call_differs", severity="error"), finding("numbers_differ", severity="error"))),
+            {"numbers_differ": ["call_differs"]},
+        ),
+    ],
+)
+def test_what_follows_from_a_cause_is_under_it(capture: Capture, expected: dict[str, list[str]]) -> None:
+    assert entries(capture) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURES if name != "huge"])  # whose findings are all the same
+def test_each_finding_has_one_place_and_no_two_entries_say_the_same(name: str) -> None:
+    looks = ranked_looks(overview_of(CAPTURES[name]))
+    places = [item.index for look in looks for item in (look, *look.consequences) if item.subject in OF_FINDINGS]
+    assert len(places) == len(set(places))
+    said = [(look.rule or look.subject, look.do, look.advice or look.what, look.file) for look in looks if look.do]
+    assert len(said) == len(set(map(repr, said)))
+    assert all(not inner.consequences for look in looks for inner in look.consequences)
+
+
+def test_a_screen_says_what_to_do_once() -> None:
+    item = Recompile(compile_id="0/1", function="f", file=FILE, line=3, guard="self.step == 1", reason="self.step == 1")
+    again = (item, replace(item, compile_id="0/2"))
+    text = summary(clean(breaks=(BROKEN,), recompiles=again, findings=(finding("heavy_guards", title="many guards"),)), width=120)
+    assert [text.lower().count(words) for words in ("rewrite it", "pass `self.step`", "many guards")] == [1, 1, 1]
+    assert text.count("To do: see ") == 2
+
+
+def test_what_is_faster_without_onnx_runtime_says_so_under_its_cause() -> None:
+    (look,) = ranked_looks(overview_of(staying(replace(SLOW, todo="Leave it uncompiled"))))
+    assert consequence_sentences(look) == ["slower_than_torch of g0; saves 80.0 µs per call, measured; or leave it uncompiled"]
+    assert look.what == "aten.median.dim"
