@@ -13,6 +13,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
 | code that Dynamo skips from then on | `torch/_dynamo/convert_frame.py`, `torch/_C/_dynamo/eval_frame.pyi` | no public name |
+| compiling a frame without running it; what it counts | `torch/_dynamo/convert_frame.py`, `torch/_dynamo/utils.py` | no public name |
 | where `cond` and the like compile their bodies | `torch/_dynamo/utils.py` | `force_eager` stops that too, and their gradients raise |
 | whether Dynamo switched checks of distributions off | `torch/_dynamo/eval_frame.py` | it does so once, unseen |
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
@@ -40,6 +41,7 @@ from ortlens._torch.aot import (
     exported_guards,
     exported_inputs,
     fixed_sizes,
+    fixes_a_value,
     guard_texts,
     holds_transforms,
     input_sources,
@@ -100,6 +102,7 @@ from ortlens._torch.exporter import (
     shared_registry,
 )
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
+from ortlens._torch.retracing import dynamo_setting, retrace
 from ortlens._torch.tensors import (
     allows_tf32,
     convolution_is_in_onednn,

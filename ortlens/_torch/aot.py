@@ -137,17 +137,33 @@ def fixed_sizes() -> frozenset[tuple[str, int]]:
     of the tensor's name, as guards have it, and the dimension; there are none outside a compilation.
     """
     import torch
-    from torch._guards import TracingContext
 
-    mode = getattr(TracingContext.try_get(), "fake_mode", None)
-    tracked = getattr(getattr(mode, "shape_env", None), "tracked_fakes", None) or ()
     return frozenset(
         (_LOCAL.sub(r"\1", _source_name(item.source) or ""), dim)
-        for item in tracked
+        for item in _tracked()
         if isinstance(item.fake, torch.Tensor)
         for dim, size in enumerate(item.fake.shape)
         if isinstance(size, torch.SymInt) and size.node.expr.is_number
     )
+
+
+def fixes_a_value() -> bool:
+    """Tell whether the running compilation made the value of a tensor a constant, as where `.item()` of an argument indexes a list.
+
+    Then each value is compiled by itself.
+    """
+    import torch
+
+    numbers = (item for item in _tracked() if isinstance(item.fake, (torch.SymInt, torch.SymFloat)) and item.fake.node.expr.is_number)
+    return any((_source_name(item.source) or "").endswith(".item()") for item in numbers)
+
+
+def _tracked() -> Any:
+    """Return what Dynamo lets vary in the running compilation: tensors, and numbers, with their sources; empty outside of one."""
+    from torch._guards import TracingContext
+
+    mode = getattr(TracingContext.try_get(), "fake_mode", None)
+    return getattr(getattr(mode, "shape_env", None), "tracked_fakes", None) or ()
 
 
 def _source_name(source: Any) -> str | None:

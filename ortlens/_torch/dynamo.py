@@ -70,7 +70,12 @@ def uncompiled() -> Iterator[None]:
 
 def is_traced() -> bool:
     """Tell whether torch writes its structured trace now, as with `TORCH_TRACE`; a lens that listens to it does not count."""
-    return any(not getattr(handler, "writes_no_trace", False) for handler in logging.getLogger(TRACE_LOGGER).handlers)
+    return not all(map(writes_no_trace, logging.getLogger(TRACE_LOGGER).handlers))
+
+
+def writes_no_trace(handler: logging.Handler) -> bool:
+    """Tell whether a handler is that of a lens, which listens and writes nothing."""
+    return bool(getattr(handler, "writes_no_trace", False))
 
 
 def trace_artifact(name: str, value: object) -> None:

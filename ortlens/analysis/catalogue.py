@@ -24,7 +24,13 @@ SENTENCES: Mapping[str, str] = {
     "move_optimiser_step": "Move the optimiser's step before or after the compiled function: PyTorch breaks the graph around it on purpose",
     "move_line": "Move the line before or after the compiled function: <name|PyTorch cannot trace `{name}`, which it calls><wrapped|, or "
     "make it a custom operator with `torch.library.custom_op`><broken_by_library|the library that it calls breaks the graph on "
-    "purpose><creates|PyTorch cannot trace how its object is created><decides|it decides by a size that depends on the data>",
+    "purpose><creates|PyTorch cannot trace how its object is created><decides|it decides by a size that depends on the data><number|it "
+    "needs a value of a tensor as a Python number>",
+    "set_config": "Set `{setting}`: traced so, the line breaks no graph",
+    "loop_outside": "Run the loop before or after the compiled function: when it ends depends on the data",
+    "mask_rounds": "Run the loop before or after the compiled function, or, only where that costs less than the break, compute each round "
+    "for all rows and choose with `torch.where`: it loops over values of a tensor",
+    "use_torch_math": "Use `torch.{name}` instead of `math.{name}`, which needs a Python number",
     "call_outside": "Call <name|`{name}`><!name|the function> before or after the compiled function<disabled|, or remove "
     "`torch.compiler.disable` from it><wrapped|, or make it a custom operator with `torch.library.custom_op`><setting|, or set "
     "`{setting}` if only tensors are computed from its result><sized|: the size of its result depends on the data>",
@@ -32,15 +38,17 @@ SENTENCES: Mapping[str, str] = {
     "keep_flag_in_bool": "Keep `{name}` in a Python bool, beside the tensor if that is saved with the model: the line needs its value",
     "fix_loop_count": "Loop a fixed number of times: this loop needs the value of a tensor",
     # Without `torch.cond` and `torch.while_loop`: measured, they take longer than the break that they remove.
-    "choose_with_where": "Compute both outcomes and choose with `torch.where`, unless that costs more than the break: the line needs a "
-    "tensor's value",
+    "choose_with_where": "Compute both outcomes and choose with `torch.where`, unless that costs more than the break: <later|a line "
+    "below><!later|the line> needs a tensor's value",
     "pass_is_causal": "Pass `is_causal=True` or `is_causal=False` along with `mask`: otherwise PyTorch looks at the mask's values",
-    "index_select": "Use `torch.index_select` with the tensor as index, on a stack of the items where they are in a list",
+    "index_select": "Use `torch.index_select` with the tensor as index, on a stack of the items where they are in a list<math|, and "
+    "`torch.{math}` instead of `math.{math}`><later|: a line below needs the number as an index>",
     "pass_as_int": "Take the number out of the tensor before the compiled function, and pass it as an int: <later|a line "
     "below><!later|the line> needs it as a size",
-    "format_outside": "Format tensors as text before or after the compiled function: formatting needs their values",
-    "keep_in_tensor": "Keep the value in a tensor<call| without `{call}`><setting|, or set `{setting}`><size|, or, if it is a size, pass "
-    "it to the compiled function as an int>",
+    "format_outside": "Format tensors as text before or after the compiled function<later|, in a line below>: formatting needs their "
+    "values",
+    "keep_in_tensor": "Keep the value in a tensor<call| without `{call}`><math|, with torch's functions instead of those of "
+    "`math`><setting|, or set `{setting}`><size|, or, if it is a size, pass it to the compiled function as an int>",
     "compute_with_tensor": "Compute with the tensor instead of the numbers of `.tolist()`, or call it before or after the compiled "
     "function",
     "pass_output_size": "Pass `output_size=` to `repeat_interleave`: without it, the size of its result depends on the data",
@@ -50,7 +58,8 @@ SENTENCES: Mapping[str, str] = {
     "keep_answer_in_tensor": "Keep the answer in a tensor, as `{instead}` does, and choose with `torch.where`: `{name}` returns a Python "
     "value",
     "print_outside": "Print before or after the compiled function<listed|, or add `print` to `torch._dynamo.config.{listed}`>",
-    "log_outside": "Log before or after the compiled function<listed|, or add the method to `torch._dynamo.config.{listed}`>",
+    "log_outside": "Log before or after the compiled function<listed|, or add `logging.Logger.{method}` to "
+    "`torch._dynamo.config.{listed}`, which drops what it logs>",
     "warn_outside": "Warn before or after the compiled function<listed|, or add `warnings.warn` to `torch._dynamo.config.{listed}`>",
     "open_outside": "Open files before or after the compiled function",
     "read_clock_around": "Read the clock around the call of the compiled function, not inside it",
@@ -66,7 +75,8 @@ SENTENCES: Mapping[str, str] = {
     "and return losses detached>",
     "return_detached": "Return <name|`{name}.detach()`><!name|losses detached, as `loss.detach()`>: `backward` inside the function uses "
     "up the graph of what it returns",
-    "call_layer_outside": "Call the recurrent layer outside of the compiled function<setting|, or, for inference alone, set `{setting}`>",
+    "call_layer_outside": "Call the recurrent layer outside of the compiled function<setting|, or, for inference alone, set "
+    "`{setting}`><gradients|, or, for inference, call it under `torch.no_grad()` and set `torch._dynamo.config.allow_rnn = True`>",
     "sort_with_torch": "Stack the tensors and sort them with `torch.sort`: Python's sort needs their values",
     "use_plain_module": "Use the plain nn.Module instead of its `torch.jit.script` version",
     "use_dense_tensors": "Use dense tensors inside the compiled function, and convert before or after the compiled function",
@@ -84,6 +94,7 @@ SENTENCES: Mapping[str, str] = {
     # Recompiles.
     "expected_size": "Nothing to change, unless calls with size 0 or 1 in dimension {dim} of `{name}` can be avoided: PyTorch compiles "
     "them separately, once",
+    "expected_number": "Nothing to change, unless calls with 0 or 1 for `{name}` can be avoided: PyTorch compiles these separately, once",
     "expected_role": "Nothing to change: {role} is compiled separately from {of_role}, once",
     "expected_other_sizes": "Nothing to change: the new version of {role} serves other sizes as well; `dynamic=True` compiles it at once",
     "expected_layout": "Nothing to change: the prompt leaves `{name}` in another memory layout than a token does, and {role} is compiled "
@@ -94,6 +105,8 @@ SENTENCES: Mapping[str, str] = {
     "function by itself, for each kind of tensor that it gets",
     "keep_number_in_tensor": "Keep the number computed at the preceding graph break in a tensor: a Python number becomes a constant of "
     "the next graph",
+    "remove_break_before": "Remove the graph break before this part<sizes|, or compile with `dynamic=True`: one graph serves all "
+    "sizes><!sizes|: what it leaves to this part is compiled in each of its forms>",
     "call_once_before": "Call the function once before it is compiled: `{name}` is filled by the first calls, and what reads it is "
     "compiled again",
     "set_before": "Set `{name}` before the first call and keep it from then on: what it holds is part of the compiled code",
@@ -126,11 +139,14 @@ SENTENCES: Mapping[str, str] = {
     "same_count": "<kept|Keep><!kept|Pass> `{name}` with the same number of items every time, or its items as one tensor: a loop over "
     "them is unrolled",
     "differ_at_first": "Let {names} differ in the first call: PyTorch treats sizes that are equal there as one size",
-    "same_condition": "Call with sizes for which `{condition}` is always true or always false: otherwise the code takes another branch",
+    "same_condition": "Call with sizes for which `{condition}` is always true or always false: each is compiled separately",
     "different_tensors": "Pass different tensors for {names}, or the same one every time",
     "same_tensor": "Pass the same tensor for `{name}` and `{other}` every time, or never",
     "one_mode": "Keep `{name}` in one mode, `train()` or `eval()`, for all calls: each mode is compiled separately",
     "one_value": "Call with one value of `{name}`, or write a separate function for each<flag|: it decides what is in the graph>",
+    "few_indexes": "Compile with `dynamic=True` if `{name}` indexes a tensor, though 0 and 1 stay apart; keep it to few values if it "
+    "chooses an item of a list, which is compiled for each",
+    "size_as_number": "Compile with `dynamic=True`: `{name}` is a size, and otherwise a constant of the graph",
     "number_in_buffer": "Make `{name}` a tensor, as a buffer of the module, or set `{setting}`<special|, which still compiles 0 and 1 "
     "separately>: a Python number is a constant of the graph",
     "make_tensor": "Make <outside|the global >`{name}` a tensor: a Python number is a constant of the graph",
@@ -139,6 +155,9 @@ SENTENCES: Mapping[str, str] = {
     "one_grad_mode": "Make every call in the same mode, with or without `torch.no_grad()`: each mode is compiled separately",
     "one_autocast_dtype": "Use one dtype for `torch.autocast`: each is compiled separately",
     "one_autocast": "Make every call inside `torch.autocast`, or every call outside: each is compiled separately",
+    "one_state": "Set PyTorch's `{name}` once, before the first call: each setting is compiled separately",
+    "one_set_of_modes": "Make every call under the same `torch.device`, default device and modes of PyTorch, or under none: each set of "
+    "them is compiled separately",
     "set_once": "Set `{name}` once, before the first call",
     "keep_the_same": "Keep it the same from call to call",
     # Operators that stay in PyTorch.
@@ -154,10 +173,10 @@ SENTENCES: Mapping[str, str] = {
     "session_refused": "See the table fallbacks for why ONNX Runtime refused {target}",
     "check_assertion": "Check whether the model needs {target}: PyTorch adds such checks, for example for a size that depends on data",
     "draw_outside": "Draw the random numbers of {target} outside of the compiled function and pass them in<dropout|; model.eval() removes "
-    "dropout>",
+    "dropout><always|; for dropout, pass `training=self.training`: it is True here, and model.eval() changes nothing>",
     "draw_multinomial": "Pass exponential noise in and take `(probabilities / noise).argmax(-1)` instead of {target}",
-    "draw_bernoulli": "Pass uniform random numbers in and compare them with the probabilities instead of {target}; model.eval() removes "
-    "dropout",
+    "draw_bernoulli": "Pass uniform random numbers in and compare them with the probabilities instead of {target}<dropout|; model.eval() "
+    "removes dropout><always|; for dropout, pass `training=self.training`: it is True here, and model.eval() changes nothing>",
     "complex_numbers": "Complex numbers stay in PyTorch, because ONNX Runtime has none; what is written with their real and imaginary "
     "parts (torch.view_as_real) can run there",
     "bfloat16": '<instructions|Leave it in PyTorch, which computes bfloat16 with instructions of this CPU; options={{"upcast": '
@@ -170,7 +189,7 @@ SENTENCES: Mapping[str, str] = {
 
 _AT_LIMIT = "; PyTorch stopped recompiling this function; the last guard that failed: `{last_guard}`<seen| (seen: {seen})>"
 _CLAUSE = re.compile(r"<(?P<without>!?)(?P<name>\w+)\|(?P<text>[^>]*)>")
-_LISTED = {"print_outside": "print", "warn_outside": "warnings.warn"}
+_LISTED = {"print_outside": "print", "warn_outside": "warnings.warn", "log_outside": "logging.Logger.{method}"}
 _DIGITS = re.compile(r"\d+")
 _LAST = ("last_guard", "seen")
 
@@ -187,8 +206,8 @@ class Advice:
     def settings(self) -> tuple[str, ...]:
         """Lines of Python that make the change as a setting."""
         found = [self.params["setting"]] if "setting" in self.params else []
-        if "listed" in self.params and self.kind in _LISTED:
-            found.append(f"{_CONFIG}.{self.params['listed']}.add({_LISTED[self.kind]})")
+        if "listed" in self.params:
+            found.append(f"{_CONFIG}.{self.params['listed']}.add({_LISTED[self.kind].format_map(self.params)})")
         if self.kind == "bfloat16":
             found += option_lines(upcast=("bfloat16",))
         return (*self.own_settings, *found)
@@ -210,7 +229,7 @@ class Advice:
         return chosen.format_map(self.params)
 
 
-_EXPECTED = ("expected_size", "expected_role", "expected_other_sizes", "expected_layout", "expected_limit")
+_EXPECTED = ("expected_size", "expected_number", "expected_role", "expected_other_sizes", "expected_layout", "expected_limit")
 
 
 def advise(kind: str, **params: object) -> Advice:

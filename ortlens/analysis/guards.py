@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.catalogue import Advice, advise
+from ortlens.analysis.number_uses import ARGUMENT
 from ortlens.trace.records import Recompile
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ _MODULE = re.compile(r"\._(?:modules|parameters|buffers)\['(?P<name>[^']+)'\]")
 _IMPORTED = re.compile(r"^__import_(?P<module>\w+?)(?P<part>\..+)?$")  # as Dynamo names the globals of other modules
 _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which say nothing to the user
 _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
+_OF_STACK = re.compile(r"___stack\d+")
+_EMPTY = re.compile(r"not (?P<name>[\w.\[\]']+)$")  # an empty list, tuple, set or dict
+_MODES = re.compile(r"___check_torch_function_mode_stack\(\)")
+_NUMBER_OF = re.compile(r"(?P<name>[A-Za-z]\w*) == -?\d+$")
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
 _KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
@@ -50,6 +55,7 @@ _STATES = {
     "num_threads": advise("set_once", name="torch.set_num_threads"),
     "default_dtype": advise("set_once", name="torch.set_default_dtype"),
     "deterministic_algorithms": advise("set_once", name="torch.use_deterministic_algorithms"),
+    "allow_tf32": advise("set_once", name="torch.set_float32_matmul_precision"),
 }
 
 
@@ -112,11 +118,24 @@ def _by_guard(item: Recompile) -> Advice | None:
         if "constant_size" in traits:
             return advise("few_sizes", name=user_name(found["name"]), dim=int(found["dim"] or 0))
     if _INTERNAL.search(guard):
-        return advise("keep_number_in_tensor") if _ON_STACK.match(guard) else None
+        return _at_a_break(guard)
     if "library_alone" in traits and _is_passed(guard):
         return advise("unbreak_caller")
     given = ((form.match(guard), rule) for form, rule in _RULES)
     return next((advice for found, rule in given if found and (advice := _of_a_global(found, rule) or rule(found, item))), None)
+
+
+def _at_a_break(guard: str) -> Advice | None:
+    """Advise on a guard of what a graph break left on Python's stack, which has no name in the program."""
+    if _ON_STACK.match(guard):
+        return advise("keep_number_in_tensor")
+    return advise("remove_break_before", sizes="size mismatch" in guard) if _OF_STACK.search(guard) else None
+
+
+def number_of_guard(guard: str) -> str | None:
+    """Return the variable of which a guard expects an int; None for other guards."""
+    found = _NUMBER_OF.match(guard)
+    return found["name"] if found else None
 
 
 def _is_passed(guard: str) -> bool:
@@ -184,7 +203,7 @@ def _kind(found: re.Match[str], item: Recompile) -> Advice | None:
 
 def _state(found: re.Match[str], _item: Recompile) -> Advice | None:
     what = re.sub(r"\(\w+\)", "", found["what"])  # `autocast(cpu)_dtype`
-    return next((advice for state, advice in _STATES.items() if what.startswith(state)), None)
+    return next((advice for state, advice in _STATES.items() if what.startswith(state)), advise("one_state", name=what))
 
 
 def _length(found: re.Match[str], _item: Recompile) -> Advice | None:
@@ -196,6 +215,11 @@ def _length(found: re.Match[str], _item: Recompile) -> Advice | None:
     return advise(
         "same_keys" if "!=" in found[0] else "same_count", name=name, kept=_is_attribute(name)
     )  # with `!=`, only dicts are reported
+
+
+def _emptiness(found: re.Match[str], _item: Recompile) -> Advice:
+    name = user_name(found["name"])
+    return advise("same_count", name=name, kept=_is_attribute(name))
 
 
 def _keys(found: re.Match[str], _item: Recompile) -> Advice | None:
@@ -265,17 +289,25 @@ def _number(source: str, name: str, item: Recompile) -> Advice:
     if outside is not None:
         return advise("make_tensor", name=name, outside=not outside["part"])
     kinds = {type(_literal(value)) for value in item.values}
-    floats = kinds == {float}
+    floats, traits = kinds == {float}, item.traits or ()
+    if ARGUMENT["decides"] in traits:
+        return advise("one_value", name=name, flag=True)
+    if ARGUMENT["index"] in traits:
+        return advise("few_indexes", name=name)
+    if ARGUMENT["size"] in traits:
+        return advise("expected_number" if is_special else "size_as_number", name=name)
     # One graph takes one kind of number, and PyTorch may make constants of 0 and 1 even then.
     return advise("pass_as_tensor", name=name, floats=floats, dynamic=not floats and not is_special and len(kinds) == 1)
 
 
-_OF_OBJECTS = (_kind, _length, _keys, _identity)
+_OF_OBJECTS = (_kind, _length, _emptiness, _keys, _identity)
 _RULES: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], Recompile], Advice | None]]] = (
     (_TENSOR, _tensor),
     (_KIND, _kind),
     (_STATE, _state),
     (_LENGTH, _length),
+    (_EMPTY, _emptiness),
+    (_MODES, lambda _found, _item: advise("one_set_of_modes")),
     (_KEYS, _keys),
     (_IDENTITY, _identity),
     (_DUPLICATES, _duplicates),

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortlens.analysis.advice import settings_of_hint
+from ortlens.analysis.advice import hint_for, is_tried, settings_of_hint
 from ortlens.analysis.catalogue import Advice, advise
 from ortlens.analysis.consequences import SHOWN_OTHERWISE, gathered
 from ortlens.analysis.findings.calls import loss_of_call, slower_call
@@ -39,6 +39,7 @@ _OF_TYPE = ("bfloat16", "complex")
 _NUMBER = re.compile(r"\d+")
 _BRANCH = re.compile(r"^(?:el)?if (?P<condition>.+):$")
 _CHOICE = re.compile(r"^(?P<head>return |\w+ = )(?P<yes>.+) if (?P<condition>.+) else (?P<no>.+)$")
+_MATH = re.compile(r"\bmath\.(?P<name>\w+)\(")
 _WORDED = re.compile(r"\b(?:and|or|not|is|in)\b")
 _BY_WHERE = ("choose_with_where", "keep_answer_in_tensor", "mask_with_where")
 
@@ -65,6 +66,7 @@ class Recommendation:
     own_code_ns: int = 0  # besides, what the program itself does there between graphs, which stays when the break goes
     splitting_ns: int = 0  # besides, about what entering ONNX Runtime again behind an operator costs
     recompile_ns: int = 0  # what compiling again took in all
+    is_tried: bool = False  # whether the change was traced and removes the break
     advice: Advice | None = None  # what to change; None where nothing is known, and for a finding
     todo: str = ""  # the same in a sentence without a full stop; of a finding the first of `do`
     do: str = ""  # all that there is to change
@@ -104,10 +106,13 @@ class ActionRow:
         "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.", unit="ns"
     )
     confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
-    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
-    tried: bool = column("Whether `lens.probe()` made the change and timed it.", default=False)
+    tried: bool = column(
+        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
+        default=False,
+    )
     settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
     patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
+    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
 
 
 def recommendations_of(capture: Capture, overview: Overview) -> tuple[Recommendation, ...]:
@@ -133,19 +138,40 @@ def _sources(capture: Capture) -> dict[tuple[str | None, int | None], str]:
 def line_after(source: str, advice: Advice | None) -> str | None:
     """Rewrite the user's line as advised, with names that say what to fill in; empty to delete it, None where no rule fits."""
     line = source.strip()
+    edited = edited_line(line, advice)
+    if advice is None or edited is not None:
+        return edited
+    branch = _BRANCH.match(line) if advice.kind in _BY_WHERE else None
+    if branch is None or _WORDED.search(branch["condition"]):
+        return None
+    return f"result = torch.where({branch['condition']}, result_if_true, result_if_false)"
+
+
+def edited_line(line: str, advice: Advice | None) -> str | None:
+    """Rewrite a line as advised where that is complete and runs as it is; otherwise as `line_after`."""
     if line == "torch._dynamo.graph_break()":
         return ""
-    if advice is not None and advice.params.get("call") == ".item()" and line.count(".item()") == 1:
-        return line.replace(".item()", "")
-    if advice is None or advice.kind not in _BY_WHERE:
+    if advice is None:
         return None
-    branch, choice = _BRANCH.match(line), _CHOICE.match(line)
-    condition = (branch or choice or {"condition": "and"})["condition"]
-    if _WORDED.search(condition):  # Python's words for one truth do not work on a tensor of them
+    if advice.kind == "use_torch_math":
+        return _MATH.sub(r"torch.\g<name>(", line)
+    if advice.kind == "keep_in_tensor":
+        return _without_call(line, advice.params.get("call"))
+    choice = _CHOICE.match(line) if advice.kind in _BY_WHERE else None
+    if choice is None or _WORDED.search(choice["condition"]):  # Python's words for one truth do not work on a tensor of them
         return None
-    if branch:
-        return f"result = torch.where({condition}, result_if_true, result_if_false)"
-    return f"{choice['head']}torch.where({condition}, {choice['yes']}, {choice['no']})" if choice else None
+    return f"{choice['head']}torch.where({choice['condition']}, {choice['yes']}, {choice['no']})"
+
+
+def _without_call(line: str, call: str | None) -> str | None:
+    """Leave out what takes a number, `.item()` or `float()`, where the line has it once; what is left may need its parentheses."""
+    if call == ".item()":
+        return line.replace(call, "") if line.count(call) == 1 else None
+    head = (call or "").removesuffix(")")
+    if head not in ("float(", "int(") or line.count(head) != 1:
+        return None
+    before, _, after = line.partition(head)
+    return None if before[-1:].isalnum() or before[-1:] in ("_", ".") else f"{before}({after}"
 
 
 def looks_of(overview: Overview) -> tuple[Recommendation, ...]:
@@ -269,7 +295,7 @@ def _breaks(overview: Overview) -> Iterator[Recommendation]:
     for index, (item, advice) in enumerate(zip(overview.breaks, overview.break_advice, strict=True)):
         if price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole:  # measured, and nothing to be saved
             continue
-        hint = (item.hints or ("",))[0]  # of PyTorch
+        hint = hint_for(item)
         yield Recommendation(
             subject="break",
             index=index,
@@ -278,6 +304,7 @@ def _breaks(overview: Overview) -> Iterator[Recommendation]:
             count=item.occurrences,
             ns_per_call=price_of(item),
             own_code_ns=own_code_ns(item),
+            is_tried=is_tried(item, advice),
             **same(item, "file", "line", "source"),
             **_todo(advice, settings_of_hint(hint)) | ({} if advice else {"do": hint}),
         )

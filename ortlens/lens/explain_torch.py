@@ -26,6 +26,7 @@ from ortlens.errors import UsageError
 from ortlens.lens.compilations import names_of
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
+from ortlens.lens.measuring.tried_changes import Trials
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -97,6 +98,8 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callab
     try:
         with _compiling(target):
             result = fast()
+        if lens.compilations.recorder.count(r.Break):
+            _try_changes(lens, target)
         if calls == 1:
             return result
         if calls:  # whoever counts the calls may have reasons to
@@ -105,6 +108,16 @@ def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callab
     finally:
         uncompiled_calls = plain.made if plain is not None else 0
         lens.compilations.recorder.note(explain_calls=fast.made, explain_uncompiled_calls=uncompiled_calls)
+
+
+def _try_changes(lens: Lens, target: Any) -> None:
+    """Try what would avoid the graph breaks, without a call; those of `generate` are of its model, and a frozen callable has none."""
+    recorder, example = lens.compilations.recorder, lens.compilations.targets.example
+    if example is None or is_generate(target):
+        return
+    with lens_guard(recorder, "trying what would avoid graph breaks"):
+        args, kwargs = example
+        Trials(recorder=recorder, target=target, args=args, kwargs=kwargs, backend=lens.planned).run()
 
 
 def _compiling(target: Any) -> AbstractContextManager[object]:

@@ -167,6 +167,13 @@ class Lens(CaptureView):
         self._targets.add(frozen.source, compiled)
         return compiled
 
+    def planned(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a Dynamo graph as far as can be done without a session; for another backend than ours, as far as its gradients."""
+        if self._ort is not None:
+            return self._ort(graph_module, example_inputs, dry_run=True)
+        compiled: Callable[..., Any] = _torch.lookup_backend("aot_eager")(graph_module, example_inputs)
+        return compiled
+
     def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the first callable that was compiled through this lens; raises UsageError if there is none, or only a dry run was made."""
         return self._targets.call(args, kwargs)

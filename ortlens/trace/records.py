@@ -44,9 +44,11 @@ OUTSIDE = "outside of nodes"
 
 _SETTINGS = "Lines of Python that make the change as a setting."
 _TRAITS = (
-    "What the advice depends on besides: `number_becomes_size` a line below takes the number as a size; `decides_by_size` the program "
-    "decides by the size of the result; `layer_in_inference` an LSTM or a GRU is called without gradients; `constant_size` the code makes "
-    "the size a constant; `library_alone` the function of a library was compiled by itself."
+    "What the advice depends on besides: `number_size_later` a line below takes the number as a size, and so on for `index`, `decides`, "
+    "`text` and `math`; `argument_size` the same of an argument that is a number; `decides_by_size` the program decides by the size of "
+    "the result; `in_data_loop` the line is in a loop that ends when values of tensors say so; `gru_in_inference` a GRU is called without "
+    "gradients, `gru_in_training` with them, and so on for `lstm` and `rnn`; `constant_size` the code makes the size a constant; "
+    "`library_alone` the function of a library was compiled by itself."
 )
 _RANK = "Rank that recorded it, in a capture merged of several ranks; empty elsewhere."
 
@@ -162,6 +164,15 @@ class Break:
     refused_guard: str | None = optional("Where PyTorch stopped recompiling the function: the last guard that failed.")
     refused_reason: str | None = optional("Dynamo's full reason for that recompile.")
     refused_values: tuple[str, ...] = column("The values seen by that guard.", default=())
+    removed_by: tuple[str, ...] = column(
+        "Changes with which `explain` traced the call again, without running it, and the line broke no graph: lines of settings, and kinds "
+        "of advice for the line as `actions.patch` has it.",
+        default=(),
+    )
+    kept_despite: tuple[str, ...] = column(
+        "Changes that were tried likewise, with which the line broke the graph all the same, another one did, or compilation failed.",
+        default=(),
+    )
     rank: int | None = optional(_RANK)
 
 

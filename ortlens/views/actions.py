@@ -50,7 +50,7 @@ def action_rows(capture: Capture) -> list[ActionRow]:
             do=_do(action),
             gain_ns=action.ns_per_call,
             consequences=tuple(item.what for item in action.consequences),
-            tried=_was_probed(action, overview),
+            tried=action.is_tried or _was_probed(action, overview),
             **same(action, "file", "line", "confidence", "settings", "patch"),
         )
         for rank, action in enumerate(recommendations_of(capture, overview), start=1)
@@ -112,7 +112,7 @@ def _why(look: Recommendation) -> str:
 
 def _do(look: Recommendation) -> str:
     if look.subject == "recompile" and not look.do:
-        return f"Keep `{guard(look.what)}` true on every call"
+        return f"Keep what `{guard(look.what)}` checks the same from call to call"
     return visible(look.do) or "Rewrite the line as the reason suggests"
 
 

@@ -248,7 +248,7 @@ def look_sentence(look: Recommendation) -> str:
     spent = (
         f" ({counted(look.count, 'recompile')}, {time_from_ns(look.recompile_ns)} in all)" if look.recompile_ns and look.count > 1 else ""
     )
-    return f"{at}{todo or f'avoid the recompile: keep `{guard(look.what)}` true on every call'}{spent}"
+    return f"{at}{todo or f'avoid the recompile: keep what `{guard(look.what)}` checks the same'}{spent}"
 
 
 def consequence_sentences(look: Recommendation) -> list[str]:

@@ -144,7 +144,7 @@ LINES = (
     Line("y = kept_out(y)", f"Call `tripled` {OUTSIDE}, or remove `torch.compiler.disable` from it", "y = tripled(y)"),
     Line(
         'log.debug("sum %s", y.sum())',
-        f"Log {OUTSIDE}, or add the method to `torch._dynamo.config.ignore_logging_functions`",
+        f"Log {OUTSIDE}, or add `logging.Logger.debug` to `torch._dynamo.config.ignore_logging_functions`, which drops what it logs",
         None,
         ("ignore_logging_functions", "logging.Logger.debug"),
     ),

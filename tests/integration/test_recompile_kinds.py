@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import functools
 import importlib
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -93,6 +93,18 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 def times(x: torch.Tensor, n: Any = 2) -> torch.Tensor:
     return torch.mul(x, n)
+
+
+def first_rows(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x[:n].sin()
+
+
+def one_row(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x[n].sin()
+
+
+def by_number(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x.sin() if n > 2 else x.cos()
 
 
 def by_flag(x: torch.Tensor, mode: Any) -> torch.Tensor:
@@ -220,6 +232,13 @@ RESHAPED = calls((torch.ones(16), (2, 8)), (torch.ones(16), (4, 4)))
 bfloat16, float16 = (functools.partial(torch.autocast, "cpu", dtype) for dtype in (torch.bfloat16, torch.float16))
 
 
+@contextmanager
+def high_precision() -> Iterator[None]:
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
 class Kind(NamedTuple):
     """Calls that compile a function twice.
 
@@ -261,7 +280,10 @@ KINDS = (
     Kind("pass_as_tensor name=config.scale floats", scaled, calls((X, SimpleNamespace(scale=2.5)), (X, SimpleNamespace(scale=3.5)))),
     Kind("pass_as_tensor name=self.by floats", *number_of_module(2.5, 3.5)),
     Kind("pass_as_tensor name=size[0] dynamic", reshaped, RESHAPED),
-    Kind("pass_as_tensor name=n", lambda x, n: x + torch.zeros(n, 3), calls((X, 1), (X, 2)), dynamic=True),
+    Kind("expected_number name=n", lambda x, n: x + torch.zeros(n, 3), calls((X, 1), (X, 2)), dynamic=True),
+    Kind("size_as_number name=n", first_rows, calls((WIDE, 2), (WIDE, 3))),
+    Kind("few_indexes name=n", one_row, calls((WIDE, 2), (WIDE, 3))),
+    Kind("one_value name=n flag", by_number, calls((X, 2), (X, 3))),
     Kind("make_tensor name=SCALE outside", by_global, changing(set_global(SCALE=3))),
     Kind(
         "number_in_buffer name=self.by setting=torch._dynamo.config.allow_unspec_int_on_nn_module = True special",
@@ -278,6 +300,9 @@ KINDS = (
     Kind("pass_tensor name=y", added, calls((X, X + 1), (X, None))),
     Kind("same_kind name=n", times, calls((X, torch.tensor(2.0)), (X, 2.0))),
     Kind("same_count name=items", summed, calls((X, [X, X + 1]), (X, [X, X + 1, X + 2]))),
+    Kind("same_count name=items", lambda x, items: summed(x.sin(), items), calls((X, []), (X, [X]))),
+    Kind("one_set_of_modes", plain, (Call((X,)), Call((X,), context=functools.partial(torch.device, "cpu")))),
+    Kind("set_once name=torch.set_float32_matmul_precision", plain, (Call((X,)), Call((X,), context=high_precision))),
     Kind("same_keys name=items ordered", summed, calls((X, {"a": X, "b": X + 1}), (X, {"b": X + 1, "a": X}))),
     Kind("same_keys name=items", summed, calls((X, {"a": X + 1}), (X, {"a": X + 1, "b": X + 2}))),
     Kind("same_keyword_arguments", keywords, calls((X, Kwargs(a=X + 1)), (X, Kwargs(a=X + 1, b=X + 2)))),

@@ -7,7 +7,6 @@ versions: a field that is not found stays None, and the first line is always kep
 
 from __future__ import annotations
 
-import itertools
 import json
 import linecache
 import re
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ortlens.analysis.identity import plain_function
+from ortlens.analysis.number_uses import Flow, flow_from
 from ortlens.backend.lowering.provenance import Frame
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ _CLASS = re.compile(r"type=<class '(?P<name>[^']+)'>")
 _REQUIRES_GRAD = re.compile(r"requires_grad=(?P<flag>\w+)(?:\. .*)?")
 _WHAT_WAS_TRACED = re.compile(r"Encountered graph break when attempting to trace .*:$")  # the reason follows on a line of its own
 _IF = re.compile(r"(?:el)?if\b.*:\s*(?:#.*)?$")
-_DEF = re.compile(r"\s*(?:async )?def ")
-_MAX_FOLLOWING = 60
 _USER_CODE = ("User code traceback:", "The graph break occurred in the following user code:")
 _PYTHON_TRACEBACK = "\nTraceback (most recent call last):"
 
@@ -71,11 +69,9 @@ class BreakText:
         body = next((text for after in range(1, 4) if (text := line_text(self.file, self.line + after))), "pass")
         return f"{head}\n    {body}"
 
-    def following(self) -> str:
-        """Read the lines behind the user line, as far as they can be read; lines outside of the function end them."""
-        after = lines_of(self.file)[self.line :] if self.file is not None and self.line is not None else []
-        own = itertools.takewhile(lambda text: not text.strip() or (text[0] in " \t" and not _DEF.match(text)), after[:_MAX_FOLLOWING])
-        return "\n".join(map(str.rstrip, own))
+    def flow(self) -> Flow | None:
+        """Read what the function around the user line does with what the line computes; None if it cannot be read."""
+        return flow_from(lines_of(self.file), self.line) if self.file is not None and self.line is not None else None
 
 
 def lines_of(file: str) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 import time
 import traceback
 import weakref
@@ -20,12 +21,12 @@ import torch
 
 from ortlens import _torch
 from ortlens._shell import display_frames, display_name
-from ortlens.analysis.guards import guard_place, recompile_traits
+from ortlens.analysis.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.identity import frame_of, plain_function
 from ortlens.analysis.literals import shortened
-from ortlens.analysis.number_uses import becomes_size, decides_by_size
+from ortlens.analysis.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
-from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, recompile_from_text
+from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, lines_of, recompile_from_text
 from ortlens.lens.dynamo.guard_values import value_text
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from ortlens.trace.recorder import Recorder
+
+
+_LAYER = re.compile(r"(LSTM|GRU|RNN)\(")
 
 
 class DynamoWatch:
@@ -72,9 +76,9 @@ class DynamoWatch:
         if not is_break(text):  # the exception that causes a break is logged too, right before it
             return
         self._drop_announced(compile_id)
-        self._record_break(compile_id, text)
+        break_id = self._record_break(compile_id, text)
         if text.startswith("WON'T CONVERT"):
-            self._announced[compile_id] = next(self._breaks_of(compile_id)).break_id
+            self._announced[compile_id] = break_id
 
     def _breaks_of(self, compile_id: str) -> Iterator[r.Break]:
         return (known for known in self._breaks.values() if compile_id in known.compile_ids)
@@ -87,16 +91,20 @@ class DynamoWatch:
             self._heard = {entry: [pair for pair in heard if pair[1] != break_id] for entry, heard in self._heard.items()}
             self.recorder.drop(r.Break, break_id)
 
-    def _record_break(self, compile_id: str, text: str) -> None:
+    def _record_break(self, compile_id: str, text: str) -> str:
         heard = break_from_text(text)
-        said = _placed(heard, _code_of_the_model())
+        code = _code_of_the_model()
+        said = _placed(heard, code)
         key = (said.reason, said.file, said.line)
-        known = self._breaks.get(key) or self._new_break(said, heard)
+        # Of a frame that PyTorch gives up it may name nothing but the first line.
+        is_head = code is not None and (heard.file, heard.line) == (code.co_filename, code.co_firstlineno)
+        known = self._breaks.get(key) or self._new_break(said, said if is_head else heard)
         if compile_id not in known.compile_ids:
             known = replace(known, compile_ids=(*known.compile_ids, compile_id))
         self._breaks[key] = known
         self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
         self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # amended, not replaced: its cost may be known already
+        return known.break_id
 
     def _new_break(self, said: BreakText, heard: BreakText) -> r.Break:
         own = [frame for frame in said.frames if not is_of_torch_or_ortlens(frame.file)]
@@ -233,7 +241,10 @@ class DynamoWatch:
         code = _torch.code_being_compiled()
         in_library = code is not None and is_of_a_library(code.co_filename) and _torch.is_compiled_by_itself()
         fixed = self._fixed.get(frame_of(compile_id), frozenset())
-        return tuple(recompile_traits(guard or "", fixed, is_dynamic=_torch.varies_from_the_start(), in_library=in_library))
+        name = number_of_guard(guard or "")
+        uses = () if name is None or code is None else uses_of_argument(lines_of(code.co_filename), code.co_firstlineno, name)
+        known = recompile_traits(guard or "", fixed, is_dynamic=_torch.varies_from_the_start(), in_library=in_library)
+        return (*known, *(ARGUMENT[use] for use in uses))
 
     def _count_boundary(self, compile_id: str | None) -> None:
         """Note the break before a graph, the last one logged before its compilation; count it unless the graph is its callable's first."""
@@ -253,13 +264,16 @@ class DynamoWatch:
 
 
 def _break_traits(heard: BreakText) -> Iterator[str]:
-    statement, following = heard.statement() or "", heard.following()
-    if becomes_size(statement, following):
-        yield "number_becomes_size"
-    if decides_by_size(statement, following):
-        yield "decides_by_size"
-    if heard.context.startswith(("LSTM(", "GRU(")) and not torch.is_grad_enabled():
-        yield "layer_in_inference"
+    flow = heard.flow()
+    if flow is not None:
+        yield from (LATER[use] for use in flow.uses)
+        if flow.decides_by_size:
+            yield "decides_by_size"
+        if flow.in_data_loop:
+            yield "in_data_loop"
+    layer = _LAYER.match(heard.context)
+    if layer is not None:
+        yield f"{layer[1].lower()}_in_{'training' if torch.is_grad_enabled() else 'inference'}"
 
 
 class _TraceListener(logging.Handler):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,7 +17,7 @@ from ortlens.analysis import advice, guards
 from ortlens.analysis.advice import Adviser, advice_for_break, advised
 from ortlens.analysis.catalogue import SENTENCES, advise
 from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
-from ortlens.analysis.number_uses import becomes_size, decides_by_size
+from ortlens.analysis.number_uses import LATER, Flow, flow_from
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
 from ortlens.trace.records import Break, Capture, ReasonCode, Recompile
 from ortlens.views.redaction import redacted_capture
@@ -88,6 +89,13 @@ NUMBERS = (
 
 # A number that a later line takes as a size cannot stay in a tensor.
 AFTER_A_NUMBER = (
+    "out = x.new_zeros(most, 4)",
+    "rows = int(most) + 1\nout = x.new_zeros((rows, 4))",
+    "y = xs[most]",
+    "if most > 3:\n    x = x + 1",
+    'print(f"{most} rows")',
+    "y = math.sqrt(most) * x",
+    "most = 3\nreturn x[:most]",
     "ids = torch.arange(most, device=x.device)",
     "mask = x.repeat(1, most)",
     "return x[:most]",
@@ -108,6 +116,15 @@ SIZES = (
     ("if mask.nonzero().numel() > 3:", ""),
     ("return x[mask.nonzero()]", ""),
 )
+
+
+def flow_of(source: str, after: str) -> Flow:
+    """What a function does with what its first line computes."""
+    blocks = [f"{text}\n    pass" if text.endswith(":") else text for text in (source, *filter(None, [after]), "return x")]
+    body = textwrap.indent("\n".join(blocks), "    ")
+    found = flow_from([f"{line}\n" for line in f"def f(x):\n{body}".splitlines()], 2)
+    assert found is not None
+    return found
 
 
 def stop(reason: str, source: str | None = None, **facts: Any) -> Break:  # noqa: ANN401 - fields have types of their own
@@ -195,13 +212,13 @@ def other_advice() -> Iterator[tuple[str, Advice | None]]:
         yield f"break at `{source}`", advice_for_break(stop(ITEM, source, hints=hints))
     number = stop("Unsupported Tensor.item() call", "most = counts.amax().item()", explanation="Tensor.item()")
     for after in AFTER_A_NUMBER:
-        traits = ("number_becomes_size",) if becomes_size(number.source or "", f"x = x * 2\n{after}") else ()
+        traits = tuple(LATER[use] for use in flow_of(number.source or "", f"x = x * 2\n{after}").uses)
         yield f"break at `{number.source}; {after}`", advice_for_break(replace(number, traits=traits))
     hints = ("Enable tracing of dynamic shape operators with `torch._dynamo.config.capture_dynamic_output_shape_ops = True`",)
     shaped = "Operator `aten.nonzero.default`'s output shape depends on input Tensor data."
     sized = stop("Dynamic shape operator", explanation=shaped, hints=hints)
     for source, after in SIZES:
-        traits = ("decides_by_size",) if decides_by_size(source, after) else ()
+        traits = ("decides_by_size",) if flow_of(source, after).decides_by_size else ()
         yield f"break at `{source}; {after}`", advice_for_break(replace(sized, source=source, traits=traits))
     for item in OTHER_BREAKS:
         yield f"break `{item.reason}` at `{item.source}` in {item.function}", advice_for_break(item)

@@ -137,7 +137,8 @@ def test_a_setting_is_a_line_to_paste() -> None:
     assert settings_of_hint(f"Set `{scalars}`") == advise("keep_in_tensor", setting=scalars).settings == (scalars,)
     listed = advise("print_outside", listed="reorderable_logging_functions")
     assert listed.settings == ("torch._dynamo.config.reorderable_logging_functions.add(print)",)
-    assert advise("log_outside", listed="ignore_logging_functions").settings == (), "which method is not known"
+    logged = advise("log_outside", listed="ignore_logging_functions", method="info")
+    assert logged.settings == ("torch._dynamo.config.ignore_logging_functions.add(logging.Logger.info)",)
     (upcast,) = advise("bfloat16", unknown=True).settings
     assert upcast == 'model = torch.compile(model, backend="ortlens", options={"upcast": ("bfloat16",)})'
     assert option_lines(on_slow="fallback") == ('model = torch.compile(model, backend="ortlens", options={"on_slow": "fallback"})',)

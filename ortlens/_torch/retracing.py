@@ -1,0 +1,89 @@
+"""Tracing a call without running it: nothing of the function runs, and nothing is kept of what was compiled."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import inspect
+import logging
+import threading
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ortlens._torch.dynamo import writes_no_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_FRAME = -1  # an id that Dynamo gives to no frame, so that its own go on counting as before
+
+
+def retrace(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Callable[..., Any], settings: Mapping[str, Any]
+) -> None:
+    """Have Dynamo compile one call of a Python function, up to its first graph break, and throw it away; raises what compiling raises.
+
+    `ConvertFrame` of `torch/_dynamo/convert_frame.py` is what Dynamo calls with each new frame: it returns what to run, and runs nothing.
+    The frame is made up, of a copy of the function's code, on which nothing was compiled yet. `settings` are those of
+    `torch._dynamo.config` that differ meanwhile.
+    """
+    import torch._dynamo
+    from torch._dynamo.convert_frame import convert_frame
+    from torch._dynamo.hooks import Hooks
+
+    hooks = Hooks()
+    with torch._dynamo.config.patch(dict(settings)), _unseen():
+        convert_frame(backend, hooks)(_frame(function, args, kwargs), None, hooks, {"_id": _FRAME})  # type: ignore[arg-type]  # a frame by its fields
+
+
+def dynamo_setting(name: str) -> Any:
+    """Return a setting of `torch._dynamo.config`."""
+    import torch._dynamo
+
+    return getattr(torch._dynamo.config, name)
+
+
+def _frame(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> types.SimpleNamespace:
+    """Make up the frame of a call: `_get_frame` of `torch/_dynamo/convert_frame.py` does the same for an export."""
+    owner, plain = getattr(function, "__self__", None), getattr(function, "__func__", function)
+    bound = inspect.signature(plain, follow_wrapped=False).bind(*(() if owner is None else (owner,)), *args, **kwargs)
+    bound.apply_defaults()
+    cells = plain.__closure__ or ()
+    free = {name: cell.cell_contents for name, cell in zip(plain.__code__.co_freevars, cells, strict=True)}
+    return types.SimpleNamespace(
+        f_code=plain.__code__.replace(),
+        f_globals=plain.__globals__,
+        f_locals={**bound.arguments, **free},
+        f_builtins=vars(builtins),
+        closure=cells,
+    )
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """Keep what Dynamo reports and counts of this thread's compilations from everybody but our listener."""
+    from torch._dynamo import utils
+
+    counters = {name: dict(counts) for name, counts in utils.counters.items()}
+    reasons, thread = len(utils.graph_break_reasons), threading.get_ident()
+    loggers = [logger for name, logger in logging.Logger.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
+    every = (handler for logger in loggers for handler in getattr(logger, "handlers", ()))  # torch gives several of its loggers one each
+    handlers = [handler for handler in every if not writes_no_trace(handler)]
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    for handler in handlers:
+        handler.addFilter(is_of_others)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_of_others)
+        del utils.graph_break_reasons[reasons:]
+        for name, counts in utils.counters.items():
+            counts.clear()
+            counts.update(counters.get(name, {}))
