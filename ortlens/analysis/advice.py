@@ -183,21 +183,19 @@ def hint_for(item: Break) -> str:
     return next(helpful, "")
 
 
-def is_tried(item: Break, advice: Advice | None) -> bool:
-    """Tell whether what is advised was tried, and removed the break."""
-    return advice is not None and not {advice.kind, *advice.settings}.isdisjoint(item.removed_by)
-
-
 def _as_tried(item: Break, advice: Advice | None) -> Advice | None:
     """Take out of an advice what failed when it was tried; a setting that was seen to help precedes a rewrite that was not."""
     if advice is not None and (advice.kind in item.removed_by or not set(advice.settings).isdisjoint(item.kept_despite)):
         advice = replace(advice, params={name: value for name, value in advice.params.items() if name not in ("setting", "listed")})
     setting = next((line for line in item.removed_by if line.startswith(_CONFIG)), None)
     if setting is not None and (advice is None or (advice.kind not in item.removed_by and advice.kind not in _REPORTING)):
-        return advise("set_config", setting=setting)
-    if advice is not None and advice.kind in item.kept_despite:
+        return advise("set_config", setting=setting, tried=True)
+    if advice is None:
+        return None
+    if advice.kind in item.kept_despite:
         return advise("move_line", number=True) if advice.kind in _NUMBERS else None
-    return advice
+    is_tried = not {advice.kind, *advice.settings}.isdisjoint(item.removed_by)
+    return replace(advice, params={**advice.params, "tried": ""}) if is_tried else advice
 
 
 def _by_rule(item: Break) -> Advice | None:
@@ -258,7 +256,7 @@ def _by_torch(source: str) -> Advice:
     names = [] if statement is None else [node.attr for node in calls_of_math(statement)]
     if names and _IN_TORCH.issuperset(names):
         return advise("use_torch_math", name=names[0])
-    return advise("move_line", name=f"math.{names[0]}" if names else None)
+    return advise("move_line", number=True)
 
 
 def _reported(item: Break) -> Advice | None:

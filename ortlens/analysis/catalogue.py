@@ -26,7 +26,7 @@ SENTENCES: Mapping[str, str] = {
     "make it a custom operator with `torch.library.custom_op`><broken_by_library|the library that it calls breaks the graph on "
     "purpose><creates|PyTorch cannot trace how its object is created><decides|it decides by a size that depends on the data><number|it "
     "needs a value of a tensor as a Python number>",
-    "set_config": "Set `{setting}`: traced so, the line breaks no graph",
+    "set_config": "Set `{setting}`",
     "loop_outside": "Run the loop before or after the compiled function: when it ends depends on the data",
     "mask_rounds": "Run the loop before or after the compiled function, or, only where that costs less than the break, compute each round "
     "for all rows and choose with `torch.where`: it loops over values of a tensor",
@@ -144,9 +144,10 @@ SENTENCES: Mapping[str, str] = {
     "same_tensor": "Pass the same tensor for `{name}` and `{other}` every time, or never",
     "one_mode": "Keep `{name}` in one mode, `train()` or `eval()`, for all calls: each mode is compiled separately",
     "one_value": "Call with one value of `{name}`, or write a separate function for each<flag|: it decides what is in the graph>",
-    "few_indexes": "Compile with `dynamic=True` if `{name}` indexes a tensor, though 0 and 1 stay apart; keep it to few values if it "
-    "chooses an item of a list, which is compiled for each",
-    "size_as_number": "Compile with `dynamic=True`: `{name}` is a size, and otherwise a constant of the graph",
+    "few_indexes": "<kept|Set `torch._dynamo.config.allow_unspec_int_on_nn_module = True`><!kept|Compile with `dynamic=True`> if `{name}` "
+    "indexes a tensor, though 0 and 1 stay apart; keep it to few values if it chooses an item of a list, which is compiled for each",
+    "size_as_number": "<setting|Set `{setting}`><!setting|Compile with `dynamic=True`>: `{name}` is a size, and else a constant of the "
+    "graph",
     "number_in_buffer": "Make `{name}` a tensor, as a buffer of the module, or set `{setting}`<special|, which still compiles 0 and 1 "
     "separately>: a Python number is a constant of the graph",
     "make_tensor": "Make <outside|the global >`{name}` a tensor: a Python number is a constant of the graph",
@@ -191,7 +192,8 @@ _AT_LIMIT = "; PyTorch stopped recompiling this function; the last guard that fa
 _CLAUSE = re.compile(r"<(?P<without>!?)(?P<name>\w+)\|(?P<text>[^>]*)>")
 _LISTED = {"print_outside": "print", "warn_outside": "warnings.warn", "log_outside": "logging.Logger.{method}"}
 _DIGITS = re.compile(r"\d+")
-_LAST = ("last_guard", "seen")
+_LAST = ("last_guard", "seen", "tried")
+_TRIED, _TRIED_SETTING = "; tried: the line breaks no graph then", "; tried: with that setting, the line breaks no graph"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +220,11 @@ class Advice:
         return self.kind in _EXPECTED
 
     @property
+    def is_tried(self) -> bool:
+        """Whether the change was traced, and the line broke no graph with it."""
+        return "tried" in self.params
+
+    @property
     def change(self) -> tuple[object, ...]:
         """The change itself: equal for advice that differs only in a number, which may be a layer's, or in how it was reached."""
         return (self.kind, *sorted((name, _DIGITS.sub("#", value)) for name, value in self.params.items() if name not in _LAST))
@@ -225,6 +232,7 @@ class Advice:
     def sentence(self) -> str:
         """Word the advice, without a full stop."""
         template = SENTENCES[self.kind] + (_AT_LIMIT if "last_guard" in self.params else "")
+        template += (_TRIED_SETTING if self.settings else _TRIED) if self.is_tried else ""
         chosen = _CLAUSE.sub(lambda found: found["text"] if (found["name"] in self.params) != bool(found["without"]) else "", template)
         return chosen.format_map(self.params)
 

@@ -39,13 +39,14 @@ _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
 _OF_STACK = re.compile(r"___stack\d+")
 _EMPTY = re.compile(r"not (?P<name>[\w.\[\]']+)$")  # an empty list, tuple, set or dict
 _MODES = re.compile(r"___check_torch_function_mode_stack\(\)")
-_NUMBER_OF = re.compile(r"(?P<name>[A-Za-z]\w*) == -?\d+$")
+_NUMBER_OF = re.compile(r"(?P<name>[A-Za-z]\w*(?:\.[A-Za-z]\w*)*) == -?\d+$")
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
 _KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
 _CACHE = "past_key_values"
 _GUARDED = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in ', re.MULTILINE)
 
+_INT_ATTRIBUTES = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
 _SPECIAL = frozenset({"0", "1"})
 _MISMATCHES = {"rank": "same_rank", "dtype": "one_dtype", "stride": "one_layout", "requires_grad": "pass_same_requires_grad"}
 _STATES = {
@@ -133,7 +134,7 @@ def _at_a_break(guard: str) -> Advice | None:
 
 
 def number_of_guard(guard: str) -> str | None:
-    """Return the variable of which a guard expects an int; None for other guards."""
+    """Return the variable, or the attribute of one, of which a guard expects an int; None for other guards."""
     found = _NUMBER_OF.match(guard)
     return found["name"] if found else None
 
@@ -280,22 +281,23 @@ def _equal(found: re.Match[str], item: Recompile) -> Advice | None:
 
 
 def _number(source: str, name: str, item: Recompile) -> Advice:
-    is_special = bool(_SPECIAL.intersection(item.values))
-    if "allow_unspec_int_on_nn_module" in item.reason:
-        return advise(
-            "number_in_buffer", name=name, setting="torch._dynamo.config.allow_unspec_int_on_nn_module = True", special=is_special
+    is_special, traits = bool(_SPECIAL.intersection(item.values)), item.traits or ()
+    setting = _INT_ATTRIBUTES if _INT_ATTRIBUTES.partition(" ")[0].rpartition(".")[2] in item.reason else None
+    if ARGUMENT["decides"] in traits:
+        return advise("one_value", name=name, flag=True)
+    if ARGUMENT["index"] in traits:
+        return advise("few_indexes", name=name, kept=setting is not None)
+    if ARGUMENT["size"] in traits:
+        return (
+            advise("expected_number", name=name) if is_special and setting is None else advise("size_as_number", name=name, setting=setting)
         )
+    if setting is not None:
+        return advise("number_in_buffer", name=name, setting=setting, special=is_special)
     outside = _GLOBAL.match(source)
     if outside is not None:
         return advise("make_tensor", name=name, outside=not outside["part"])
     kinds = {type(_literal(value)) for value in item.values}
-    floats, traits = kinds == {float}, item.traits or ()
-    if ARGUMENT["decides"] in traits:
-        return advise("one_value", name=name, flag=True)
-    if ARGUMENT["index"] in traits:
-        return advise("few_indexes", name=name)
-    if ARGUMENT["size"] in traits:
-        return advise("expected_number" if is_special else "size_as_number", name=name)
+    floats = kinds == {float}
     # One graph takes one kind of number, and PyTorch may make constants of 0 and 1 even then.
     return advise("pass_as_tensor", name=name, floats=floats, dynamic=not floats and not is_special and len(kinds) == 1)
 

@@ -117,12 +117,16 @@ def flow_from(lines: Sequence[str], line: int) -> Flow | None:
 
 
 def uses_of_argument(lines: Sequence[str], first: int, name: str) -> tuple[Use, ...]:
-    """Read what a function, whose first line is counted from 1, does with an argument that is a number."""
+    """Read what a function, whose first line is counted from 1, does with a number: an argument, or an attribute such as `self.step`."""
     found = _function_at(lines, first)
+    if found is None or not any(isinstance(node, ast.FunctionDef | ast.Lambda) for node in ast.walk(found)):
+        around = _function_around(lines, first)  # what follows a break begins in the middle of its function
+        found = None if around is None else around[0]
     if found is None:
         return ()
-    parents = _parents(found)
-    loads = [node for node in ast.walk(found) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == name]
+    parents, last = _parents(found), name.rpartition(".")[2]
+    named = (node for node in ast.walk(found) if last in (getattr(node, "id", None), getattr(node, "attr", None)))
+    loads = [node for node in named if isinstance(getattr(node, "ctx", None), ast.Load) and ast.unparse(node) == name]
     uses = {use for load in loads for use in _uses_above(load, parents)}
     return tuple(use for use in USES if use in uses)
 

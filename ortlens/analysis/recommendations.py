@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortlens.analysis.advice import hint_for, is_tried, settings_of_hint
+from ortlens.analysis.advice import hint_for, settings_of_hint
 from ortlens.analysis.catalogue import Advice, advise
 from ortlens.analysis.consequences import SHOWN_OTHERWISE, gathered
 from ortlens.analysis.findings.calls import loss_of_call, slower_call
@@ -66,7 +66,6 @@ class Recommendation:
     own_code_ns: int = 0  # besides, what the program itself does there between graphs, which stays when the break goes
     splitting_ns: int = 0  # besides, about what entering ONNX Runtime again behind an operator costs
     recompile_ns: int = 0  # what compiling again took in all
-    is_tried: bool = False  # whether the change was traced and removes the break
     advice: Advice | None = None  # what to change; None where nothing is known, and for a finding
     todo: str = ""  # the same in a sentence without a full stop; of a finding the first of `do`
     do: str = ""  # all that there is to change
@@ -304,7 +303,6 @@ def _breaks(overview: Overview) -> Iterator[Recommendation]:
             count=item.occurrences,
             ns_per_call=price_of(item),
             own_code_ns=own_code_ns(item),
-            is_tried=is_tried(item, advice),
             **same(item, "file", "line", "source"),
             **_todo(advice, settings_of_hint(hint)) | ({} if advice else {"do": hint}),
         )

@@ -50,7 +50,7 @@ def action_rows(capture: Capture) -> list[ActionRow]:
             do=_do(action),
             gain_ns=action.ns_per_call,
             consequences=tuple(item.what for item in action.consequences),
-            tried=action.is_tried or _was_probed(action, overview),
+            tried=(action.advice is not None and action.advice.is_tried) or _was_probed(action, overview),
             **same(action, "file", "line", "confidence", "settings", "patch"),
         )
         for rank, action in enumerate(recommendations_of(capture, overview), start=1)

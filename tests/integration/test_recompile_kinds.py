@@ -70,6 +70,11 @@ class Counting(Net):
         return x * self.by
 
 
+class Picking(Net):
+    def forward(self, x: torch.Tensor) -> Any:
+        return [self.linear, self.drop][self.by](x).sin()
+
+
 class Dropping(Net):
     def forward(self, x: torch.Tensor) -> Any:
         return self.drop(x) + 1
@@ -282,6 +287,7 @@ KINDS = (
     Kind("pass_as_tensor name=size[0] dynamic", reshaped, RESHAPED),
     Kind("expected_number name=n", lambda x, n: x + torch.zeros(n, 3), calls((X, 1), (X, 2)), dynamic=True),
     Kind("size_as_number name=n", first_rows, calls((WIDE, 2), (WIDE, 3))),
+    Kind("few_indexes name=self.by kept", *of_module(Picking(0), lambda net: setattr(net, "by", 1))),
     Kind("few_indexes name=n", one_row, calls((WIDE, 2), (WIDE, 3))),
     Kind("one_value name=n flag", by_number, calls((X, 2), (X, 3))),
     Kind("make_tensor name=SCALE outside", by_global, changing(set_global(SCALE=3))),

@@ -165,6 +165,15 @@ def test_with_gradients_the_setting_for_recurrent_layers_is_not_to_be_pasted() -
     assert (tuple(found.settings), "torch.no_grad()" in found.do) == ((), True)
 
 
+def test_where_the_backend_fails_the_line_is_named_once_and_what_it_needs() -> None:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        lens = ortlens.explain(decayed, calls=1)(X, torch.tensor(3))
+    assert {(item.source, "torch.index_select" in (item.advice or "")) for item in lens.captured().breaks} == {
+        ("weight = math.exp(-x[0][at])", True)
+    }
+
+
 def test_breaks_are_tried_one_after_the_other_each_with_what_removed_those_before() -> None:
     torch._dynamo.reset()
     with torch.no_grad():

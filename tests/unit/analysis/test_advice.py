@@ -10,16 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortlens.analysis import advice, guards
-from ortlens.analysis.advice import Adviser, advice_for_break, advised
+from ortlens.analysis.advice import Adviser, advice_for_break, advice_for_fallback, advised, hint_for
 from ortlens.analysis.catalogue import SENTENCES, advise
 from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.number_uses import LATER, Flow, flow_from
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
-from ortlens.trace.records import Break, Capture, ReasonCode, Recompile
+from ortlens.trace.records import Break, Capture, Fallback, ReasonCode, Recompile
 from ortlens.views.redaction import redacted_capture
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ LOWERING = "Backend compiler `ortlens` failed with aten._local_scalar_dense.defa
 CONSUMED = "autograd.grad consumed returned tensor's grad_fn"
 USED_UP = "torch.autograd.grad() consumes grad_fns. The following returned tensors have consumed grad_fns: loss"
 BRANCHING = "Data-dependent branching"
+LOCAL_SCALAR = "Operator `aten._local_scalar_dense.default` has a non-Tensor output whose value is dependent on the data."
+PRINTED = "Dynamo does not know how to trace builtin operator `print`"
+REORDERED = ("add the function to `torch._dynamo.config.reorderable_logging_functions`",)
+SCALARS = "torch._dynamo.config.capture_scalar_outputs = True"
 
 # What is done with a number decides: with the setting, compilation fails where it indexes a list, and a branch on it breaks all the same.
 NUMBERS = (
@@ -151,6 +156,26 @@ OTHER_BREAKS = (
     stop("Attempted to represent unregistered RemovableHandle", "handle.remove()"),
     stop("Backend compiler exception", "y = while_loop(going, step, (n, x))", explanation=LOWERING),
     stop("Backend compiler exception", "y = model(x)", explanation=LOWERING),
+    # An index that is a tensor without dimensions fails in the backend.
+    stop("Backend compiler exception", "w = math.exp(-self.steps[t])", explanation=LOWERING),
+    stop("Backend compiler exception", "w = self.steps[t, 0]", explanation=LOWERING),
+    *(stop("Attempted to wrap RNN, GRU, or LSTM", traits=(kind,)) for kind in ("gru_in_inference", "gru_in_training", "rnn_in_inference")),
+    # What a loop does decides, and what a line does as a whole: a number in it goes with the line.
+    stop(ITEM, "i = order[0].item()", explanation="Tensor.item()", traits=("in_data_loop",)),
+    stop("Data dependent operator", "for e in set(choice.tolist()):", explanation=LOCAL_SCALAR),
+    stop("Data dependent operator", "w = math.exp(-self.steps[t])", explanation=LOCAL_SCALAR),
+    stop("Data dependent operator", "w = math.floor(self.steps[t])", explanation=LOCAL_SCALAR),
+    stop(ITEM, 'print("loss", y.sum().item())', explanation="Tensor.item()"),
+    stop("Failed to trace builtin operator", 'print("loss", y.sum().item())', explanation=PRINTED, hints=REORDERED),
+    stop("Failed to trace builtin operator", 'print("loss", y.sum())', explanation=PRINTED, hints=REORDERED),
+    # What was tried: what helps is said to, what fails is left out.
+    *(
+        stop(ITEM, source, explanation="Tensor.item()", **{tried: (change,)})
+        for source in ("y = x * x.sum().item()", "n = x.sum().item()")
+        for tried in ("removed_by", "kept_despite")
+        for change in ("keep_in_tensor", SCALARS)
+    ),
+    stop("Something entirely new", removed_by=(SCALARS,)),
     # A line of a library behind the user's is moved as a whole.
     stop(SKIPPED, "return UUID(bytes=os.urandom(16), version=4)", explanation=URANDOM, file=MODEL, line=3, user_stack=IN_A_LIBRARY),
     stop(SKIPPED, "seed = os.urandom(4)", explanation=URANDOM),
@@ -300,6 +325,48 @@ def test_an_old_capture_gets_the_advice_of_today_where_it_has_the_facts() -> Non
     capture = advised(Capture(breaks=(old, taken)))
     assert kinds(capture) == ["choose_with_where", "stored"]
     assert capture.breaks[1].advice == taken.advice
+
+
+LOOP = """
+def nms(boxes, scores):
+    order, rounds = scores.argsort(), 0
+    while order.numel() > 0:
+        i = order[0].item()
+        order = order[1:][iou(boxes[i], boxes[order[1:]]) < 0.5]
+    while rounds < 3:
+        n = scores.sum().item()
+        rounds += 1
+    return n
+"""
+
+
+@pytest.mark.parametrize(("line", "uses", "in_data_loop"), [(4, ("index",), True), (7, (), False), (40, None, None)])
+def test_a_number_is_followed_through_its_function(line: int, uses: tuple[str, ...] | None, *, in_data_loop: bool | None) -> None:
+    found = flow_from(LOOP.strip().splitlines(), line)
+    assert (found and found.uses, found and found.in_data_loop) == (uses, in_data_loop)
+
+
+@pytest.mark.parametrize(
+    ("source", "clauses"),
+    [
+        ("x = F.dropout(x, 0.1)", {"always"}),
+        ("x = torch.nn.functional.dropout(x, p=0.1, training=True)", {"always"}),
+        ("x = F.dropout(x, 0.1, True)", {"always"}),
+        ("x = F.dropout(x, 0.1, self.training)", {"dropout"}),
+        ("x = self.dropout(x)", {"dropout"}),
+        ("return self.net(x)", set()),
+        ("x = (", set()),
+    ],
+)
+def test_only_dropout_that_eval_removes_is_said_to_go_with_it(source: str, clauses: set[str]) -> None:
+    row = Fallback(graph_id="g0", node="n", target="aten.native_dropout.default", reason_code="side_effect", reason="", source=source)
+    assert advice_for_fallback(row, has_instructions=None).params.keys() - {"target"} == clauses
+
+
+def test_a_hint_that_was_tried_in_vain_or_is_for_makers_of_backends_is_not_passed_on() -> None:
+    hints = ("Report an issue to the backend compiler repo.", f"Set `{SCALARS}`", "Rewrite it.")
+    assert hint_for(stop("r", hints=hints)) == hints[1]
+    assert hint_for(stop("r", hints=hints, kept_despite=(SCALARS,))) == hints[2]
 
 
 def test_names_are_the_users() -> None:
