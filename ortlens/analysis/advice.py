@@ -96,7 +96,7 @@ _DROPOUT = "dropout"
 _BY_TRAITS = ("keep_in_tensor", "mask_with_where", "call_outside", "call_layer_outside", "mark_dynamic", "compile_dynamic", "one_dtype")
 """Kinds of advice that may be others where the traits of a break or recompile are known."""
 
-_OF_BREAKS = ("unbreak_caller", "keep_number_in_tensor")
+_OF_BREAKS = ("remove_break_before", "unbreak_caller", "keep_number_in_tensor")
 """Kinds of advice on a recompile that name a graph break."""
 
 _NO_OPERATORS = frozenset({*sys.stdlib_module_names, "torch"})

@@ -11,6 +11,7 @@ from ortlens.analysis.catalogue import Advice, advise
 from ortlens.analysis.consequences import SHOWN_OTHERWISE, gathered
 from ortlens.analysis.findings.calls import loss_of_call, slower_call
 from ortlens.analysis.findings.compiling import STORM, is_limit, training_forward
+from ortlens.analysis.findings.kernels import float64_nodes
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place
@@ -201,6 +202,8 @@ def ranked_looks(overview: Overview) -> tuple[Recommendation, ...]:
         )
         if urgent := [_URGENT.index(item.subject) for item in (look, *look.consequences) if item.subject in _URGENT]:
             place = (0, min(urgent))
+        elif look.subject == "rule" and overview.coverage.verdict == "none" and overview.findings[look.index].rule == float64_nodes.name:
+            place = (0, _URGENT.index("slower"))  # by its type PyTorch runs it faster: in float32, `nothing_runs` may no longer hold
         ranked.append((place, look))
         seen[look.subject] += 1
     return tuple(_timed_beside(look, overview) for _, look in sorted(ranked, key=lambda item: item[0]))
@@ -315,9 +318,21 @@ def _fallbacks(overview: Overview) -> Iterator[Recommendation]:
     for group in overview.fallbacks:
         cause: Hashable = group.cause if group.cause in _OF_TYPE else group.reason if group.reason_code == "policy" else None
         causes.setdefault(cause or (group.target, group.reason_code), []).append(group)
+    slower = {(finding.file, finding.line) for finding in overview.findings if finding.file and _is_slower_graph(finding, overview)}
     for groups in causes.values():
-        if not _is_beside_the_point(groups, overview):
+        is_known = _stays_for_good(groups[0]) and (groups[0].file, groups[0].line) in slower
+        if not is_known and not _is_beside_the_point(groups, overview):
             yield _of_operators(groups, overview)
+
+
+def _is_slower_graph(finding: Finding, overview: Overview) -> bool:
+    """Tell whether a finding is about a graph that is slower than PyTorch as a whole, which may be for what stays there."""
+    return finding.rule == slower_than_torch.name and any(finding.subject == row.graph.graph_id for row in overview.graphs)
+
+
+def _stays_for_good(group: FallbackGroup) -> bool:
+    """Tell whether nothing is known to be gained by bringing an operator into ONNX Runtime."""
+    return group.advice.kind == "policy" or (group.advice.kind == "bfloat16" and "lacking" not in group.advice.params)
 
 
 def _of_operators(groups: Sequence[FallbackGroup], overview: Overview) -> Recommendation:
@@ -343,16 +358,17 @@ def _todo(advice: Advice | None, settings: tuple[str, ...] = ()) -> dict[str, An
 
 
 def _is_beside_the_point(groups: Sequence[FallbackGroup], overview: Overview) -> bool:
-    """Tell whether no measured call ran these, or nobody can do much about them and they take little of a measured call.
+    """Tell whether no measured call ran these, or nobody can do much about them.
 
-    A rule of the backend keeps them in PyTorch, or PyTorch itself added them as checks.
+    A rule of the backend keeps them in PyTorch, where they are faster; or PyTorch itself added them as checks, and they take little.
     """
     totals = overview.ledger
     if totals is None or not totals.is_measured:
         return False
-    is_kept = all((group.reason_code == "policy" and group.cause is None) or _CHECK in group.target for group in groups)
+    is_kept = all(group.reason_code == "policy" and group.cause is None for group in groups)
+    is_check = all(_CHECK in group.target for group in groups)
     cost = sum((group.ns_per_call or 0) + group.splitting_ns for group in groups)
-    return not any(group.calls for group in groups) or (is_kept and cost < _MUCH * totals.total_ns)
+    return not any(group.calls for group in groups) or is_kept or (is_check and cost < _MUCH * totals.total_ns)
 
 
 def _recompiles(overview: Overview) -> Iterator[Recommendation]:

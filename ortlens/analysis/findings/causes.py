@@ -13,7 +13,7 @@ from ortlens.units import size_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ortlens.trace.records import Capture, Kernel, Node
+    from ortlens.trace.records import Capture, Fallback, Kernel, Node
 
 _LOOPS = re.compile(r"Loop|Scan|SequenceMap|Sequence(Empty|Insert|At|Construct|Erase)|ConcatFromSequence|SplitToSequence")
 _WRITES = re.compile(r"aten\.(index_put|index_copy|index_add|index_fill|masked_scatter|(slice|select|diagonal)_scatter|scatter)")
@@ -35,7 +35,8 @@ class Cause:
 
     text: str  # a clause, such as `aten.cumprod.default becomes a Loop, whose body runs once per element`
     remedy: str  # what to change about it; empty where only the operator is known
-    node: Node | None  # the node that it comes from; None where none stands out
+    node: Node | Fallback | None  # the node that it comes from; None where none stands out
+    stays: bool = False  # whether that stays in PyTorch
 
 
 def cause_of(capture: Capture, nodes: Sequence[Node], session_ids: Iterable[str]) -> Cause:

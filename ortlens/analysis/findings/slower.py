@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
-from ortlens.analysis.findings.facts import current, entries_per_call, whole_by_graph
+from ortlens.analysis.findings.facts import current, entries_per_call, splitting_costs, whole_by_graph
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import fallbacks_by_graph, grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.speed import WORTH_A_WARNING
+from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
 
 if TYPE_CHECKING:
@@ -25,13 +26,6 @@ _MOST = 0.75
 _HALF = 0.5
 _STATE_BYTES = 1 << 20
 _STATE_SHARE = 0.1
-
-
-_BESIDE = Cause(
-    text="what stays in PyTorch, and the way to it and back, takes longer than the partitions lose by themselves",
-    remedy="",
-    node=None,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +44,11 @@ class _Slow:
         return self.timed is not self.graph
 
     @property
+    def same(self) -> str:
+        """What parts with the same cause share."""
+        return self.subject if self.cause.node is None or self.cause.stays else self.cause.node.target
+
+    @property
     def loss_ns(self) -> int:
         """What it costs per call of the model."""
         return round(((self.timed.ort_ns or 0) - (self.timed.torch_ns or 0)) * self.entries)
@@ -65,7 +64,7 @@ class _Slow:
 def slower_than_torch(capture: Capture) -> Iterator[Finding]:
     """Report parts that PyTorch runs faster, grouped by their cause."""
     wholes = whole_by_graph(capture)
-    groups = grouped(((row.by_partition, row.cause.node.target if row.cause.node else row.subject), row) for row in _slow_parts(capture))
+    groups = grouped(((slow.by_partition, slow.same), slow) for slow in _slow_parts(capture))
     for slows in groups.values():
         loss, whole = sum(slow.loss_ns for slow in slows), max(wholes.get(slow.graph.graph_id, 0) for slow in slows)
         if loss >= _LEAST_NS and loss >= _SHARE * whole:
@@ -84,12 +83,25 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
             members = [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]
             running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
             if members:
-                beside = lost < _HALF * whole and any(row.graph_id == graph.graph_id for row in capture.fallbacks)
-                yield _Slow(graph, graph, graph.graph_id, often, _BESIDE if beside else cause_of(capture, members, running))
+                cause = (_beside(capture, graph) if lost < _HALF * whole else None) or cause_of(capture, members, running)
+                yield _Slow(graph, graph, graph.graph_id, often, cause)
             continue
         for part in slow:
             running = [session.session_id for session in sessions.get(part.partition_id, [])]
             yield _Slow(graph, part, part.partition_id, often, cause_of(capture, nodes[part.partition_id], running))
+
+
+def _beside(capture: Capture, graph: Graph) -> Cause | None:
+    """Name what stays in PyTorch and takes most of a graph whose partitions lose little by themselves; None where nothing stays."""
+    costs, splitting = fallback_ns(capture), splitting_costs(capture)
+    staying = grouped((row.target, row) for row in fallbacks_by_graph(capture).get(graph.graph_id, []))
+    if not staying:
+        return None
+    keys = ((rows, [(row.graph_id, row.node) for row in rows]) for rows in staying.values())
+    rows, _ = max(keys, key=lambda item: sum(costs.get(key, 0.0) + splitting.get(key, 0.0) for key in item[1]))
+    where = f"at {counted(len(rows), 'node')}, beside {counted(graph.partition_count or 1, "partition")}"
+    placed = next((row for row in rows if row.file), rows[0])
+    return Cause(text=f"{placed.target} stays in PyTorch {where}; partitions lose less by themselves", remedy="", node=placed, stays=True)
 
 
 def _is_slow(timed: Graph | Partition) -> bool:

@@ -147,13 +147,30 @@ def test_what_no_measured_call_ran_is_no_look() -> None:
     assert [look.what for look in looks_of(overview_of(measured(unused, ran)))] == ["aten.b.default"]
 
 
-def test_what_stays_on_purpose_is_a_look_where_all_that_stays_for_its_reason_takes_a_tenth_of_a_call() -> None:
-    assert looks_of(overview_of(measured(replace(KEPT, total_ns=9 * 99_000)))) == ()
-    alone = replace(KEPT, total_ns=9 * 101_000)
-    parts = (replace(KEPT, total_ns=9 * 80_000), replace(KEPT, node="m", target="aten.b.default", total_ns=9 * 50_000))
-    for rows, count, ns in (((alone,), 1, 101_000), (parts, 2, 130_000)):
-        (look,) = looks_of(overview_of(measured(*rows)))
-        assert (look.what, look.count, look.ns_per_call) == ("aten.a.default", count, ns)
+def test_what_stays_on_purpose_is_no_look_whatever_it_takes_since_nobody_can_change_it() -> None:
+    assert looks_of(overview_of(measured(replace(KEPT, total_ns=9 * 500_000)))) == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "gain", "subjects"),
+    [
+        ({"reason_code": "no_converter", "total_ns": 9 * 50_000}, 100_000, ["fallback"]),
+        ({"reason_code": "no_converter", "total_ns": 9 * 49_000}, 100_000, ["slower", "fallback"]),  # it does not explain the half of it
+        ({"reason_code": "policy", "total_ns": 9 * 500_000}, 100_000, ["slower"]),
+        ({"reason_code": "dtype", "cause": "bfloat16", "total_ns": 9 * 500_000}, 100_000, ["slower"]),
+    ],
+)
+def test_a_graph_that_is_slower_for_what_stays_in_pytorch_is_one_look(row: dict[str, Any], gain: int, subjects: list[str]) -> None:
+    staying = fallback(calls=9, file=FILE, line=48, **row)
+    slower = replace(warned("slower_than_torch", gain=gain), subject="g0", file=FILE, line=48)
+    looks = looks_of(overview_of(measured(staying, findings=(slower,))))
+    assert [look.subject for look in looks] == subjects
+
+
+def test_computing_in_float64_comes_before_that_nothing_runs() -> None:
+    overview = overview_of(replace(SAMPLES["nothing_runs"], nodes=(node("a", dtype="float64", bytes=8, partition_id=None),)))
+    first, second = looks_of(overview)
+    assert (overview.findings[first.index].rule, second.subject) == ("float64_nodes", "nothing_runs")
 
 
 def test_a_graph_compiled_for_training_in_vain_comes_before_what_it_makes_slow() -> None:
