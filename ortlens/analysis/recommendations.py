@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.advice import hint_for, settings_of_hint
 from ortlens.analysis.catalogue import Advice, advise
-from ortlens.analysis.consequences import SHOWN_OTHERWISE, gathered
+from ortlens.analysis.consequences import SHOWN_OTHERWISE, finding_of, gathered
 from ortlens.analysis.findings.calls import loss_of_call, slower_call
 from ortlens.analysis.findings.compiling import STORM, is_limit, training_forward
 from ortlens.analysis.findings.kernels import float64_nodes
@@ -34,6 +34,7 @@ _URGENT: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_ru
 _MAX_LOOKS = 3
 MAX_ACTIONS = 100
 _MUCH = 0.1  # share of a call from which what rules found for information, and the program's own code between graphs, are worth a look
+_REST = 4  # what a call loses besides the causes that have prices counts so many times less: it shrinks when these are mended
 _CHECK = "aten._assert_"
 _OF_TYPE = ("bfloat16", "complex")
 """Causes that all operators of a data type share."""
@@ -192,17 +193,18 @@ def ranked_looks(overview: Overview) -> tuple[Recommendation, ...]:
     is_measured = overview.ledger is not None and overview.ledger.is_measured  # else breaks have no price to compare with
     ranked: list[tuple[tuple[int, int], Recommendation]] = []
     for look in looks:
-        priced = is_measured and look.ns_per_call is not None
+        priced, finding = is_measured and look.ns_per_call is not None, finding_of(look, overview)
+        rule = None if finding is None else finding.rule
         # A call that compiles takes a hundred times as long.
         is_storm = (look.subject == "recompile" and look.count >= STORM) or (look.subject == "break" and is_limit(look.what))
         place = (
-            (1, -(look.ns_per_call or 0) - look.own_code_ns - look.splitting_ns)
+            (1, -((look.ns_per_call or 0) + look.own_code_ns + look.splitting_ns) // (_REST if rule == slower_call.name else 1))
             if priced
             else ((2, -1) if is_storm else (2 + seen[look.subject], _SUBJECTS.index(look.subject)))
         )
         if urgent := [_URGENT.index(item.subject) for item in (look, *look.consequences) if item.subject in _URGENT]:
             place = (0, min(urgent))
-        elif look.subject == "rule" and overview.coverage.verdict == "none" and overview.findings[look.index].rule == float64_nodes.name:
+        elif rule == float64_nodes.name and overview.coverage.verdict == "none":
             place = (0, _URGENT.index("slower"))  # by its type PyTorch runs it faster: in float32, `nothing_runs` may no longer hold
         ranked.append((place, look))
         seen[look.subject] += 1

@@ -99,7 +99,7 @@ def _beside(capture: Capture, graph: Graph) -> Cause | None:
         return None
     keys = ((rows, [(row.graph_id, row.node) for row in rows]) for rows in staying.values())
     rows, _ = max(keys, key=lambda item: sum(costs.get(key, 0.0) + splitting.get(key, 0.0) for key in item[1]))
-    where = f"at {counted(len(rows), 'node')}, beside {counted(graph.partition_count or 1, "partition")}"
+    where = f"at {counted(len(rows), 'node')}, beside {counted(graph.partition_count or 1, 'partition')}"
     placed = next((row for row in rows if row.file), rows[0])
     return Cause(text=f"{placed.target} stays in PyTorch {where}; partitions lose less by themselves", remedy="", node=placed, stays=True)
 

@@ -273,6 +273,13 @@ def test_python_between_graphs_counts_for_the_rank_of_its_break() -> None:
     assert (second.line, second.own_code_ns) == (5, 10_000)
 
 
+@pytest.mark.parametrize(("price", "order"), [(25_000, ["break", "rule"]), (24_000, ["rule", "break"])])
+def test_a_cause_that_has_a_price_comes_before_what_the_call_loses_besides(price: int, order: list[str]) -> None:
+    broken = Break(break_id="b0", reason="why", file=FILE, line=4, cost_ns=price, overhead_ns=price)
+    capture = replace(measured(findings=(warned("slower_call", gain=99_000),)), breaks=(broken,))
+    assert [look.subject for look in looks_of(overview_of(capture))] == order
+
+
 SPLITTING = replace(
     parted(graph(partition_count=2, fallback_count=2), count=2, calls=10),
     fallbacks=(fallback("n", calls=10, total_ns=40_000), fallback("m", calls=10, total_ns=40_000)),
