@@ -116,6 +116,7 @@ class Adviser:
         self._newest = {frame_of(graph.compile_id): graph for graph in capture.graphs}
         # Where a backend failed as well, what it needs is needed besides.
         self._failed = {(item.file, item.line): item for item in capture.breaks if _by_backend(item)}
+        self._optimises_only = all("/torch/optim/" in (graph.file or "").replace("\\", "/") for graph in capture.graphs)
 
     def __call__(self, item: Break | Recompile) -> Advice | None:
         """Return what to change; None where nothing is known.
@@ -126,6 +127,8 @@ class Adviser:
             newest = (self._newest[frame] for frame in map(frame_of, item.compile_ids) if frame in self._newest)
             stopping = self._failed.get((item.file, item.line), item) if item.refused_reason is None else item
             advice, text = advice_for_break(stopping, next(newest, None)), item.source
+            if advice is not None and advice.kind == "move_optimiser_step" and self._by_id and self._optimises_only:
+                advice = advise("expected_step")
             is_known = item.stop_source is not None or item.refused_reason is not None
         else:
             advice = advice_for_recompile(item, self._by_id.get(item.compile_id), self._by_id.get(item.of_compile_id))

@@ -22,6 +22,7 @@ SENTENCES: Mapping[str, str] = {
     "delete_graph_break": "Delete the call of `torch._dynamo.graph_break()`, which breaks the graph on purpose",
     "delete_skip_frame": "Delete the call of `torch._dynamo.skip_frame()`, which leaves the function uncompiled on purpose",
     "move_optimiser_step": "Move the optimiser's step before or after the compiled function: PyTorch breaks the graph around it on purpose",
+    "expected_step": "Nothing to change: nothing is compiled but the optimiser's step, around which PyTorch breaks the graph on purpose",
     "move_line": "Move the line before or after the compiled function: <name|PyTorch cannot trace `{name}`, which it calls><wrapped|, or "
     "make it a custom operator with `torch.library.custom_op`><broken_by_library|the library that it calls breaks the graph on "
     "purpose><creates|PyTorch cannot trace how its object is created><decides|it decides by a size that depends on the data><number|it "
@@ -216,7 +217,7 @@ class Advice:
 
     @property
     def is_expected(self) -> bool:
-        """Whether nothing has to be changed: the recompile is PyTorch's rule and nobody's fault."""
+        """Whether nothing has to be changed: the break or recompile is PyTorch's rule and nobody's fault."""
         return self.kind in _EXPECTED
 
     @property
@@ -237,7 +238,10 @@ class Advice:
         return chosen.format_map(self.params)
 
 
-_EXPECTED = ("expected_size", "expected_number", "expected_role", "expected_other_sizes", "expected_layout", "expected_limit")
+_EXPECTED = (
+    *("expected_step", "expected_size", "expected_number"),
+    *("expected_role", "expected_other_sizes", "expected_layout", "expected_limit"),
+)
 
 
 def advise(kind: str, **params: object) -> Advice:

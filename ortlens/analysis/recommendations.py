@@ -297,7 +297,8 @@ def _nothing_runs(overview: Overview) -> Iterator[Recommendation]:
 def _breaks(overview: Overview) -> Iterator[Recommendation]:
     whole = overview.ledger.total_ns if overview.ledger is not None else 0
     for index, (item, advice) in enumerate(zip(overview.breaks, overview.break_advice, strict=True)):
-        if price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole:  # measured, and nothing to be saved
+        is_free = price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole  # measured, and nothing to be saved
+        if is_free or (advice is not None and advice.is_expected):
             continue
         hint = hint_for(item)
         yield Recommendation(

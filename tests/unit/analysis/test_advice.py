@@ -19,9 +19,12 @@ from ortlens.analysis.advice import Adviser, advice_for_break, advice_for_fallba
 from ortlens.analysis.catalogue import SENTENCES, advise
 from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
 from ortlens.analysis.number_uses import LATER, Flow, flow_from
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import looks_of
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
 from ortlens.trace.records import Break, Capture, Fallback, ReasonCode, Recompile
 from ortlens.views.redaction import redacted_capture
+from tests.unit.analysis.hand_made import graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,6 +305,23 @@ def kinds(capture: Capture) -> list[str | None]:
     adviser = Adviser(capture)
     made = (*map(adviser, capture.breaks), *map(adviser, capture.recompiles))
     return [item.kind if item else None for item in made]
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (("/lib/torch/optim/adam.py",), "expected_step"),
+        (("C:\\lib\\torch\\optim\\adam.py",), "expected_step"),
+        (("/lib/torch/optim/adam.py", "/a/m.py"), "move_optimiser_step"),
+        ((), "move_optimiser_step"),
+    ],
+)
+def test_a_step_is_to_be_moved_only_where_something_else_is_compiled_too(files: tuple[str, ...], kind: str) -> None:
+    broken = stop(PLAIN_BREAK, "step()", stop_source="torch._dynamo.graph_break()", stop_function="_use_grad")
+    graphs = tuple(graph(f"g{number}", file=file) for number, file in enumerate(files))
+    capture = Capture(breaks=(broken,), graphs=graphs)
+    assert kinds(capture) == [kind]
+    assert len(looks_of(overview_of(capture))) == (kind != "expected_step")
 
 
 def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
