@@ -165,13 +165,16 @@ class OrtBackend:
         Raises:
             UsageError: The program takes something that is neither a tensor nor a plain value.
         """
+        started = time.perf_counter_ns()
         from ortlens.backend.lowering.exported import CompiledProgram
         from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 
+        decompositions = self.compiler.decompositions()
+        loading_ns = time.perf_counter_ns() - started
         return CompiledProgram(
             program,
-            functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run),
-            decompositions=self.compiler.decompositions(),
+            functools.partial(self.compiler.compile, recorder=recorder, dry_run=dry_run, loading_ns=loading_ns),
+            decompositions=decompositions,
             custom_targets=self.compiler.custom_targets(),
             on_failure=self.compiler.failure_reporter(recorder),
             assumptions_of=None if dry_run else MemoryAssumptions,

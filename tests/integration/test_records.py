@@ -38,7 +38,7 @@ def capture() -> Capture:
     return lens.captured()
 
 
-@pytest.mark.parametrize("road", ["lens", "capture"])
+@pytest.mark.parametrize("road", ["lens", "capture", "exported", "frozen"])
 def test_what_ortlens_loads_once_per_process_is_a_part_of_its_own(road: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real, slept_ns = GraphCompiler.tables, 50_000_000
 
@@ -46,15 +46,20 @@ def test_what_ortlens_loads_once_per_process_is_a_part_of_its_own(road: str, mon
         time.sleep(slept_ns / 1e9)
         return real(compiler)
 
+    frozen = ortlens.freeze(torch.nn.Sigmoid(), torch.ones(8)) if road == "frozen" else None
     monkeypatch.setattr(GraphCompiler, "tables", slow)
+    lens = Lens()
     if road == "lens":
-        lens = Lens()
         torch.compile(torch.sin, backend=lens)(torch.ones(8))
+    elif road == "exported":
+        lens.compile_exported(torch.export.export(torch.nn.Sigmoid(), (torch.ones(8),)))
+    elif frozen is not None:
+        lens.compile_frozen(frozen)
     else:
         with ortlens.capture() as lens:
             torch.compile(torch.sin, backend="ortlens")(torch.ones(8))
     (graph,) = lens.captured().graphs
-    phases = [getattr(graph, f"{phase}_ns") for phase in PHASES]
+    phases = [getattr(graph, f"{phase}_ns") or 0 for phase in PHASES]
     assert graph.compile_ns == sum(phases)
     assert (graph.loading_ns or 0) >= slept_ns
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -181,15 +183,18 @@ def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable
 
 
 def _lowered(program: ExportedProgram, backend: OrtBackend, recorder: Recorder | None) -> tuple[ExportedProgram, LoweredGraph]:
-    compiler = backend.compiler
+    compiler, started = backend.compiler, time.perf_counter_ns()
     with gc_paused():
-        return lower_program(
+        decompositions = compiler.decompositions()
+        loading_ns = time.perf_counter_ns() - started
+        decomposed, lowered = lower_program(
             program,
-            decompositions=compiler.decompositions(),
+            decompositions=decompositions,
             custom_targets=compiler.custom_targets(),
             on_failure=compiler.failure_reporter(recorder),
             updates_in_place=True,
         )
+    return decomposed, replace(lowered, loading_ns=loading_ns)
 
 
 def _steps_of(  # noqa: PLR0913 - each is a part of what is compiled
