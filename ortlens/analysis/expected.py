@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.call_order import current_in_call_order
 from ortlens.analysis.index import partitions_by_graph
-from ortlens.analysis.ledger import uncompiled_ns
+from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.speed import pace_of_call
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -63,8 +64,8 @@ def expected_runs(capture: Capture) -> tuple[ExpectedRun, ...]:
 
 def eager_s(capture: Capture) -> float:
     """Return the seconds that a call takes in PyTorch; where that was not measured, twice the time in ONNX Runtime."""
-    measured = uncompiled_ns(capture)
-    return measured / 1e9 if measured is not None else 2 * sum(run.run_s * run.entries for run in expected_runs(capture))
+    pace = pace_of_call(totals_of(capture.ledger), capture.figures)
+    return (pace.eager_ns or 0) / 1e9 if pace is not None else 2 * sum(run.run_s * run.entries for run in expected_runs(capture))
 
 
 def verify_s(capture: Capture, value_s: float, byte_s: float, *, per_op: bool) -> float:

@@ -1,8 +1,9 @@
 """The ledger of a call: its wall time, part by part, with a residual.
 
-It turns the clock readings of some calls into rows that add up to their wall time. The rows are means over the middle half
-of the calls by wall time: a mean adds up exactly, and outliers are excluded. Rejected: the median of each
-part on its own, since medians of parts do not add up to the median of the whole, and the difference would look like a residual.
+It turns the clock readings of some calls into rows that add up to the time of a call: the median, of calls without the lens's clocks if
+such were made. What the rows share out is a mean over the middle half of the clocked calls by wall time: a mean adds up exactly, and
+outliers are excluded. Rejected: the median of each part on its own, since medians of parts do not add up to the median of the whole, and
+the difference would look like a residual.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 PARTS: tuple[LedgerPartName, ...] = ("guards", "bind", "run", "output", "eager", "residual", "wait")
 """The parts in the order in which a call goes through them; `wait` is there only where a device was waited for."""
-
-_LONGEST_NS = 10**15  # a damaged capture may hold any number
 
 _Timed = TypeVar("_Timed", "CallTrace", "SteppedCall")
 _Book: TypeAlias = "defaultdict[tuple[str, LedgerPartName], float]"
@@ -121,6 +120,7 @@ class Ledger:
     # what each break costs per call, by break id: the time from leaving the graph before it to entering the graph after it
     break_ns: Mapping[str, int]
     calls: int  # calls that were averaged
+    scale: float = 1.0  # time of a call by the mean of these: what the clocks cost, and what of the middle half is above the median
     # the part of it that is Dynamo's, by break id: looking up compiled code, guards, gathering inputs. The rest is the program's own code,
     # which stays when the break goes
     overhead_ns: Mapping[str, int] = field(default_factory=dict)
@@ -138,8 +138,8 @@ class LedgerTotals:
     graph_ids: tuple[str, ...] = ()  # the graphs
 
 
-def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledger:
-    """Split the wall time of calls into parts whose shares add up to 1, leaving out calls that entered no graph."""
+def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings, call_ns: float | None = None) -> Ledger:
+    """Split the time of a call, by default the mean of the middle half, into parts; calls that entered no graph are left out."""
     middle = middle_half([call for call in calls if call.visits])
     book: _Book = defaultdict(float)
     price: defaultdict[str, float] = defaultdict(float)
@@ -149,12 +149,14 @@ def ledger_from_calls(calls: Sequence[CallTrace], around: Surroundings) -> Ledge
         _book_gaps(call, around, book, price, overhead)
         _book_insides(call, around, book)
         _book_entering(call, around, entering)
-    count = max(len(middle), 1)
+    wall = sum(call.wall_ns for call in middle)
+    scale = 1.0 if call_ns is None or not wall else call_ns * len(middle) / wall
+    count = max(len(middle), 1) / scale
     graph_ids = dict.fromkeys(visit.graph_id for call in middle for visit in call.visits)
     parts = [part for part in PARTS if part != "wait" or any(call.waits for call in middle)]
     rows = {(graph_id, part): round(book[graph_id, part] / count) for graph_id in graph_ids for part in parts}
     breaks, overheads, entries = ({break_id: round(ns / count) for break_id, ns in sums.items()} for sums in (price, overhead, entering))
-    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), overhead_ns=overheads, entering_ns=entries)
+    return Ledger(parts=_parts(rows), break_ns=breaks, calls=len(middle), scale=scale, overhead_ns=overheads, entering_ns=entries)
 
 
 def entries_of(calls: Sequence[CallTrace]) -> dict[str, float]:
@@ -330,9 +332,3 @@ def totals_of(parts: Iterable[LedgerPart]) -> LedgerTotals | None:
     share = {part: value / total for part, value in ns.items()}
     graph_ids = tuple(dict.fromkeys(row.graph_id for row in rows))
     return LedgerTotals(ns=ns, share=share, total_ns=total, is_measured="residual" in ns, graph_ids=graph_ids)
-
-
-def uncompiled_ns(capture: Capture) -> int | None:
-    """Return the median time of a call without torch.compile, measured in turns with compiled ones; None if not measured."""
-    ns = capture.figures.uncompiled_ns
-    return ns if ns is not None and 0 < ns < _LONGEST_NS else None

@@ -22,9 +22,10 @@ from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
 from ortlens.analysis.index import grouped
-from ortlens.analysis.ledger import LedgerTotals, totals_of, uncompiled_ns
+from ortlens.analysis.ledger import LedgerTotals, totals_of
 from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
 from ortlens.analysis.slow_lines import SlowLine, slow_lines
+from ortlens.analysis.speed import Pace, pace_of_call
 from ortlens.analysis.timing import (
     CallTime,
     GraphTime,
@@ -118,8 +119,7 @@ class Overview:
     is_crowded: bool  # whether threads of PyTorch or ONNX Runtime waited for these: then either may seem a hundred times as fast
     uncounted: UncountedCalls | None  # calls to be measured that all compiled code or created sessions, so that no time is known; None else
     explain_calls: tuple[int, int]  # how often `explain` called the function, as compiled and as it is; 0 where it did not
-    # median time of a call without torch.compile, made in turns with the calls of the ledger; None where not measured
-    uncompiled_ns: int | None
+    pace: Pace | None  # a call as compiled against one without torch.compile; None where not both were measured
     is_dry_run: bool  # whether nothing was run, so that everything is a plan
     planned_for: tuple[str, ...]  # execution providers beside the CPU's that a dry run is planned for
     planned_without: tuple[str, ...]  # what it could not plan without a GPU: `gradients`, `attention`
@@ -158,7 +158,7 @@ def _uncounted(figures: Figures) -> UncountedCalls | None:
 def overview_of(capture: Capture) -> Overview:
     """Read the answers off any capture; counts are 0 and tuples empty where nothing was recorded."""
     capture = advised(capture)
-    figures = capture.figures
+    figures, totals = capture.figures, totals_of(capture.ledger)
     others, adviser, recompiles = _others(figures), Adviser(capture), own_recompiles(capture)
     breaks = tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences)))
     return Overview(
@@ -181,11 +181,11 @@ def overview_of(capture: Capture) -> Overview:
         is_crowded=others is not None and figures.torch_threads not in (None, 1),
         uncounted=_uncounted(figures),
         explain_calls=(figures.explain_calls or 0, figures.explain_uncompiled_calls or 0),
-        uncompiled_ns=uncompiled_ns(capture),
+        pace=pace_of_call(totals, figures),
         is_dry_run=is_dry_run(capture),
         planned_for=figures.planned_for,
         planned_without=figures.planned_without,
-        ledger=totals_of(capture.ledger),
+        ledger=totals,
         compile_ns=compile_total_ns(capture),
         phases=compile_phases(capture),
         findings=findings_of(capture),

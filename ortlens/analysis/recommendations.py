@@ -290,7 +290,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Recommendation]:
         index, most = max(enumerate(overview.fallbacks), key=lambda item: item[1].node_count)
         # Of two times of waiting for cores, the difference says nothing.
         lost = WORTH_A_WARNING if overview.is_busy else WORTH_APART
-        ns = None if overview.is_crowded else loss_of_call(overview.ledger, overview.uncompiled_ns, lost)
+        ns = None if overview.is_crowded else loss_of_call(overview.pace, lost)
         yield replace(_of_operators([most], overview), subject="nothing_runs", index=index, ns_per_call=ns, splitting_ns=0)
 
 

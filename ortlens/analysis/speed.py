@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import comb
+from math import comb, inf
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from ortlens.analysis.ledger import LedgerTotals
+    from ortlens.trace.records import Figures
 
 SpeedVerdict: TypeAlias = Literal["faster", "slower", "same", "unmeasured"]
+PaceVerdict: TypeAlias = Literal["faster", "slower", "same", "unclear", "unmeasured"]
+"""`unclear` where two passes disagree."""
 
 # The least ratio of two times that is a difference.
 
@@ -28,9 +33,48 @@ MIN_CALLS = 9  # of a capture: the first call, which warms up, and one for each 
 _CHANCE = 0.005  # on either side: 1 % that the interval of a ratio misses it
 
 
+_ABOUT = 1.25  # two passes of which one finds a difference and the other none call it the same, if neither finds a larger one
+
+
 def verdict_of_ratio(ratio: float, worth: float) -> SpeedVerdict:
     """Judge how many times as long something takes."""
     return "faster" if ratio < 1 / worth else "slower" if ratio > worth else "same"
+
+
+def verdict_of_passes(ratios: Iterable[float], worth: float) -> PaceVerdict:
+    """Judge how many times as long something takes, by several passes: a side is what all of them say."""
+    found = tuple(ratios)
+    verdicts = {verdict_of_ratio(ratio, worth) for ratio in found}
+    if len(verdicts) > 1:
+        return "same" if all(1 / _ABOUT < ratio < _ABOUT for ratio in found) else "unclear"
+    return next(iter(verdicts), "unmeasured")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """One way of calling the model, against eager."""
+
+    verdict: PaceVerdict  # `unmeasured` where not both were
+    call_ns: int | None = None  # time of a call
+    eager_ns: int | None = None  # time of a call in eager PyTorch, made in turns with it
+    ratio: float | None = None  # times as long as eager
+    interval: tuple[float, float] | None = None  # ends of the 99 % interval of the ratio, where rounds were made for it
+    passes: tuple[float, ...] = ()  # the lowest and the highest of `AbTiming.pass_ratios`, where they are known
+
+
+def pace_of_call(totals: LedgerTotals | None, figures: Figures) -> Pace | None:
+    """Compare the compiled call with one without torch.compile, made in turns; None if not both were measured."""
+    eager = figures.uncompiled_ns
+    if totals is None or not totals.is_measured or eager is None or not 0 < eager < _LONGEST_NS:
+        return None
+    ratio, low, high = totals.total_ns / eager, figures.turns_low, figures.turns_high
+    passes = () if low is None or high is None or not 0 < low <= high < inf else (low, high)
+    return Pace(
+        verdict=verdict_of_passes(passes or (ratio,), WORTH_APART), call_ns=totals.total_ns, eager_ns=eager, ratio=ratio, passes=passes
+    )
+
+
+_LONGEST_NS = 10**15  # a damaged capture may hold any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +125,16 @@ class AbTiming:
     def ratio(self) -> float:
         """How many times as long the second way takes: the median over the rounds."""
         return median(self._ratios())
+
+    @property
+    def pass_ratios(self) -> tuple[float, ...]:
+        """The ratio of the medians in the first half of the rounds and in the second, two rounds at least, and of the shortest times.
+
+        Where other work has the cores, medians of either side are what that left to it; then the three are far apart.
+        """
+        middle = self.rounds // 2
+        halves = ((self.base[:middle], self.other[:middle]), (self.base[middle:], self.other[middle:]))
+        return *(median(other) / max(median(base), 1) for base, other in halves), self.least_ns[1] / max(self.least_ns[0], 1)
 
     @property
     def interval(self) -> tuple[float, float]:

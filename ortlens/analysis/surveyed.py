@@ -63,7 +63,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
     overview = overview_of(capture)
     first = overview.findings[0] if overview.findings else None
     call_ns = overview.ledger.total_ns if overview.ledger is not None and overview.ledger.is_measured else None
-    eager_ns = overview.uncompiled_ns
+    eager_ns = overview.pace.eager_ns if overview.pace is not None else None
     checked = [row for row in capture.numerics if row.ok is not None]
     return {
         "graphs": len(capture.graphs),
@@ -75,7 +75,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
         "fallbacks": tuple(f"{group.target} ({group.node_count})" for group in overview.fallbacks[:_MOST_FALLBACKS]),
         "call_ns": call_ns,
         "eager_ns": eager_ns,
-        "ratio": call_ns / eager_ns if call_ns and eager_ns else None,
+        "ratio": overview.pace.ratio if overview.pace is not None else None,
         "compile_ns": overview.compile_ns,
         "max_abs": max((row.max_abs for row in checked if row.max_abs is not None), default=None),
         "wrong": sum(not row.ok for row in checked) if checked else None,
@@ -106,8 +106,9 @@ def key_figures(capture: Capture) -> dict[str, float]:
         "warnings": sum(finding.severity == "warning" for finding in overview.findings),
     }
     if ledger is not None and ledger.is_measured:
-        figures |= {"call_ns": ledger.total_ns, "ort_ns": ledger.ns.get("run", 0), "uncompiled_ns": overview.uncompiled_ns}
-        figures["speedup"] = overview.uncompiled_ns and overview.uncompiled_ns / ledger.total_ns
+        figures |= {"call_ns": ledger.total_ns, "ort_ns": ledger.ns.get("run", 0)}
+    if overview.pace is not None and overview.pace.ratio:
+        figures |= {"uncompiled_ns": overview.pace.eager_ns, "speedup": 1 / overview.pace.ratio}
     if capture.numerics:
         figures["values_that_differ"] = sum(row.ok is False for row in capture.numerics)
         figures["max_abs"] = max((row.max_abs for row in capture.numerics if row.max_abs is not None), default=None)

@@ -8,13 +8,14 @@ from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.speed import WORTH_APART, SpeedVerdict, verdict_of_ratio
+from ortlens.analysis.speed import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.overview import Overview
+    from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Figures, LedgerPartName, StepRole
 
 TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign", "none", "empty"]
@@ -23,17 +24,6 @@ TimeVerdict: TypeAlias = Literal["measured", "unmeasured", "planned", "foreign",
 CorrectVerdict: TypeAlias = Literal["verified", "partly", "differs", "unchecked", "nothing"]
 
 _WORDS: Mapping[str, SpeedVerdict] = {"faster": "faster", "slower": "slower"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """One way of calling the model, against eager."""
-
-    verdict: SpeedVerdict  # `unmeasured` where not both were
-    call_ns: int | None = None  # time of a call
-    eager_ns: int | None = None  # time of a call in eager PyTorch, made in turns with it
-    ratio: float | None = None  # times as long as eager
-    interval: tuple[float, float] | None = None  # ends of the 99 % interval of the ratio, where rounds were made for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +67,7 @@ def verdict_of(capture: Capture, overview: Overview) -> Verdict:
     """Read the verdict off a capture; what was not measured says so."""
     benched, inductor = (_benched(capture.figures, way) for way in ("ortlens", "inductor"))
     return Verdict(
-        speed=measured_pace(overview) or benched or Pace(verdict="unmeasured"),
+        speed=overview.pace or benched or Pace(verdict="unmeasured"),
         inductor=inductor,
         time=_time(overview),
         splits=Splits(
@@ -89,15 +79,6 @@ def verdict_of(capture: Capture, overview: Overview) -> Verdict:
         ),
         correct=_correct(capture, overview, numbers_of(capture)),
     )
-
-
-def measured_pace(overview: Overview) -> Pace | None:
-    """Compare the compiled call with one without torch.compile, made in turns; None if not both were measured."""
-    ledger, eager = overview.ledger, overview.uncompiled_ns
-    if ledger is None or not ledger.is_measured or eager is None:
-        return None
-    ratio = ledger.total_ns / eager
-    return Pace(verdict=verdict_of_ratio(ratio, WORTH_APART), call_ns=ledger.total_ns, eager_ns=eager, ratio=ratio)
 
 
 def _benched(figures: Figures, way: str) -> Pace | None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.trace.runlog import EagerLog
 
 _HEAVY_BYTES = 1 << 28  # sessions over weights of this size take more than a second to create: a gigabyte takes about five
 
@@ -51,6 +52,7 @@ class CompiledGraph:
         # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
         self._weights: dict[str, Any] = {}
+        self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
         self._lock = threading.RLock()
         try:
             self._planner = Planner(lowered, context, self.phases)
@@ -156,8 +158,15 @@ class CompiledGraph:
             log = reporter.eager_log(program.eager_nodes(self.plan))
             reporter.amend_phases(self.phases)
         self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
-        self.run = self._with_views(program.make_program(self.plan, self.promoted, self.runners, log))
+        self.run, self._runs_program = self._program(log), True
         self._cache_whole()
+
+    def unlogged(self) -> Callable[[list[Any]], list[Any]]:
+        """Return what `run` is where no lens times the nodes that PyTorch runs."""
+        return self._program(None) if self._runs_program and program.eager_nodes(self.plan) else self.run
+
+    def _program(self, log: EagerLog | None) -> Callable[[list[Any]], list[Any]]:
+        return self._with_views(program.make_program(self.plan, self.promoted, self.runners, log))
 
     def _with_views(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """Add to what computes the graph the outputs that are views."""
@@ -222,6 +231,7 @@ class CompiledGraph:
         if self.context.options.on_error == "raise" or is_for_the_user(error):
             raise error from error.__cause__
         self.runners = []
+        self._runs_program = False
         self.run = self._with_views(eager_graph(self.lowered.partitioned))
         if self.context.reporter is not None:
             self.context.reporter.graph_lost(self.lowered.module, f"preparing the graph raised {short_text(error)}", full_text(error))

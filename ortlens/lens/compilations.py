@@ -303,6 +303,15 @@ class CompiledTargets:
         self._require_any()
         return self.callables[0].compiled(*args, **kwargs)
 
+    def uncompiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
+        """Return a call of the first target as it is; None for an exported program, which cannot be called."""
+        source = self.first()
+        if isinstance(source, torch.export.ExportedProgram):
+            return None
+        if self.steps is not None:  # its clocks are in what was compiled, which runs the model as it is where nothing may be compiled
+            return lambda: self.call(args, kwargs)
+        return lambda: source(*args, **kwargs)
+
     def first(self) -> Any:
         """Return the first target, as the user wrote it; raises UsageError as `call` does."""
         self._require_any()

@@ -193,12 +193,12 @@ class Lens(CaptureView):
         return advised(with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))))
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
-        """Call what was compiled a few dozen times, for half a second at most, and record where the wall time of a call goes.
+        """Call what was compiled up to 160 times, for half a second at most, and record where the wall time of a call goes.
 
-        In turns with these calls, others run the same target without compiled code, to compare with.
+        In turns with some of these calls, up to 100 run the same target without compiled code, to compare with.
 
         Every graph that a call enters gets rows for guards, bind, run, output, eager, and the rest. The cost of each graph break per
-        call goes into `breaks`. The figures are means over the middle half of the calls by wall time.
+        call goes into `breaks`. The rows add up to the median time of a call.
 
         Args:
             *args: Positional arguments of the target.
@@ -218,11 +218,7 @@ class Lens(CaptureView):
             >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
             1.0
         """
-
-        def call() -> Any:
-            return self.call_target(args, kwargs)
-
-        self.measured(call, uncompiled=call)  # which makes these calls without compiled code
+        self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs))
         return self.ledger
 
     def measured(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:

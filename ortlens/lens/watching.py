@@ -6,6 +6,7 @@ The compiled code stays as it is: only the attribute `run`, which every call loo
 from __future__ import annotations
 
 import contextlib
+import functools
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from ortlens.backend.runtime.session import Extras
 from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import onnx
@@ -58,6 +59,22 @@ def around_runs(
 def around_calls(graph: CompiledGraph, around: Callable[[GraphCall, list[Any]], list[Any]]) -> contextlib.AbstractContextManager[None]:
     """Pass each call of a prepared graph through `around`, which takes its function and the list of inputs, which that empties."""
     return wrapped(graph, lambda inner: lambda args: around(inner, args))
+
+
+@contextlib.contextmanager
+def unlogged(graphs: Iterable[CompiledGraph]) -> Iterator[None]:
+    """Run graphs as where no lens watches: no clock and no log in them."""
+    with contextlib.ExitStack() as stack:
+        subjects: list[PartitionRunner | CompiledGraph] = []
+        for graph in (graph for graph in graphs if graph.is_prepared):
+            subjects += [graph, *graph.runners]
+        for subject in subjects:
+            stack.enter_context(wrapped(subject, functools.partial(_instead_of, subject.unlogged())))
+        yield
+
+
+def _instead_of(other: Callable[..., Any], _run: Callable[..., Any]) -> Callable[..., Any]:
+    return other
 
 
 class WeightChanged(Exception):  # noqa: N818 - reports a state, not a mistake

@@ -616,15 +616,18 @@ class Figures:
     explain_calls: int | None = optional("How often `explain` called what was compiled.")
     explain_uncompiled_calls: int | None = optional("How often it called the target as it is.")
     ledger_calls: int | None = optional("Calls that the ledger averages.")
-    ledger_spread: float | None = optional("Median of the measured calls over the shortest.")
+    ledger_spread: float | None = optional("Median of the calls that the ledger's time is of over the shortest.")
     ledger_others: float | None = optional("Cores that other processes had meanwhile.")
     ledger_idle: float | None = optional("Cores that were idle.")
     ledger_made: int | None = optional("Where no call counts: how many were made.")
     ledger_compiling: int | None = optional("How many of them compiled code.")
     ledger_creating: int | None = optional("How many compiled nothing, but created a session.")
-    uncompiled_ns: int | None = optional(
-        "Median time of a call without torch.compile, made in turns with the calls of the ledger.", unit="ns"
+    uncompiled_ns: int | None = optional("Time of a call without torch.compile, the median of turns with compiled calls.", unit="ns")
+    turns_low: float | None = optional(
+        "Times as long as a call without torch.compile: the lowest ratio of the medians of the first half of these turns, of those of the "
+        "second, and of the shortest calls."
     )
+    turns_high: float | None = optional("The highest of these.")
     profile_expected_s: float | None = optional("Seconds that `profile` was expected to take.")
     profile_budget_s: float | None = optional("Seconds that it was allowed to take.")
     profile_took_s: float | None = optional("Seconds that it took.")

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview, UncountedCalls
-    from ortlens.analysis.verdict import Correct, Pace, Splits, TimeVerdict, Verdict
+    from ortlens.analysis.speed import Pace
+    from ortlens.analysis.verdict import Correct, Splits, TimeVerdict, Verdict
     from ortlens.trace.records import Capture
     from ortlens.views.hints import Hints, Want
 
@@ -108,10 +109,12 @@ def _speed(verdict: Verdict, overview: Overview, call: Call) -> Tile:
     is_uncertain = overview.is_crowded and pace.interval is None
     if is_uncertain:
         details.append("threads waited for cores that other processes had; try OMP_NUM_THREADS=1")
+    elif pace.verdict == "unclear":
+        details.append(f"{passes_words(pace)}; measure again")
     elif overview.is_busy:
         details.append("machine was busy")
     details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
-    if is_uncertain:  # no ratio: that of times of waiting would be the largest number on the screen
+    if is_uncertain or pace.verdict == "unclear":  # no ratio: that of times of waiting would be the largest number on the screen
         return tile(state="unknown", word="uncertain", detail="; ".join(details))
     return tile(state=states[pace.verdict], word=f"{pace_words(pace)} eager", detail="; ".join(details))
 
@@ -128,6 +131,11 @@ def _uncounted(calls: UncountedCalls, call: Call) -> Tile:
     if calls.created:
         return tile(state="unknown", call=call("measure"), card="time")
     return tile(state="caution", tab="breaks")
+
+
+def passes_words(pace: Pace) -> str:
+    """Say how far the passes are apart that a verdict needs to agree."""
+    return f"the turns disagree: {' to '.join(f'{ratio:.2f}' for ratio in pace.passes)} times as long"
 
 
 def pace_words(pace: Pace) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.timing import own_code_ns, price_of
-from ortlens.analysis.verdict import measured_pace
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
-from ortlens.views.tiles import pace_words
+from ortlens.views.tiles import pace_words, passes_words
 from ortlens.views.wording import PART_WORDS, visible
 
 if TYPE_CHECKING:
@@ -39,18 +38,22 @@ def ledger_sentence(overview: Overview) -> str:
 
 def against_words(overview: Overview) -> str:
     """Compare a call with one without torch.compile; empty where not both were measured."""
-    pace = measured_pace(overview)
+    pace = overview.pace
     if pace is None:
         return ""
     if overview.is_crowded:
         return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, measured in turns, while threads waited for cores"
+    if pace.verdict == "unclear":
+        return f"{time_from_ns(pace.eager_ns or 0)} without torch.compile, but {passes_words(pace)}"
     return "about as long as without torch.compile" if pace.verdict == "same" else f"{pace_words(pace)} without torch.compile"
 
 
 def against_sentence(overview: Overview) -> str:
     """Say the same, with the time of the other call."""
-    pace, words = measured_pace(overview), against_words(overview)
-    return words if pace is None or overview.is_crowded else f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
+    pace, words = overview.pace, against_words(overview)
+    if pace is None or overview.is_crowded or pace.verdict == "unclear":
+        return words
+    return f"{words}: {time_from_ns(pace.eager_ns or 0)} there, measured in turns"
 
 
 def busy_sentence(overview: Overview) -> str:

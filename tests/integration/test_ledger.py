@@ -15,6 +15,7 @@ import ortlens
 from ortlens import Lens
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.overview import overview_of
+from ortlens.backend.runtime import ab_timing
 from ortlens.backend.runtime.left_to_torch import AFTER_CALLS, IN_A_ROW
 from ortlens.backend.runtime.session import SessionFactory
 from ortlens.demo import _model_and_tokens
@@ -127,11 +128,46 @@ def test_devices_are_waited_for_before_and_after_each_timed_call(monkeypatch: py
     model, lens = small_net(), Lens()
     fast = torch.compile(model, backend=lens)
     fast(X)
+    monkeypatch.setattr(ab_timing, "_FEW", ())  # no call that is not timed
     lens.measured(noted("compiled", fast), uncompiled=noted("plain", model), max_calls=13, budget_ns=None)
     calls = events[1:]  # the first is observed, not timed
     timed = calls[1::3]
     assert calls == [event for name in timed for event in ("wait", name, "wait")]
-    assert (timed.count("compiled"), timed.count("plain")) == (12, 6)
+    assert (timed.count("compiled"), timed.count("plain")) == (12 + 10, 10)
+
+
+def test_both_sides_of_the_comparison_are_called_and_timed_alike_without_anything_of_the_lens(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, int]] = []
+    lens = Lens()
+    fast = torch.compile(lambda x: torch.special.bessel_j0(x.sin()) + 1, backend=lens)
+    fast(X)
+
+    def logged() -> int:
+        return int(lens.sessions.calls.sum() + lens.fallbacks.calls.sum())
+
+    def shortest(run: Callable[[], object], *_wait: object, **_usual: object) -> Callable[[], int]:
+        def timed() -> int:
+            before = logged()
+            run()
+            made.append(("", logged() - before))
+            return 1000 if run is plain else 1500
+
+        return timed
+
+    def plain() -> None:
+        made.append(("plain", 0))
+
+    monkeypatch.setattr(ledger_pass, "shortest_of_few", shortest)
+    lens.measured(lambda: fast(X), uncompiled=plain, max_calls=4, budget_ns=None)
+    assert {logs for _, logs in made} == {0}
+    assert sum(name == "plain" for name, _ in made) == (len(made) - 10) / 2 == 10
+    pace = overview_of(lens.captured()).pace
+    assert pace is not None
+    assert (pace.verdict, pace.eager_ns, pace.passes) == ("slower", 1000, (1.5, 1.5))
+    assert pace.call_ns == pytest.approx(1500, abs=8)  # the parts are rounded
+    before = logged()
+    fast(X)
+    assert logged() > before
 
 
 def test_python_between_graphs_is_eager_and_the_price_of_its_break() -> None:

@@ -11,8 +11,8 @@ from ortlens.analysis.findings.facts import current, splitting_costs
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
-from ortlens.analysis.ledger import totals_of, uncompiled_ns
-from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
+from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART, pace_of_call
 from ortlens.analysis.timing import price_of
 from ortlens.units import time_from_ns, times
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.findings.causes import Cause
     from ortlens.analysis.ledger import LedgerTotals
+    from ortlens.analysis.speed import Pace
     from ortlens.trace.records import Capture, Finding, LedgerPartName
 
 HEAVY_GUARDS = "heavy_guards"
@@ -42,11 +43,11 @@ _PARTS = {
 """Parts of the ledger: what takes the time, and what to do about them."""
 
 
-def loss_of_call(totals: LedgerTotals | None, plain: int | None, times: float = WORTH_APART) -> int | None:
+def loss_of_call(pace: Pace | None, times: float = WORTH_APART) -> int | None:
     """Compute the ns that a call loses to one without torch.compile; None where not known, or too little to be told from noise."""
-    if totals is None or not totals.is_measured or plain is None or totals.total_ns < times * plain:
+    if pace is None or pace.verdict != "slower" or (pace.ratio or 0) < times:
         return None
-    loss = totals.total_ns - plain
+    loss = (pace.call_ns or 0) - (pace.eager_ns or 0)
     return loss if loss >= _LEAST_NS else None
 
 
@@ -76,9 +77,9 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         node,
         graph,
         subject=totals.graph_ids[0],
-        severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(totals, slow.plain_ns, WORTH_A_WARNING) else "info",
-        title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(slow.plain_ns)} "
-        f"({times(totals.total_ns / slow.plain_ns)} as long): {takes} {time_from_ns(slow.part_ns)}"
+        severity="warning" if slow.loss_ns >= _LOSS_NS and loss_of_call(slow.pace, WORTH_A_WARNING) else "info",
+        title=f"a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(slow.pace.eager_ns or 0)} "
+        f"({times(slow.pace.ratio or 0)} as long): {takes} {time_from_ns(slow.part_ns)}"
         + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
         evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
@@ -92,7 +93,7 @@ class _SlowCall:
     """A call that takes longer than without torch.compile, and no other finding has the reason."""
 
     totals: LedgerTotals
-    plain_ns: int  # without torch.compile
+    pace: Pace  # against one without torch.compile
     loss_ns: int  # the difference
     unexplained_ns: int  # what of that no break and no operator in PyTorch has as its price
     part: LedgerPartName  # that most of it goes into
@@ -100,9 +101,10 @@ class _SlowCall:
 
 
 def _slow_call(capture: Capture) -> _SlowCall | None:
-    totals, plain = totals_of(capture.ledger), uncompiled_ns(capture)
-    loss = loss_of_call(totals, plain)
-    if totals is None or plain is None or loss is None:
+    totals = totals_of(capture.ledger)
+    pace = pace_of_call(totals, capture.figures)
+    loss = loss_of_call(pace)
+    if totals is None or pace is None or loss is None:
         return None
     slower = [finding.gain_ns or 0 for finding in slower_than_torch.check(capture)]
     splitting = round(sum(ns for (graph_id, _), ns in splitting_costs(capture).items() if graph_id in totals.graph_ids))
@@ -119,7 +121,7 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
         return None
     if part == "run" and slower:  # the reason, its price and its line are there
         return None
-    return _SlowCall(totals=totals, plain_ns=plain, loss_ns=loss, unexplained_ns=loss - explained, part=part, part_ns=known[part])
+    return _SlowCall(totals=totals, pace=pace, loss_ns=loss, unexplained_ns=loss - explained, part=part, part_ns=known[part])
 
 
 def _unpriced(parts: Mapping[LedgerPartName, int], guards: int, crossing: int) -> dict[LedgerPartName, int]:

@@ -96,6 +96,23 @@ def take_turns(
     return [tuple(each) for each in readings]
 
 
+def shortest_of_few(run: Callable[[], object], wait: Callable[[], None], *, usual_ns: int) -> Callable[[], int]:
+    """Return a function that times a few calls, one by one, and returns the shortest; before, untimed ones warm the caches."""
+    once = clocked(run, wait)
+    untimed, timed = next((few for longest, few in _FEW if usual_ns < longest), (0, 1))
+
+    def shortest() -> int:
+        for _ in repeat(None, untimed):
+            run()
+        return min(once() for _ in repeat(None, timed))
+
+    return shortest
+
+
+_FEW = ((300_000, (6, 4)), (2_000_000, (2, 3)), (10_000_000, (1, 2)))
+"""Calls that take less than so many ns -> how many are not timed, and how many are; of longer ones what is in the caches matters little."""
+
+
 def compare(base: Callable[[], int], other: Callable[[], int], budget_ns: int) -> AbTiming:
     """Time two ways, which return ns; at least seven rounds."""
     for _ in range(_WARM_UP):

@@ -160,6 +160,11 @@ class PartitionRunner:
         prepared = self._prepared_for(args)
         return None if prepared is None else prepared.session_id
 
+    def unlogged(self) -> Callable[..., tuple[Any, ...]]:
+        """Return what `run` is where no lens logs it; `run` itself where sizes, a trial or failures choose what runs."""
+        prepared = [prepared for prepared in self._prepared.values() if prepared.call is self.run]
+        return self._call_of(prepared[0].info, None) if prepared else self.run
+
     def calls(self) -> int:
         """Count the runs of this partition's sessions."""
         return count_of(self.counter)

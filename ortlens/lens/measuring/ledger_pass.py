@@ -1,4 +1,7 @@
-"""The ledger pass: call the target several times, with a clock around every graph.
+"""The ledger pass: call the target several times, with a clock around every graph, then in turns with the target as it is.
+
+The turns say what a call takes, and are the lens's only comparison with PyTorch: both sides get the same untimed calls, the same number of
+timed ones and the median, and nothing of the lens runs in them. The clocked calls say which parts that time has.
 
 The compiled code does not change: `watching.around_calls` reads the clock around a graph, and the logs of sessions and nodes hold
 readings of the same clock for what happens inside. A device works while the host goes on: these readings are the host's, and the time from
@@ -35,8 +38,9 @@ from ortlens.analysis.ledger import (
     lookups_ahead,
     middle_half,
 )
-from ortlens.backend.runtime.ab_timing import clocked, no_wait, waiting_for
-from ortlens.lens.watching import around_calls
+from ortlens.analysis.speed import AbTiming
+from ortlens.backend.runtime.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
+from ortlens.lens.watching import around_calls, unlogged
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.runlog import CAPACITY
@@ -49,12 +53,13 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 MEASURE_NS = 500_000_000  # time limit of `Lens.measure`
-MAX_CALLS = 100
+MAX_CALLS = 60
+_CLOCKED_SHARE = 0.4  # of the time, for the calls with clocks; the others are for the turns
+_TURNS, _FEWEST_TURNS = 10, 2  # a half is one turn at least
 _MORE = 2  # calls beyond the time limit, where each so far created sessions: weights are frozen again at most twice, then become inputs
 _ENOUGH = 8  # calls whose spread says something
 _EVERY, _FIRST = 8, 3  # calls that time Dynamo's lookups, spread among the others so that all run under the same load
 _TURN_GENERATING = 2  # a compiled `generate`, an uncompiled one, a compiled one: each has many steps, of which few find cold caches
-_TURN, _TURN_UNCOMPILED = 6, 3  # compiled calls, then uncompiled ones; the first of a turn finds cold caches and does not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,6 @@ class LedgerPass:
     _calls: list[_Call] = field(default_factory=list)
     # those that created sessions: their times say nothing, but they enter the same graphs
     _preparing: list[_Call] = field(default_factory=list)
-    _uncompiled: list[int] = field(default_factory=list)
     _uncompiled_steps: list[SteppedCall] = field(default_factory=list)
 
     def work(self) -> Work:
@@ -107,21 +111,47 @@ class LedgerPass:
         uncompiled: Callable[[], Any] | None = None,
     ) -> Any:
         """Call the compiled target several times, in turns with `uncompiled`; record where the time went, and return the last result."""
-        deadline = None if budget_ns is None else time.perf_counter_ns() + budget_ns
+        started, in_turns = time.perf_counter_ns(), uncompiled is not None and self.steps is None
+        deadline = None if budget_ns is None else started + round(budget_ns * (_CLOCKED_SHARE if in_turns else 1))
         cores = CoreWatch()
-        result = self._make_calls(call, max_calls, deadline, uncompiled)
-        shares = cores.shares()
+        result = self._make_calls(call, max_calls, deadline, None if in_turns else uncompiled)
         self.found_none = not self._calls
+        turns = None
+        if uncompiled is not None and in_turns and self._calls:
+            turns = self._take_turns(call, uncompiled, None if budget_ns is None else started + budget_ns)
+        shares = cores.shares()
         with lens_guard(self.recorder, "measuring a call"):
             self._read_logs()
-            self._write(shares)
+            self._write(shares, turns)
         return result
+
+    def _take_turns(self, call: Callable[[], Any], uncompiled: Callable[[], Any], deadline: int | None) -> AbTiming | None:
+        """Time the target as it is and as compiled, in turns that compile and create nothing; None where time is short."""
+        clock, usual = time.perf_counter_ns, min(made.ended - made.started for made in self._calls)
+        if deadline is not None and clock() + _FEWEST_TURNS * usual > deadline:
+            return None
+        plain, fast = (shortest_of_few(run, self.wait, usual_ns=usual) for run in (uncompiled, call))
+
+        def eager() -> int:
+            with _torch.uncompiled():  # what the target itself compiled is PyTorch here
+                return plain()
+
+        def compiled() -> int | None:
+            known, shortest = self.work(), fast()
+            return shortest if self.work() == known else None
+
+        with unlogged(self.graphs()):
+            turns = take_turns(
+                (eager, compiled), fewest=_FEWEST_TURNS, most=_TURNS, is_over=lambda: deadline is not None and clock() > deadline
+            )
+        steady = [(plain_ns, fast_ns) for plain_ns, fast_ns in zip(*turns, strict=True) if fast_ns is not None]
+        return AbTiming(*zip(*steady, strict=True)) if len(steady) >= _FEWEST_TURNS else None
 
     def _make_calls(self, call: Callable[[], Any], max_calls: int, deadline: int | None, uncompiled: Callable[[], Any] | None) -> Any:
         """Make calls with a clock around each graph; when a call prepares another graph, that one is included from the next call on."""
         # Before the first graph of a function there are only guards.
         is_split = len(self.recorder.records(r.Graph)) > 1 or bool(self.recorder.records(r.Break)) or self.steps is not None
-        turn, first = (_TURN, _FIRST) if self.steps is None else (_TURN_GENERATING, _TURN_GENERATING)
+        first = _FIRST if self.steps is None else _TURN_GENERATING
         fewest = 1 if self.steps is None or uncompiled is None else first + 1  # a generation is compared, however long it takes
         result, made = None, 0
         while made < max_calls:
@@ -133,8 +163,8 @@ class LedgerPass:
                     if graph.context.reporter is not None and graph.is_prepared:
                         clocks.enter_context(around_calls(graph, self._clock(graph.context.reporter.graph_id)))
                 while made < max_calls and self.work() == known:
-                    if uncompiled is not None and made % turn == turn - 1:
-                        self._call_uncompiled(uncompiled)
+                    if uncompiled is not None and made % _TURN_GENERATING == _TURN_GENERATING - 1:
+                        self._generate_uncompiled(uncompiled)
                     result = self._make_call(call, known, listen=is_split and len(self._calls) % _EVERY == first)
                     made += 1
                     if made == 1:  # graphs of another backend are not known
@@ -144,15 +174,12 @@ class LedgerPass:
                         return result
         return result
 
-    def _call_uncompiled(self, call: Callable[[], Any]) -> None:
-        run = clocked(call, self.wait)
-        with _torch.uncompiled():  # what the target itself compiled is PyTorch here
-            if self.steps is None:
-                self._uncompiled += [run() for _ in range(_TURN_UNCOMPILED)][1:]
-                return
-            self.steps.clear()
-            self._uncompiled.append(run())
-            self._uncompiled_steps.append(SteppedCall(self._uncompiled[-1], tuple(self.steps)))
+    def _generate_uncompiled(self, call: Callable[[], Any]) -> None:
+        steps = self.steps if self.steps is not None else []
+        steps.clear()
+        with _torch.uncompiled():
+            wall_ns = clocked(call, self.wait)()
+        self._uncompiled_steps.append(SteppedCall(wall_ns, tuple(steps)))
 
     def _make_call(self, call: Callable[[], Any], known: Work, *, listen: bool) -> Any:
         clock = time.perf_counter_ns
@@ -226,22 +253,26 @@ class LedgerPass:
                     self._calls[place].add(log.graph_id, (start, bound, ran, done), foreign=log.session_id is None)
         self._calls = [call for call in self._calls if call.started >= oldest]
 
-    def _write(self, cores: tuple[float, float] | None) -> None:
+    def _write(self, cores: tuple[float, float] | None, turns: AbTiming | None) -> None:
         """Record the ledger and the costs of the breaks, if a call entered a graph; `cores` are those that others had, and idle ones."""
         calls = [call for call in self._calls if not call.listened]
         traces = [call.trace() for call in calls]
         for graph_id, times in entries_of(traces or [call.trace() for call in self._preparing]).items():
             self.recorder.amend(r.Graph, graph_id, entries_per_call=times)
-        ledger = ledger_from_calls(traces, self._surroundings())
+        walls = turns.other if turns is not None else [trace.wall_ns for trace in traces if trace.visits]
+        # What the steps of a generation take is a mean, on both sides.
+        ledger = ledger_from_calls(traces, self._surroundings(), statistics.median(walls) if walls and self.steps is None else None)
         if not ledger.parts:
             return
         figures: dict[str, float] = {"ledger_calls": ledger.calls}
-        walls = [call.ended - call.started for call in calls]
         if len(walls) >= _ENOUGH:
             figures["ledger_spread"] = statistics.median(walls) / max(min(walls), 1)  # how busy the machine was
         if cores is not None:
             figures["ledger_others"], figures["ledger_idle"] = cores
-        uncompiled_ns = round(statistics.median(self._uncompiled)) if len(self._uncompiled) >= _TURN_UNCOMPILED else 0
+        uncompiled_ns = 0
+        if turns is not None:
+            uncompiled_ns = turns.base_ns
+            figures["turns_low"], *_, figures["turns_high"] = sorted(turns.pass_ratios)
         self.recorder.replace_all(r.LedgerPart, ledger.parts)
         if self.steps is not None:
             steps = steps_of(middle_half([call for call in traces if call.visits]), self._uncompiled_steps)
@@ -251,7 +282,7 @@ class LedgerPass:
         readings = {call.started: call.eager_ns for call in calls}  # of the ledger's own calls: else a node may take more than its part
         booked = [readings[call.started_ns] for call in middle_half([call for call in traces if call.visits])]
         for node in self._eager_ns():
-            self.recorder.amend(r.Fallback, node, call_ns=round(statistics.fmean(eager.get(node, 0) for eager in booked)))
+            self.recorder.amend(r.Fallback, node, call_ns=round(ledger.scale * statistics.fmean(eager.get(node, 0) for eager in booked)))
         for known in self.recorder.records(r.Break):
             cost, overhead, entering = (costs.get(known.break_id) for costs in (ledger.break_ns, ledger.overhead_ns, ledger.entering_ns))
             self.recorder.amend(r.Break, known.break_id, cost_ns=cost, overhead_ns=overhead, entering_ns=entering)

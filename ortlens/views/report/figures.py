@@ -123,17 +123,17 @@ def _ledger(capture: Capture, overview: Overview) -> Figure | None:
     rows = sorted((bar for bar in rows if bar.total), key=lambda bar: -bar.total) if len(graphs) > 1 else []
     whole = Bar(label="one call", parts={part: float(ns) for part, ns in ledger.ns.items()}, text=time_from_ns(ledger.total_ns))
     calls = capture.figures.ledger_calls
-    many = f"{calls} calls, the middle half by wall time" if calls is not None else "the middle half by wall time of the measured calls"
+    many = f"{calls} calls, the middle half by wall time" if calls is not None else "the middle half by wall time of the clocked calls"
     return Figure(
         title="Where does the time of a call go?",
-        caption=f"Mean of {many}; the parts add up to the whole."
+        caption=f"Parts of {many}; they add up to the time of a call."
         if ledger.is_measured
         else f"From the logs, {average_words(overview.call)}; guards and Python between graphs are not in it.",
         method=(
-            "The compiled function was called again and again, at most for half a second and 100 times, with a clock at the entry of "
-            "every graph; sessions and PyTorch's operators keep their own readings of the same clock. Shown are means over the middle "
-            "half of the calls by wall time, so that outliers are excluded and the parts still add up to the whole. Calls in "
-            f"which Dynamo's look-ups were traced are excluded as well. {CLOCK}"
+            "The compiled function was called again and again with a clock at the entry of every graph; sessions and PyTorch's operators "
+            "keep their own readings of the same clock. The parts are means over the middle half of these calls by wall time, so that "
+            "outliers are excluded, without calls in which Dynamo's look-ups were traced. They share out the median time of a call, "
+            f"where calls were made in turns with PyTorch of calls without these clocks. {CLOCK}"
             if ledger.is_measured
             else "No call was measured as a whole. The bars are medians of what sessions recorded for their own calls, and means of "
             f"PyTorch's operators, of which only sums are recorded. The rest is known where a call was measured. {CLOCK}"
@@ -168,8 +168,8 @@ def _lines(capture: Capture) -> Figure | None:
         caption=f"One call of each kernel, by the faster half of {_runs(kernels)}; operators in PyTorch by their own clock{apart}.",
         method=(
             f"{PROFILED} Kernels are traced back to lines through the values of the optimised model; a fused kernel counts for the line "
-            "that computes its output. Operators in PyTorch are timed by a clock around each: the median of the measured calls where "
-            "calls were measured, else the mean of all calls. On a GPU that is only the launch."
+            "that computes its output. Operators in PyTorch are timed by a clock around each: the mean of the calls that "
+            "share out the time of a call, or else of all calls. On a GPU that is only the launch."
         ),
         bars=_bounded((bar for bar in bars if bar.total), "other lines"),
         words={"run": "in ONNX Runtime", "eager": "in PyTorch"} if any(parts["eager"] for parts in times.values()) else {},

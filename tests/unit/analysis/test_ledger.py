@@ -147,6 +147,14 @@ def test_slow_and_lucky_calls_stay_outside() -> None:
     assert ledger_from_calls([*odd, *usual], Surroundings()).parts == ledger_from_calls(usual, Surroundings()).parts
 
 
+def test_the_parts_share_out_the_time_of_a_call_without_clocks() -> None:
+    clocked, around = call(0, 20, 120, 1120, 1150, 1200), Surroundings(lookup_ns={"g1": 12.0}, break_ahead={"g1": "b0"})
+    whole, half = ledger_from_calls([clocked], around), ledger_from_calls([clocked], around, 600.0)
+    assert sum(part.ns for part in half.parts) == 600
+    assert (half.scale, half.break_ns, half.overhead_ns) == (0.5, {"b0": whole.break_ns["b0"] / 2}, {"b0": whole.overhead_ns["b0"] / 2})
+    assert [part.share for part in half.parts] == pytest.approx([part.share for part in whole.parts], abs=0.002)
+
+
 @given(
     st.lists(st.lists(st.integers(0, 10**9), min_size=4, max_size=12).filter(lambda r: len(r) % 2 == 0), min_size=1, max_size=9),
     st.floats(0, 1e9),

@@ -8,7 +8,7 @@ from math import comb
 
 import pytest
 
-from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, median_interval, verdict_of_ratio
+from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, median_interval, verdict_of_passes, verdict_of_ratio
 
 
 @pytest.mark.parametrize("count", [10, 11, 60])
@@ -35,6 +35,19 @@ def test_ways_in_turns_are_compared_round_by_round() -> None:
 
 def test_a_ratio_counts_from_a_threshold_on_in_either_direction() -> None:
     assert [verdict_of_ratio(ratio, 1.25) for ratio in (0.79, 0.8, 1.25, 1.26)] == ["faster", "same", "same", "slower"]
+
+
+@pytest.mark.parametrize(
+    ("passes", "verdict"),
+    [((0.5, 0.6), "faster"), ((1.2, 3.0), "slower"), ((0.9, 1.2), "same"), ((0.8, 1.3), "unclear"), ((1.05, 1.5), "unclear")],
+)
+def test_a_side_is_what_all_passes_say(passes: tuple[float, float], verdict: str) -> None:
+    assert verdict_of_passes(passes, 1.1) == verdict
+
+
+def test_passes_are_the_halves_and_the_shortest_times() -> None:
+    assert AbTiming([10, 10, 20, 20], [30, 30, 80, 20]).pass_ratios == (3.0, 2.5, 2.0)
+    assert AbTiming([10, 20, 20], [20, 20, 10]).pass_ratios == (2.0, 0.75, 1.0)
 
 
 @pytest.mark.parametrize(

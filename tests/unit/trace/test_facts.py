@@ -84,7 +84,7 @@ def test_numbers_that_cannot_be_are_no_answers(number: float) -> None:
         capture = replace(sample, figures=figures)
         overview = overview_of(capture)
         assert overview.spread is None or overview.spread == number == 2**63 - 1
-        assert overview.uncompiled_ns is None
+        assert overview.pace is None
         assert usable_cores(capture) in {None, number}
         assert (usable_cores(capture) or 1) > 0
         assert verdict_of(capture, overview).speed.verdict in {"unmeasured", "faster"}

@@ -192,7 +192,8 @@ def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
     if said := against_sentence(overview):
         assert re.findall(r"[\d.,]*\d", tiles["speed"]["word"]) == re.findall(r"[\d.,]*\d", said.partition(":")[0])
         assert overview.ledger is not None
-        assert f"{time_from_ns(overview.ledger.total_ns)}, eager {time_from_ns(overview.uncompiled_ns or 0)}" in tiles["speed"]["detail"]
+        assert overview.pace is not None
+        assert f"{time_from_ns(overview.ledger.total_ns)}, eager {time_from_ns(overview.pace.eager_ns or 0)}" in tiles["speed"]["detail"]
     share = seen.view.ledger[seen.view.ledger.part == "run"].ns.sum() / max(seen.view.ledger.ns.sum(), 1)
     if tiles["time"]["share"] is not None:
         assert tiles["time"]["share"] == pytest.approx(share)

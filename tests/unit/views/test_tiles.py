@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ortlens.analysis.findings.calls import loss_of_call
 from ortlens.analysis.overview import overview_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Numeric
 from ortlens.views.tiles import Tile, tiles_of
+from ortlens.views.time_sentences import against_sentence
 from tests.facts import head
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import SAMPLES, overview
@@ -47,6 +49,16 @@ def test_a_busy_machine_is_told_beside_the_speed() -> None:
     detail = tiles(timed(20_366, ledger_spread="2.5"))["speed"].detail
     assert detail.endswith("in turns; median call 2.5 times the shortest; machine was busy")
     assert "shortest" not in tiles(timed(20_366, ledger_spread="1.1"))["speed"].detail
+
+
+def test_where_passes_disagree_no_side_is_said() -> None:
+    capture = timed(20_366, turns_low="0.7", turns_high="1.6")
+    speed, overview = tiles(capture)["speed"], overview_of(capture)
+    assert (speed.state, speed.word) == ("unknown", "uncertain")
+    assert not any("times as fast" in words or "as long as" in words for words in (speed.detail, against_sentence(overview)))
+    assert "0.70 to 1.60" in speed.detail
+    assert "0.70 to 1.60" in against_sentence(overview)
+    assert loss_of_call(overview.pace) is None
 
 
 def test_a_speed_for_which_threads_waited_is_uncertain() -> None:
