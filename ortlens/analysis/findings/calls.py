@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.findings.causes import Cause
     from ortlens.analysis.ledger import LedgerTotals
     from ortlens.analysis.speed import Pace
-    from ortlens.trace.records import Capture, Finding, LedgerPartName
+    from ortlens.trace.records import Capture, Finding, Graph, LedgerPartName
 
 HEAVY_GUARDS = "heavy_guards"
 """The recorded finding on what skipping guards saves, where a probe measured it."""
@@ -156,11 +156,24 @@ def costly_entry(capture: Capture) -> Iterator[Finding]:
         subject=graph.graph_id,
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
-        evidence="medians of the measured calls; what a frozen callable checks instead takes some microseconds",
+        evidence="the time of a call, by part; a frozen callable does not check weights either, and checks its arguments instead",
         **_FREEZE,
-        gain_ns=entering,
-        at_most=True,
+        gain_ns=_saved_by_freezing(capture, totals, graph),
     )
+
+
+def _saved_by_freezing(capture: Capture, totals: LedgerTotals, graph: Graph) -> int:
+    """Estimate what a frozen callable saves: entering, and of binding what checks weights; its own checks take as long as the residual.
+
+    Measured with models from one layer to a BERT: within a tenth of the call.
+    """
+    parts = partitions_by_graph(capture).get(graph.graph_id, [])
+    weights = _WEIGHT * len(graph.weights)
+    bound = sum(part.input_count + part.output_count for part in parts) - len(graph.weights)
+    return totals.ns["guards"] + round(totals.ns.get("bind", 0) * weights / max(weights + max(bound, 1), 1))
+
+
+_WEIGHT = 0.25  # time of checking a weight, by that of binding a tensor
 
 
 _FREEZE = remedy(

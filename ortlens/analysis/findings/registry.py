@@ -119,7 +119,7 @@ _CROSSING: frozenset[LedgerPartName] = frozenset({"bind", "output"})
 _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
     "boundary_copies": _CROSSING,
     "copying_kernels": _INSIDE,
-    "costly_entry": frozenset({"guards"}),
+    "costly_entry": frozenset({"guards", "bind"}),
     "elementwise_chain": _INSIDE,
     "float16_nodes": _INSIDE,
     "float64_nodes": _INSIDE,

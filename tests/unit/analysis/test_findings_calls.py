@@ -173,9 +173,17 @@ def test_what_would_save_much_of_a_call_stands_out(guards: int, run: int, count:
     capture = slow_call(0, guards=guards * MICRO, run=run * MICRO, residual=0)
     looks = looks_of(overview_of(capture))
     assert len(looks) == count
-    assert all((look.at_most, look.ns_per_call) == (True, guards * MICRO) for look in looks)
+    assert all((look.at_most, look.ns_per_call) == (False, guards * MICRO) for look in looks)
     busy = replace(capture, **head({**facts_of(capture), "ledger_others": "1.0", "ledger_idle": "0.0"}))
     assert [look.is_busy for look in looks_of(overview_of(busy))] == [True] * count
+
+
+def test_freezing_saves_the_checks_of_weights_too() -> None:
+    capture = slow_call(0, guards=30 * MICRO, bind=20 * MICRO, run=30 * MICRO, residual=0)
+    capture = replace(capture, graphs=tuple(replace(row, weights=tuple(f"w{n}" for n in range(8))) for row in capture.graphs))
+    capture = replace(capture, partitions=(partition(input_count=9, output_count=1),))
+    (finding,) = found(capture, "costly_entry")
+    assert (finding.gain_ns, finding.at_most) == (40 * MICRO, False)  # 8 weights take as long as 2 tensors: half of the binding
 
 
 def test_information_without_a_gain_or_with_a_small_one_does_not_stand_out() -> None:
