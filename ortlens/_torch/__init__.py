@@ -42,6 +42,7 @@ from ortlens._torch.aot import (
     exported_inputs,
     fixed_sizes,
     fixes_a_value,
+    gradient_inputs,
     guard_texts,
     holds_transforms,
     input_sources,

@@ -227,6 +227,15 @@ def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
     return [_source_name(getattr(node.meta.get("grapharg"), "source", None)) for node in inputs]
 
 
+def gradient_inputs(graph_module: torch.fx.GraphModule) -> frozenset[int]:
+    """Find the inputs of a Dynamo graph that are gradients, `p.grad`: Dynamo marks these static like the parameters.
+
+    They are `GradSource` in an optimiser's step, else `AttrSource` (`torch/_dynamo/source.py`).
+    """
+    sources = (getattr(node.meta.get("grapharg"), "source", None) for node in graph_module.graph.find_nodes(op="placeholder"))
+    return frozenset(place for place, source in enumerate(sources) if getattr(source, "member", None) == "grad")
+
+
 def example_of(node: torch.fx.Node) -> Any:
     """Return the fake value that Dynamo traced a placeholder with; None if there is none."""
     return node.meta.get("example_value")

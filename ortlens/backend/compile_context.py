@@ -144,11 +144,13 @@ class CompileContext:
 
     def _stale_weights_detected(self, runner: PartitionRunner, names: Sequence[str], calls: int) -> None:
         """Report and warn of changed weights that earlier calls may have missed; after `calls` every change is noticed."""
-        shapes = [list(node.meta["val"].shape) for node in runner.partition.inputs if node.name in names]
+        given = runner.factory.input_names()
+        nodes = [node for node, name in zip(runner.partition.inputs, given, strict=True) if name in names]
+        shapes = [list(node.meta["val"].shape) for node in nodes]
         which = " and ".join(f"a weight of shape {shape}" for shape in shapes)
         said = f"{which} changed in a way that torch does not count; up to {calls - 1} earlier calls may have used the previous values"
         if self.reporter is not None:
-            self.reporter.stale_weights_detected(runner, said, names)
+            self.reporter.stale_weights_detected(runner, said, nodes)
         warnings.warn(f"ortlens: {said}; write under torch.no_grad() instead", RuntimeWarning, stacklevel=2)
 
     def report_failure(self, rule: str, title: str, error: Exception) -> None:

@@ -126,7 +126,13 @@ class CompiledGraph:
         self.runners = self._planner.runners()
         if self.context.reporter is not None:
             least = self.context.options.min_partition_nodes
-            self.context.reporter.planned(self.plan, self.runners, self.phases, weights=self._planner.static_inputs(), min_nodes=least)
+            names = self.lowered.input_names if len(self.lowered.input_names) == len(self.placeholders()) else ()
+            weights = {
+                node: names[place] if names and names[place] != f"input_{place}" else node.name
+                for place, node in enumerate(self.placeholders())
+                if place in self.lowered.static_inputs
+            }
+            self.context.reporter.planned(self.plan, self.runners, self.phases, weights=weights, min_nodes=least)
 
     def _first_run(self, args: list[Any]) -> list[Any]:
         if devices.capturing(args):  # a session could not be created

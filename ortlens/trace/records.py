@@ -345,6 +345,9 @@ class Session:
         "`other_module` came, which shares the code, while the earlier ones still belong to a module that is running. Empty when not "
         "recorded."
     )
+    changed_weights: tuple[str, ...] = column("The weights that this was about, as in `named_parameters()`.", default=())
+    changed_file: str | None = optional("File of the line that changed them, where only one line can have.")
+    changed_line: int | None = optional("Number of that line.")
     frozen_bytes: int | None = optional("Bytes of weights that it holds as constants.", unit="bytes")
     copied_bytes: int | None = optional(
         "Of these, what it does not read in PyTorch's memory: weights that ONNX Runtime packs or rearranges, those that are not "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times, sessions_and_graphs
@@ -16,7 +16,7 @@ from ortlens.units import counted, size_from_bytes, time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ortlens.trace.records import Capture, Finding, Graph, Partition, Session, WeightsChange
+    from ortlens.trace.records import Capture, Finding, Graph, Session, WeightsChange
 
 SESSIONS = "sessions"
 """Subject of findings about the settings that all sessions share."""
@@ -75,18 +75,36 @@ def weights_changed(capture: Capture) -> Iterator[Finding]:
         spent = sum(session.create_ns for session in anew)
         runs = entries.get(part.graph_id, 1.0) if part is not None else 1.0
         changes = _changes(anew, runs)
-        first, *more = [_unshared(capture) if text is _UNSHARED else text for kind in changes for text in _CHANGE_REMEDIES[kind]]
         given_up = sessions[-1].frozen_bytes == 0 and part is not None and bool(part.weight_bytes)
+        calls, left = sum(session.calls for session in sessions), max(sessions[-1].calls - 1, 0)  # it was made for the first of its calls
+        is_every = given_up and calls - left == len(anew) + 1
         yield weights_changed.finding(
             graph,
             subject=partition_id,
-            title=_changed_title(partition_id, changes) + ("; its weights are no longer frozen" if given_up else ""),
-            evidence=f"recreating its sessions took {time_from_ns(spent)}; "
-            f"they ran {counted(sum(s.calls for s in sessions), 'time')} in total"
+            title=_changed_title(partition_id, changes, anew, is_every=is_every)
+            + ("; its weights are no longer frozen" if given_up else ""),
+            evidence=f"recreating its sessions took {time_from_ns(spent)}; they ran {counted(calls, 'time')} in total"
             + (f". The partition runs {runs:.3g} times per call" if runs >= _SEVERAL else "")
+            + (f". Weights were watched in the first {calls - left:,} of these; later changes are not counted" if given_up else "")
             + "".join(f". {_CHANGE_EVIDENCE[kind]}" for kind in changes if kind in _CHANGE_EVIDENCE),
-            **remedy(first, " ".join(more), freeze_weights=False),
+            **_line_of_change(anew),
+            **_change_remedy(changes, given_up=given_up, is_split=bool(capture.breaks)),
         )
+
+
+def _line_of_change(anew: list[Session]) -> dict[str, Any]:
+    """Return the line that changed weights, if it was the same one every time."""
+    (file, line), *others = {(session.changed_file, session.changed_line) for session in anew}
+    return {} if file is None or others else {"file": file, "line": line}
+
+
+def _change_remedy(changes: dict[WeightsChange, int], *, given_up: bool, is_split: bool) -> dict[str, Any]:
+    """Advise one thing: weights that go on changing are better inputs from the start, others are set before the first call."""
+    if given_up and "other_module" not in changes:
+        return remedy(_NOT_FROZEN, freeze_weights=False)
+    if "other_module" in changes:
+        return remedy(_UNBROKEN if is_split else _UNSHARED, "Where that is not possible, set freeze_weights=False.", freeze_weights=False)
+    return remedy(*(_CHANGE_REMEDIES[kind] for kind in changes))
 
 
 def _changes(anew: list[Session], runs: float) -> dict[WeightsChange, int]:
@@ -98,15 +116,23 @@ def _changes(anew: list[Session], runs: float) -> dict[WeightsChange, int]:
     return dict(Counter(session.weights_change or assumed for session in anew).most_common())
 
 
-def _changed_title(partition_id: str, changes: dict[WeightsChange, int]) -> str:
-    texts: dict[WeightsChange, Callable[[int], str]] = {
-        "written": lambda times: f"the weights of {partition_id} changed {counted(times, 'time')} between calls",
-        "replaced": lambda times: f"the weights of {partition_id} were replaced {counted(times, 'time')} by other tensors",
-        "other_module": lambda times: (
-            f"several modules share {partition_id}: {counted(times, 'session was', 'sessions were')} created for the weights of another one"
-        ),
+def _changed_title(partition_id: str, changes: dict[WeightsChange, int], anew: list[Session], *, is_every: bool) -> str:
+    names = list(dict.fromkeys(name for session in anew for name in session.changed_weights))
+    others = f" and {counted(len(names) - 1, 'other weight')}" if len(names) > 1 else ""
+    which = f"`{names[0]}`{others} of {partition_id}" if names else f"the weights of {partition_id}"
+    was = "was" if len(names) == 1 else "were"
+    often = "before every call that was watched, {}" if is_every and len(changes) == 1 else "{}"
+    texts: dict[WeightsChange, Callable[[str], str]] = {
+        "written": lambda times: f"{which} {was} written to {often.format(times)}",
+        "replaced": lambda times: f"{which} {was} replaced by another tensor {often.format(times)}",
     }
-    return "; ".join(texts[kind](times) for kind, times in changes.items())
+    shared = "several modules share {}: {} created for the weights of another one"
+    return "; ".join(
+        texts[kind](counted(times, "time"))
+        if kind in texts
+        else shared.format(partition_id, counted(times, "session was", "sessions were"))
+        for kind, times in changes.items()
+    )
 
 
 _CHANGE_EVIDENCE: dict[WeightsChange, str] = {
@@ -115,33 +141,23 @@ _CHANGE_EVIDENCE: dict[WeightsChange, str] = {
 }
 
 
-_UNWRITTEN = (
-    "Change weights before the first compiled call, or keep what changes out of parameters and buffers; for a model whose weights change "
-    "on every call, set freeze_weights=False."
-)
+_UNWRITTEN = "Change weights before the first compiled call, or keep what changes out of parameters and buffers."
 _UNREPLACED = (
-    "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one graph; where "
-    "neither is possible, set freeze_weights=False."
+    "Assign parameters and buffers before the first compiled call, or, if several modules share the code, compile them as one graph."
+)
+_NOT_FROZEN = (
+    "Keep what changes on every call out of parameters and buffers, or set freeze_weights=False, so that no session is created in vain."
 )
 _UNSHARED = "Compile the model that contains these modules instead of each by itself: one graph with all of them can freeze their weights."
 _UNBROKEN = f"Remove the graph break that gives each of these modules a frame of its own, or c{_UNSHARED[1:]}"
-
-
-def _unshared(capture: Capture) -> str:
-    return _UNBROKEN if capture.breaks else _UNSHARED
-
-
-_CHANGE_REMEDIES: dict[WeightsChange, tuple[str, ...]] = {
-    "written": (_UNWRITTEN,),
-    "replaced": (_UNREPLACED,),
-    "other_module": (_UNSHARED, "Where that is not possible, set freeze_weights=False."),
-}
+_CHANGE_REMEDIES: dict[WeightsChange, str] = {"written": _UNWRITTEN, "replaced": _UNREPLACED}
 
 
 @rule(
     name="unfrozen_weights",
     looks_for="Weights that are inputs of a session on every call instead of constants, in inference.",
-    fires="At 64 KiB of weights of which less than half are constants: binding smaller ones takes about a microsecond.",
+    fires="At 64 KiB of weights of which less than half are constants: binding smaller ones takes about a microsecond. Where they changed, "
+    "`weights_changed` reports it.",
     hazard="ONNX Runtime can neither pack nor fold them: a BERT of four layers took 1.16 times as long on 64 tokens, a linear layer of "
     "2048 on 4 rows 1.6 times (measured on two cores).",
     probed="A session with the weights as constants against the one in use, on the same inputs.",
@@ -157,21 +173,17 @@ def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
             weights = part.weight_bytes or 0
             frozen = latest[0].frozen_bytes if latest else None
             weights -= (latest[0].table_bytes or 0) if latest else 0
-            if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights:
+            changed = any(session.cause == "weights" for session in sessions.get(part.partition_id, []))
+            if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights or changed:
                 continue
-            if not any(session.cause == "weights" for session in sessions[part.partition_id]):  # else `weights_changed` reports it
-                yield _unfrozen(graph, part, latest[0], frozen)
-
-
-def _unfrozen(graph: Graph, part: Partition, session: Session, frozen: int) -> Finding:
-    return unfrozen_weights.finding(
-        graph,
-        subject=part.partition_id,
-        title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
-        evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {session.session_id}; "
-        "freezing is off, or they could not be watched (made in inference mode, on a GPU)",
-        **remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
-    )
+            yield unfrozen_weights.finding(
+                graph,
+                subject=part.partition_id,
+                title=f"{size_from_bytes((part.weight_bytes or 0) - frozen)} of weights are inputs of {part.partition_id}, not constants",
+                evidence=f"{size_from_bytes(frozen)} of {size_from_bytes(part.weight_bytes or 0)} are frozen in {latest[0].session_id}; "
+                "freezing is off, or they could not be watched (made in inference mode, on a GPU)",
+                **remedy('Set freeze_weights="auto", and change weights only before the first compiled call.', freeze_weights="auto"),
+            )
 
 
 @rule(

@@ -82,6 +82,7 @@ class DynamoGraph:
         self._needs_gradient = False
         self._op_count = count_ops(module)
         self._input_names = tuple(input_name(source, place) for place, source in enumerate(_torch.input_sources(module)))
+        self._gradients = _torch.gradient_inputs(module)
         self._started = time.perf_counter_ns()
         self._compile_ns = 0  # spent in `compile_graph`, to be subtracted from AOTAutograd's time
 
@@ -158,7 +159,7 @@ class DynamoGraph:
         return LoweredGraph(
             module=module,
             phase=phase,
-            static_inputs=_torch.static_input_indices() - set(mutated),
+            static_inputs=_torch.static_input_indices() - set(mutated) - self._gradients,  # of which each step makes new ones
             compile_id=compile_id,
             op_count=self._op_count,
             aot_ns=aot_ns,

@@ -17,7 +17,7 @@ from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import onnx
     import torch.fx
@@ -191,9 +191,9 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
     *,
     signature: str,
     table_bytes: int,
-    weights_change: r.WeightsChange | None,
+    change: Mapping[str, Any],
 ) -> r.Session:
-    """Make the record of a session; `table_bytes` are of weights that stay inputs because they are only looked up."""
+    """Make the record of a session; `table_bytes` are of weights that are only looked up, and `change` says what ended the one before."""
     return r.Session(
         session_id=session_id,
         partition_id=partition_id,
@@ -203,7 +203,6 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
         create_ns=info.create_ns,
         held_bytes=info.held_bytes,
         cause=info.cause,
-        weights_change=weights_change if info.cause == "weights" else None,
         frozen_bytes=frozen_bytes(info),
         copied_bytes=info.copied_bytes,
         shareable_bytes=info.shareable_bytes,
@@ -212,6 +211,7 @@ def session_record(  # noqa: PLR0913 - ids and figures, each a column
         threads=info.threads.count,
         spinning=info.threads.spinning,
         threads_reason=info.threads.reason,
+        **change,
     )
 
 

@@ -7,17 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
+from ortlens._shell import display_name
 from ortlens.analysis.catalogue import remedy
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.entry import operations
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
+from ortlens.backend.recording.weight_changes import changed_at
 from ortlens.backend.runtime.session import signature_text
 from ortlens.trace import records as r
 from ortlens.trace.guard import reported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import torch.fx
 
@@ -65,6 +67,7 @@ class GraphReporter:
         self._ids: dict[PartitionRunner, tuple[str, str]] = {}
         self._sessions: dict[PartitionRunner, str] = {}
         self._compute: frozenset[str] = frozenset()
+        self._weights: dict[str, str] = {}
         recorder.add(
             r.Graph(
                 graph_id=self.graph_id, compile_id=compile_id, phase=phase, op_count=op_count, aot_ns=aot_ns, loading_ns=loading_ns or None
@@ -73,10 +76,11 @@ class GraphReporter:
 
     @reported("recording a graph")
     def planned(
-        self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: frozenset[torch.fx.Node], min_nodes: int
+        self, plan: Plan, runners: list[PartitionRunner], phases: Phases, *, weights: Mapping[torch.fx.Node, str], min_nodes: int
     ) -> None:
-        """Record a plan in place of the graph's earlier plan."""
+        """Record a plan in place of the graph's earlier plan; `weights` are the inputs that are parameters or buffers, with their names."""
         self.recorder.forget_graph(self.graph_id)
+        self._weights = {node.name: name for node, name in weights.items()}
         self._sessions = {}
         self._ids = {runner: (self.recorder.next_id("p"), self.recorder.next_id("m")) for runner in runners}
         for runner in runners:
@@ -118,11 +122,27 @@ class GraphReporter:
             info,
             signature=signature_text(info, runner.partition),
             table_bytes=runner.table_bytes,
-            weights_change=runner.weights_change,
+            change=self._change(runner) if info.cause == "weights" else {},
         )
         self.recorder.add(record)
         self.recorder.add(*records.layout_copies(partition_id, runner))
         return self.recorder.run_log(session_id, self.graph_id)
+
+    def _change(self, runner: PartitionRunner) -> dict[str, Any]:
+        """Describe what happened to weights, as fields of a session; the line that changed them is looked for where the call came from."""
+        if runner.weights_change == "other_module":  # none of them changed
+            return {"weights_change": runner.weights_change}
+        names = tuple(name for node in runner.changed_weights if (name := self._weights.get(node.name, node.name)) != node.name)
+        place = changed_at(names, is_new=runner.weights_change == "replaced")
+        return {
+            "weights_change": runner.weights_change,
+            "changed_weights": names,
+            "changed_file": place and display_name(place.file),
+            "changed_line": place and place.line,
+        }
+
+    def _names(self, nodes: Iterable[torch.fx.Node]) -> tuple[str, ...]:
+        return tuple(self._weights.get(node.name, node.name) for node in nodes)
 
     @reported("recording a graph")
     def eager_log(self, nodes: tuple[torch.fx.Node, ...]) -> EagerLog | None:
@@ -198,10 +218,10 @@ class GraphReporter:
         self._add_once(finding)
 
     @reported("recording a graph")
-    def stale_weights_detected(self, runner: PartitionRunner, title: str, names: Sequence[str]) -> None:
+    def stale_weights_detected(self, runner: PartitionRunner, title: str, nodes: Sequence[torch.fx.Node]) -> None:
         """Record that weights changed in a way that torch does not count."""
         partition_id = self._ids[runner][0]
-        read = f"inputs of {partition_id}: {', '.join(names)}"
+        read = f"inputs of {partition_id}: {', '.join(self._names(nodes))}"
         finding = r.Finding(
             rule="uncounted_write",
             subject=partition_id,
@@ -253,7 +273,7 @@ class GraphReporter:
             dynamic_shapes=any(records.is_dynamic(value) for value in placeholders),
         )
 
-    def _boundary(self, plan: Plan, weights: frozenset[torch.fx.Node], min_nodes: int) -> None:
+    def _boundary(self, plan: Plan, weights: Collection[torch.fx.Node], min_nodes: int) -> None:
         inputs = [node for node in plan.graph.nodes if node.op == "placeholder"]
         self._amend_graph(
             inputs=tuple(node.name for node in inputs),

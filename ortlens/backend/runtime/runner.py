@@ -95,6 +95,7 @@ class PartitionRunner:
         self.attempts = 0  # how often a session was to be created, those that ONNX Runtime refused included
         self.table_bytes = 0  # size of the weights that stay inputs because the model only looks them up
         self.weights_change: WeightsChange | None = None  # what the last change of frozen weights was; None before the first
+        self.changed_weights: tuple[torch.fx.Node, ...] = ()  # the inputs of the partition that it was about
         # The function to call now, with the partition's inputs; replaced as sessions come and go.
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
@@ -330,6 +331,8 @@ class PartitionRunner:
         self._weights_changed = bool(moved or unseen)
         if self._weights_changed:
             self.weights_change = weights.change_of(moved.values())
+            changed = {*moved, *unseen}
+            self.changed_weights = tuple(self.partition.inputs[place] for place, weight in self._frozen.items() if weight.name in changed)
             self._refreezes += 1
         self._prepared.clear()
         self._frozen, self._watch = {}, WeightWatch({})

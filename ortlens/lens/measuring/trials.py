@@ -291,7 +291,9 @@ def frozen(seen: ObservedPartition) -> Iterator[Trial]:
         rule="unfrozen_weights",
         subject=seen.identity.partition_id,
         change=f"freezing the weights of {seen.identity.partition_id}",
-        remedy=remedy('freeze_weights="auto", and weights that stay as they are between calls.', freeze_weights="auto"),
+        remedy=remedy('freeze_weights="auto", and weights that stay as they are between calls.', freeze_weights="auto")
+        if seen.runner.weights_change is None
+        else remedy("Keep weights as they are between calls: they were constants until they changed."),
         pair=pair,
         per_call=seen.count,
     )

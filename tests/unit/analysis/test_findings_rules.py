@@ -304,6 +304,15 @@ def changed_weights(*kinds: WeightsChange | None, entries: float | None = None) 
     return clean(sessions=(session(), *last), graphs=(graph(entries_per_call=entries),), partitions=(partition(weight_bytes=1 << 20),))
 
 
+def assigned(*names: str, calls: int) -> Capture:
+    """Weights that were replaced, by one line, after a number of calls each."""
+    kinds: list[WeightsChange] = ["replaced"] * len(names)
+    made = changed_weights(*kinds)
+    named = zip(made.sessions, ("", *names), strict=True)
+    rows = [replace(row, changed_weights=(name,) if name else (), changed_file="own.py", changed_line=7) for row, name in named]
+    return replace(made, sessions=tuple(replace(row, calls=calls if row.frozen_bytes != 0 else 9) for row in rows))
+
+
 def casts(op_type: str = "Cast", *, dtype: str = "float64", entries: float = 1.0, runs: tuple[Run, ...] = ()) -> Capture:
     """A profile of 1 ms, of which kernels around wide or narrow types take 0.3 ms."""
     rows = profiled(op_type, ns=300_000, other_ns=700_000).kernels
@@ -594,6 +603,11 @@ def test_a_session_for_other_weights_says_what_happened_however_often_the_partit
     assert len({(finding.title, finding.mitigation) for (finding,) in told}) == 1
 
 
+@pytest.mark.parametrize("kinds", [("replaced",) * 3, ("other_module",) * 3, ("written", "other_module", "written")])
+def test_weights_that_changed_get_one_recommendation(kinds: tuple[WeightsChange, ...]) -> None:
+    assert [rule for rule in ("weights_changed", "unfrozen_weights") if found(changed_weights(*kinds), rule)] == ["weights_changed"]
+
+
 WORDED: tuple[tuple[str, Capture], ...] = (
     ("hot_fallback", staying(4, 40 * MILLI)),
     *(("hot_fallback", unconverted(**facts)) for facts in ({"cpu_bfloat16": "yes"}, {"cpu_bfloat16": "no"}, {})),
@@ -606,6 +620,8 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ("weights_changed", changed_weights("written", "other_module", "other_module")),
     ("weights_changed", changed_weights("written", "written", "written")),
     *(("weights_changed", changed_weights(None, None, entries=entries)) for entries in (1.0, 3.0)),
+    ("weights_changed", assigned("net.weight", "net.weight", "net.weight", calls=1)),
+    ("weights_changed", assigned("net.weight", "net.bias", "net.weight", calls=5)),
     (
         "float16_nodes",
         replace(wide(10, dtype="float16"), graphs=(graph(entries_per_call=1.0),), kernels=profiled("Cast", ns=9, other_ns=9).kernels),
