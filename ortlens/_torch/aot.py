@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens._torch.exporter import quiet
 from ortlens._torch.tensors import is_fake, is_fake_of
@@ -130,20 +130,33 @@ def _fake_again(value: torch.Tensor, mode: Any, context: Any) -> Any:
     return mode.from_tensor(value, symbolic_context=noted, source=source, trace=noted is None)
 
 
-def fixed_sizes() -> frozenset[tuple[str, int]]:
-    """Find the sizes that Dynamo let vary and the code then made constants, as a convolution does with those of its weight.
+class TracedSize(NamedTuple):
+    """A size of a tensor that the code being compiled takes."""
 
-    `torch._dynamo.mark_dynamic` raises for these (`produce_guards_verbose` in `torch/fx/experimental/symbolic_shapes.py`). They are pairs
-    of the tensor's name, as guards have it, and the dimension; there are none outside a compilation.
+    name: str  # of the tensor, as guards have it
+    dim: int
+    value: int  # of the call that is traced
+    is_fixed: bool  # whether Dynamo let it vary and the code then made it a constant, as a convolution does with sizes of its weight
+
+
+def traced_sizes() -> tuple[TracedSize, ...]:
+    """List the sizes of the compilation that is running; none outside a compilation.
+
+    `torch._dynamo.mark_dynamic` raises for fixed ones (`produce_guards_verbose` in `torch/fx/experimental/symbolic_shapes.py`).
     """
     import torch
 
-    return frozenset(
-        (_LOCAL.sub(r"\1", _source_name(item.source) or ""), dim)
+    sizes: Iterator[tuple[str, int, Any]] = (
+        (_LOCAL.sub(r"\1", _source_name(item.source) or ""), dim, size)
         for item in _tracked()
         if isinstance(item.fake, torch.Tensor)
         for dim, size in enumerate(item.fake.shape)
-        if isinstance(size, torch.SymInt) and size.node.expr.is_number
+    )
+    found = ((name, dim, size, size.node if isinstance(size, torch.SymInt) else None) for name, dim, size in sizes)
+    return tuple(
+        TracedSize(name, dim, value, node is not None and node.expr.is_number)
+        for name, dim, size, node in found
+        if isinstance(value := size if node is None else node.hint, int)
     )
 
 

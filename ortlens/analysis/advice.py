@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ortlens.analysis.catalogue import Advice, advise
 from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
 from ortlens.analysis.identity import frame_of
+from ortlens.analysis.index import grouped
 from ortlens.analysis.number_uses import (
     LATER,
     Use,
@@ -32,7 +33,7 @@ from ortlens.analysis.number_uses import (
 from ortlens.trace.records import Break, Recompile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ortlens.trace.records import Capture, Fallback, FallbackCause, Graph
 
@@ -114,6 +115,7 @@ class Adviser:
         self._by_id = {graph.compile_id: graph for graph in capture.graphs}
         self._is_whole = not capture.breaks
         self._newest = {frame_of(graph.compile_id): graph for graph in capture.graphs}
+        self._varying = grouped((frame_of(row.compile_id), size) for row in capture.recompiles for size in row.varying)
         # Where a backend failed as well, what it needs is needed besides.
         self._failed = {(item.file, item.line): item for item in capture.breaks if _by_backend(item)}
         self._optimises_only = all("/torch/optim/" in (graph.file or "").replace("\\", "/") for graph in capture.graphs)
@@ -124,14 +126,15 @@ class Adviser:
         Where the facts for it are gone, because the capture was redacted or is an old one, it is what was stored.
         """
         if isinstance(item, Break):
-            newest = (self._newest[frame] for frame in map(frame_of, item.compile_ids) if frame in self._newest)
+            frame = next((frame for frame in map(frame_of, item.compile_ids) if frame in self._newest), "")
             stopping = self._failed.get((item.file, item.line), item) if item.refused_reason is None else item
-            advice, text = advice_for_break(stopping, next(newest, None)), item.source
+            advice, text = advice_for_break(stopping, self._newest.get(frame), self._varying.get(frame, ())), item.source
             if advice is not None and advice.kind == "move_optimiser_step" and self._by_id and self._optimises_only:
                 advice = advise("expected_step")
             is_known = item.stop_source is not None or item.refused_reason is not None
         else:
-            advice = advice_for_recompile(item, self._by_id.get(item.compile_id), self._by_id.get(item.of_compile_id))
+            varying = self._varying.get(frame_of(item.compile_id), ())
+            advice = advice_for_recompile(item, self._by_id.get(item.compile_id), self._by_id.get(item.of_compile_id), varying)
             text, is_known = item.guard, item.traits is not None
             if self._is_whole and advice is not None and advice.kind in _OF_BREAKS:
                 return None
@@ -163,10 +166,10 @@ def settings_of_hint(hint: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SETTING.findall(hint)))
 
 
-def advice_for_break(item: Break, graph: Graph | None = None) -> Advice | None:
-    """Advise how to avoid a graph break; None when the texts do not say enough. `graph` is the newest of the function."""
+def advice_for_break(item: Break, graph: Graph | None = None, varying: Collection[str] = ()) -> Advice | None:
+    """Advise how to avoid a graph break; None when the texts do not say enough. `graph` is the newest, `varying` sizes of the function."""
     if item.refused_reason is not None:
-        return advice_for_limit(item, graph)
+        return advice_for_limit(item, graph, varying)
     return _as_tried(item, _by_rule(item))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -75,12 +76,17 @@ def recompile_traits(guard: str, fixed: Collection[tuple[str, int]] = (), *, is_
         yield "library_alone"
 
 
-def advice_for_recompile(item: Recompile, graph: Graph | None = None, of_graph: Graph | None = None) -> Advice | None:
+def advice_for_recompile(
+    item: Recompile, graph: Graph | None = None, of_graph: Graph | None = None, varying: Collection[str] = ()
+) -> Advice | None:
     """Advise how to avoid a recompile; None when the guard does not say enough.
 
     `graph` is what was compiled anew, and `of_graph` that whose guard failed: `generate` makes its tensors inside, and none can be marked.
+    `varying` are the sizes in which versions of this code differ, as in the record: one guard names one of them.
     """
     advice = _by_guard(item)
+    if advice is not None and advice.kind == "mark_dynamic":
+        advice = _marking_all(advice, varying)
     if graph is None or graph.role is None:
         return advice
     guard, role = item.guard or "", graph.role
@@ -96,12 +102,29 @@ def advice_for_recompile(item: Recompile, graph: Graph | None = None, of_graph: 
     return advise("compile_dynamic") if advice is not None and advice.kind == "mark_dynamic" else advice
 
 
-def advice_for_limit(item: Break, graph: Graph | None = None) -> Advice:
+def _marking_all(advice: Advice, varying: Collection[str]) -> Advice:
+    """Mark all sizes that vary: with one left out, the code is compiled again all the same, or the mark is refused."""
+    dims: defaultdict[str, set[int]] = defaultdict(set)
+    dims[advice.params["name"]].add(int(advice.params["dim"]))
+    for size in filter(None, map(_SIZE.fullmatch, varying)):
+        dims[user_name(size["name"])].add(int(size["dim"]))
+    if not all(_ARGUMENT.match(name) and not _INTERNAL.match(name) for name in dims):
+        return advise("compile_dynamic")
+    (name, dim), *others = ((name, sorted(of) if len(of) > 1 else next(iter(of))) for name, of in dims.items())
+    return advise(
+        "mark_dynamic",
+        name=name,
+        dim=dim,
+        others=" and ".join(f"`torch._dynamo.mark_dynamic({other}, {of})`" for other, of in others) or None,
+    )
+
+
+def advice_for_limit(item: Break, graph: Graph | None = None, varying: Collection[str] = ()) -> Advice:
     """Advise, with the guard and the values seen, where PyTorch gave up compiling a function; `graph` is the newest that it compiled."""
     refused = Recompile(
         compile_id="", guard=item.refused_guard, reason=item.refused_reason or "", values=item.refused_values, traits=item.traits
     )
-    advice = advice_for_recompile(refused, graph, graph) or advise("keep_the_same")
+    advice = advice_for_recompile(refused, graph, graph, varying) or advise("keep_the_same")
     last = advise(
         advice.kind,
         last_guard=(refused.guard or refused.reason).partition("  #")[0].strip(),

@@ -188,6 +188,10 @@ class Recompile:
     guard: str | None = optional("The guard that failed, or what it guarded.")
     reason: str = column("Dynamo's full reason, with expected and actual values.")
     values: tuple[str, ...] = column("The values seen, the one compiled for first, as far as the reason tells them.", default=())
+    varying: tuple[str, ...] = column(
+        "The sizes in which this version differs from earlier ones, or these from each other, as `x.size()[1]`; none that was 0 or 1.",
+        default=(),
+    )
     advice: str | None = optional("What to change, in one sentence.")
     settings: tuple[str, ...] = column(_SETTINGS, default=())
     traits: tuple[str, ...] | None = optional(_TRAITS + " Missing where it was not recorded.")

@@ -197,10 +197,14 @@ def captured(function: Any, made: tuple[Call, ...], *, dynamic: bool | None = No
     return lens.captured()
 
 
-def marked(*sizes: int) -> tuple[Call, ...]:
+def marked(*sizes: Any, dims: Any = 0) -> tuple[Call, ...]:
     tensors = [torch.ones(size) for size in sizes]
-    torch._dynamo.mark_dynamic(tensors[0], 0)
+    torch._dynamo.mark_dynamic(tensors[0], dims)
     return calls(*((x,) for x in tensors))
+
+
+def both_marked(*sizes: int) -> tuple[Call, ...]:
+    return calls(*((x.args[0], n.args[0]) for x, n in zip(marked(*sizes), marked(*sizes), strict=True)))
 
 
 def closure(n: Any) -> tuple[Any, tuple[Call, ...]]:
@@ -262,6 +266,16 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("mark_dynamic name=x dim=0", plain, SIZES, dynamic=False),
+    Kind(
+        "mark_dynamic name=x dim=[0, 1]", plain, calls(*((torch.ones(a, b),) for a, b in ((3, 4), (3, 5), (6, 5), (7, 8)))), dynamic=False
+    ),
+    Kind("mark_dynamic name=x dim=[0, 1]", plain, calls((torch.ones(3, 4),), (torch.ones(5, 6),)), dynamic=False),  # one guard names one
+    Kind(
+        "mark_dynamic name=n dim=0 others=`torch._dynamo.mark_dynamic(x, 0)`",
+        times,
+        calls(*((torch.ones(size), torch.ones(size)) for size in (3, 4))),
+        dynamic=False,
+    ),
     Kind("expected_size name=x dim=0", plain, calls((torch.ones(4),), (torch.ones(1),))),
     Kind("same_rank name=x", plain, calls((X,), (torch.ones(3, 3),))),
     Kind("one_dtype name=x", plain, calls((X,), (X.double(),))),
@@ -331,6 +345,8 @@ FIELDS = tuple(calls(*((X, SimpleNamespace(scale=scale)) for scale in scales)) f
 EQUAL_SIZES = calls(*((torch.ones(4), torch.ones(size)) for size in (5, 6, 4)))
 FOLLOWED: dict[str, tuple[Any, tuple[Call, ...], bool | None]] = {
     "sizes that are marked": (plain, marked(3, 4, 5), None),
+    "sizes of two dimensions that are marked": (plain, marked((3, 4), (3, 5), (6, 7), (9, 8), dims=[0, 1]), False),
+    "sizes of two arguments that are marked": (times, both_marked(3, 4, 5), False),
     "sizes that are dynamic": (plain, SIZES, True),
     "one memory layout": (plain, calls((WIDE,), (NARROW.contiguous(),)), None),
     "without gradients": (plain, calls((X,), (X.clone().requires_grad_().detach(),)), None),

@@ -23,6 +23,7 @@ from ortlens import _torch
 from ortlens._shell import display_frames, display_name
 from ortlens.analysis.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.identity import frame_of, plain_function
+from ortlens.analysis.index import grouped
 from ortlens.analysis.literals import shortened
 from ortlens.analysis.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import CodeType
 
+    from ortlens._torch.aot import TracedSize
     from ortlens.trace.recorder import Recorder
 
 
@@ -57,7 +59,7 @@ class DynamoWatch:
         self._ahead: dict[str, str] = {}  # frame number -> the break before its graph
         self._entries: dict[object, int] = {}  # entry -> graphs so far, without recompiles
         self._recompiles: dict[str, str | None] = {}
-        self._fixed: dict[str, frozenset[tuple[str, int]]] = {}  # frame number -> sizes that its versions made constants
+        self._sizes: dict[str, set[TracedSize]] = {}  # frame number -> sizes that its versions were compiled for
         self._backend_ns: dict[str, int] = {}
         self._unlogged: dict[str, tuple[dict[str, int], int]] = {}  # compile id -> failures and steps before it began
         with lens_guard(recorder, "listening to torch's log"):
@@ -68,7 +70,7 @@ class DynamoWatch:
         """Note that a compilation is for this lens, and the failures that Dynamo does not log before it, to find those during it."""
         self.started.append(compile_id)
         if compile_id.endswith("/0"):  # numbers start again after a reset
-            self._fixed.pop(frame_of(compile_id), None)
+            self._sizes.pop(frame_of(compile_id), None)
         self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
     def on_graph_break(self, compile_id: str, text: str) -> None:
@@ -219,7 +221,7 @@ class DynamoWatch:
         """Wrap the work of a backend on one Dynamo graph; yield the compile id."""
         compile_id = _torch.current_compile_id()
         self._count_boundary(compile_id)
-        self._note_fixed_sizes(compile_id)
+        self._note_sizes(compile_id)
         started = time.perf_counter_ns()
         with _LISTENER.paused():
             yield compile_id
@@ -229,18 +231,20 @@ class DynamoWatch:
                 if graph.compile_id == compile_id:
                     self.recorder.amend(r.Graph, graph.graph_id, recompile_of=self._recompiles.get(compile_id))
 
-    def _note_fixed_sizes(self, compile_id: str | None) -> None:
-        """Note the sizes that this version made constants, also for its recompile."""
-        frame, fixed = frame_of(compile_id), _torch.fixed_sizes()
-        self._fixed[frame] = self._fixed.get(frame, frozenset()) | fixed
-        for row in self.recorder.records(r.Recompile) if fixed else ():
-            if row.compile_id == compile_id:
-                self.recorder.amend(r.Recompile, row.compile_id, traits=self._traits(row.compile_id, row.guard))
+    def _note_sizes(self, compile_id: str | None) -> None:
+        """Note the sizes that this version is compiled for, and those that it made constants, also for its recompile."""
+        sizes = self._sizes.setdefault(frame_of(compile_id), set())
+        sizes.update(_torch.traced_sizes())
+        if compile_id in self._recompiles:
+            guard = next(row.guard for row in self.recorder.records(r.Recompile) if row.compile_id == compile_id)
+            values = grouped(((size.name, size.dim), size.value) for size in sizes)
+            varying = tuple(f"{name}.size()[{dim}]" for (name, dim), seen in sorted(values.items()) if len(set(seen)) > 1 and min(seen) > 1)
+            self.recorder.amend(r.Recompile, compile_id, traits=self._traits(compile_id, guard), varying=varying)
 
     def _traits(self, compile_id: str, guard: str | None) -> tuple[str, ...]:
         code = _torch.code_being_compiled()
         in_library = code is not None and is_of_a_library(code.co_filename) and _torch.is_compiled_by_itself()
-        fixed = self._fixed.get(frame_of(compile_id), frozenset())
+        fixed = {(size.name, size.dim) for size in self._sizes.get(frame_of(compile_id), ()) if size.is_fixed}
         name = number_of_guard(guard or "")
         uses = () if name is None or code is None else uses_of_argument(lines_of(code.co_filename), code.co_firstlineno, name)
         known = recompile_traits(guard or "", fixed, is_dynamic=_torch.varies_from_the_start(), in_library=in_library)
