@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens import _torch
 from ortlens.backend.freeze.arguments import Untraceable, named_arguments, parameters_source, program_of, refuse_arguments, refuse_weights
-from ortlens.backend.freeze.frozen import frozen_from
+from ortlens.backend.freeze.frozen import frozen_from, lowered_for
 from ortlens.errors import UsageError
+from ortlens.lens.verify.call_state import CallState
 from ortlens.units import counted
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ortlens.trace import records as r
 
 _MOST_LISTED = 8
+_OPTIONS = {"dynamic", "dynamic_shapes", "fallback", "options"}
 
 
 def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the breaks come from
@@ -40,14 +43,53 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
         raise UsageError("dynamic=True opens all sizes, and dynamic_shapes= some: pass one of them")
     if fallback is not None and not callable(fallback):
         raise UsageError(f"fallback must be callable, not {type(fallback).__name__}")
-    refuse_weights(target)
-    examples = target.example_inputs if isinstance(target, torch.export.ExportedProgram) else (args, kwargs)
-    refuse_arguments(target, named_arguments(parameters_source(target), *(examples or ((), {}))))
     try:
-        program, asked = program_of(target, args, kwargs, True if dynamic else dynamic_shapes)
+        program, asked = _traced(target, args, kwargs, True if dynamic else dynamic_shapes)
     except Untraceable as error:
         raise UsageError(_refusal(target, error, breaks())) from error
     return frozen_from(program, backend, source=target, traced=parameters_source(target), fallback=fallback, asked=asked)
+
+
+def _traced(
+    target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> tuple[ExportedProgram, frozenset[str]]:
+    refuse_weights(target)
+    examples = target.example_inputs if isinstance(target, torch.export.ExportedProgram) else (args, kwargs)
+    refuse_arguments(target, named_arguments(parameters_source(target), *(examples or ((), {}))))
+    return program_of(target, args, kwargs, dynamic_shapes)
+
+
+def refusal_of(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: OrtBackend) -> str | None:
+    """Do what `freeze` does before it converts anything, and put back what that changed; return why it is not to be advised.
+
+    That is what it would raise, or that the program keeps something from call to call, which would be a constant; None where it works.
+    """
+    if clash := sorted(_OPTIONS & set(kwargs)):
+        return f"freeze takes {clash[0]}= as an option"
+    state = CallState(target, args, kwargs, parameters=False)  # these are fake in a trace; a tensor that is no buffer is not
+    refusal = None
+    try:
+        program, _ = _traced(target, args, kwargs, None)
+        lowered_for(_torch.with_renamed_guards(program), backend, source=target, traced=parameters_source(target))
+    except (UsageError, Untraceable) as error:
+        refusal = str(error)
+    finally:
+        changed = state.restore()
+    return refusal or ("it changes Python objects, which would be constants" if changed else None)
+
+
+def call_text(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Write the call of `freeze` for a target and its arguments, as `ortlens.freeze(model, x, mask=mask)`."""
+    name = getattr(target, "__name__", "")
+    is_of_model = isinstance(getattr(target, "__self__", None), torch.nn.Module)
+    called = "model" if isinstance(target, torch.nn.Module) else f"model.{name}" if is_of_model else name if name.isidentifier() else "f"
+    named = named_arguments(parameters_source(target), tuple(range(len(args))), {})
+    given = [_argument_text(name, value) for (name, _), value in zip(named, args, strict=True)]
+    return f"ortlens.freeze({', '.join([called, *given, *(f'{key}={_argument_text(key, value)}' for key, value in kwargs.items())])})"
+
+
+def _argument_text(name: str, value: object) -> str:
+    return repr(value) if value is None or isinstance(value, (bool, int, float)) else name
 
 
 def refuse_reserved(target: object, options: Mapping[str, object]) -> None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.trace.recorder import Recorder
 
+_TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
+
 
 @with_clear_os_errors
 class Lens(CaptureView):
@@ -218,11 +220,18 @@ class Lens(CaptureView):
             >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
             1.0
         """
-        self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs))
+        self.measured(
+            lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs)
+        )
         return self.ledger
 
-    def measured(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
-        """Measure like `measure`, and return the last result; `made` calls prepared it, and `limits` are those of `LedgerPass.measure`."""
+    def measured(
+        self, call: Callable[[], Any], *, made: int = 0, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None, **limits: Any
+    ) -> Any:
+        """Measure like `measure`, and return the last result.
+
+        `made` calls prepared it, `example` are its arguments if `explain` did not note them, `limits` are those of `LedgerPass.measure`.
+        """
         measurement = Measurement(
             recorder=self._recorder,
             watch=self._watch,
@@ -230,8 +239,28 @@ class Lens(CaptureView):
             originals=self.compilations.originals if self._ort is not None else None,
             steps=self._targets.steps,
             captured=self.captured,
+            try_freezing=lambda: self._try_freezing(example or self._targets.example),
         )
         return measurement.run(call, made=made, **limits)
+
+    def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> None:
+        """Note whether the target can be frozen, unless that is known, or tracing it took long."""
+        from ortlens.backend.freeze.frozen import Frozen
+        from ortlens.lens.freezing import call_text, refusal_of
+
+        target, figures = self._targets.first(), self._recorder.captured().figures
+        owner = getattr(target, "__self__", None)
+        if isinstance(owner, torch.nn.Module) and getattr(target, "__name__", "") in (
+            "forward",
+            "_wrapped_call_impl",
+        ):  # a compiled module's
+            target = owner
+        spent = sum((graph.dynamo_ns or 0) + (graph.aot_ns or 0) for graph in self._recorder.records(r.Graph))
+        is_known = figures.freeze_call is not None or figures.freeze_refused is not None
+        if self._ort is None or example is None or is_known or spent > _TRACING_NS or not callable(target) or isinstance(target, Frozen):
+            return
+        refused = refusal_of(target, *example, self._backend_for(None))
+        self._recorder.note(**({"freeze_refused": refused} if refused else {"freeze_call": call_text(target, *example)}))
 
     def live(self, *, every: float | None = None) -> Live:
         """Show what is recorded while a loop runs: time from call to call, recompiles, sessions, operators in PyTorch, memory.

@@ -635,6 +635,11 @@ class Figures:
         "second, and of the shortest calls."
     )
     turns_high: float | None = optional("The highest of these.")
+    freeze_call: str | None = optional(
+        "The call of `ortlens.freeze` for the function that was measured, where entering compiled code takes much of it and freezing was "
+        "tried and works."
+    )
+    freeze_refused: str | None = optional("Where it was tried and does not work: why.")
     profile_expected_s: float | None = optional("Seconds that `profile` was expected to take.")
     profile_budget_s: float | None = optional("Seconds that it was allowed to take.")
     profile_took_s: float | None = optional("Seconds that it took.")

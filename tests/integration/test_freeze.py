@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import re
 import warnings
@@ -16,7 +17,9 @@ from torch.distributions import Categorical
 from torch.utils import _pytree
 
 import ortlens
+from ortlens.backend.api import OrtBackend
 from ortlens.errors import UsageError
+from ortlens.lens.freezing import call_text, refusal_of
 from tests.threads import in_threads
 
 if TYPE_CHECKING:
@@ -441,3 +444,61 @@ def test_a_lens_sees_the_calls_of_a_frozen_callable(rows: tuple[nn.Sequential, F
         assert {"guards", "bind", "run", "output"} <= set(lens.ledger.part)
         assert "LayerNormalization" in set(lens.profile(x).op_type)
         assert lens.verify(x).ok.all()
+
+
+@dataclasses.dataclass
+class Pair:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Returning(nn.Module):
+    """Returns an object of a class that PyTorch does not know, or keeps tensors in ways that a frozen call cannot."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.kept = how, torch.zeros(8)
+        self.table: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> Pair | torch.Tensor:
+        if self.how == "dataclass":
+            return Pair(x, x + 1)
+        if self.how == "writes":
+            self.kept.add_(1)
+        if self.how == "notes":
+            self.table["last"] = x * 2
+        return x * self.kept if mask is None else x * mask
+
+
+@pytest.mark.parametrize("on_error", ["fallback", "raise"])
+def test_a_write_to_a_tensor_that_is_no_buffer_is_refused_with_its_line(on_error: str) -> None:
+    with pytest.raises(UsageError, match=r"test_freeze.py:\d+ writes to a tensor .*'kept'.*register_buffer"):
+        ortlens.freeze(Returning("writes"), torch.ones(8), options={"on_error": on_error})
+
+
+def test_an_unknown_class_is_named_with_what_registers_it() -> None:
+    with pytest.raises(UsageError, match=r"class Pair.*torch\.export\.register_dataclass\(Pair\)"):
+        ortlens.freeze(Returning("dataclass"), torch.ones(8))
+
+
+@pytest.mark.parametrize(("how", "works"), [("plain", True), ("dataclass", False), ("writes", False), ("notes", False)])
+def test_what_freeze_would_do_is_known_without_a_trace_of_trying(how: str, works: bool) -> None:  # noqa: FBT001 - a row of the table
+    model = Returning(how)
+    before = dict(vars(model)), dict(model.table)
+    refusal = refusal_of(model, (torch.ones(8),), {"mask": torch.ones(8)}, OrtBackend.get_cached_instance_for_options(None))
+    assert (refusal is None) == works
+    assert (dict(vars(model)), dict(model.table)) == before
+    assert not model.kept.any()
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs", "text"),
+    [
+        (Returning("plain"), (1.5,), {"mask": torch.ones(8)}, "ortlens.freeze(model, 1.5, mask=mask)"),
+        (Returning("plain").forward, (torch.ones(8),), {}, "ortlens.freeze(model.forward, x)"),
+        (same, (torch.ones(8),), {"expected": True}, "ortlens.freeze(same, actual, expected=True)"),
+        (lambda *rows: rows, (torch.ones(8), torch.ones(8)), {}, "ortlens.freeze(f, args[0], args[1])"),
+    ],
+)
+def test_the_call_of_freeze_is_written_with_the_arguments_of_the_call(target: Any, args: Any, kwargs: Any, text: str) -> None:  # noqa: ANN401 - any
+    assert call_text(target, args, kwargs) == text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.causes import cause_of
@@ -70,8 +70,8 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     if node is not None and capture.kernels:  # they were found
         todo = "Write that line with other operators"
     what_to_do = remedy(f"{todo}; or leave the function uncompiled.")
-    if part == "guards" and _is_to_freeze(capture, totals):
-        what_to_do = _FREEZE
+    if part == "guards" and is_to_freeze(capture):
+        what_to_do = _freeze(capture)
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
     yield slower_call.finding(
         node,
@@ -82,7 +82,9 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         f"({times(slow.pace.ratio or 0)} as long): {takes} {time_from_ns(slow.part_ns)}"
         + (" besides what graph breaks and operators in PyTorch cost" if slow.part_ns < totals.ns.get(part, 0) else "")
         + (f", {'' if capture.kernels else 'perhaps because '}{cause.text}" if cause is not None and node is not None else ""),
-        evidence="medians of calls in turns; by part: " + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items()),
+        evidence="medians of calls in turns; by part: "
+        + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items())
+        + (f"; `ortlens.freeze` does not take it: {refused}" if part == "guards" and (refused := capture.figures.freeze_refused) else ""),
         **remedy(cause.remedy) if cause is not None and cause.remedy else what_to_do,
         gain_ns=min(slow.unexplained_ns, slow.part_ns),  # at the part that the advice is about, of which some may remain
     )
@@ -138,14 +140,14 @@ _CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
 @rule(
     name="costly_entry",
     looks_for="Calls of a model without gradients that spend much of their time entering compiled code.",
-    fires="When that is at least a quarter of a measured call and 20 µs, and the function is one graph, which `ortlens.freeze` takes: as "
-    "information, unless `slower_call` or `heavy_guards` reports it.",
+    fires="When that is at least a quarter of a measured call and 20 µs, and the function is one graph, for which `ortlens.freeze` was "
+    "tried and works: as information, unless `slower_call` or `heavy_guards` reports it.",
     hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
 )
 def costly_entry(capture: Capture) -> Iterator[Finding]:
     """Report a function that would be faster frozen."""
     totals = totals_of(capture.ledger)
-    if totals is None or not _is_to_freeze(capture, totals):
+    if totals is None or not is_to_freeze(capture):
         return
     slow, entering = _slow_call(capture), totals.ns["guards"]
     if (slow is not None and slow.part == "guards") or any(finding.rule == HEAVY_GUARDS for finding in capture.findings):
@@ -157,7 +159,7 @@ def costly_entry(capture: Capture) -> Iterator[Finding]:
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a call of {time_from_ns(totals.total_ns)}",
         evidence="the time of a call, by part; a frozen callable does not check weights either, and checks its arguments instead",
-        **_FREEZE,
+        **_freeze(capture),
         gain_ns=_saved_by_freezing(capture, totals, graph),
     )
 
@@ -176,17 +178,26 @@ def _saved_by_freezing(capture: Capture, totals: LedgerTotals, graph: Graph) -> 
 _WEIGHT = 0.25  # time of checking a weight, by that of binding a tensor
 
 
-_FREEZE = remedy(
-    "For deployment, `ortlens.freeze(model, x)` runs the same sessions without Dynamo; weights are constants from then on.",
-    "Otherwise compile a larger part of the program at once, so that it is entered less often.",
-)
+def _freeze(capture: Capture) -> dict[str, Any]:
+    return remedy(
+        f"For deployment, `{capture.figures.freeze_call}` runs the same sessions without Dynamo; weights are constants from then on.",
+        "Otherwise compile a larger part of the program at once, so that it is entered less often.",
+    )
 
 
-def _is_to_freeze(capture: Capture, totals: LedgerTotals) -> bool:
+def is_to_freeze(capture: Capture) -> bool:
+    """Tell whether freezing was tried and works for a function, and would save much of its call."""
+    return capture.figures.freeze_call is not None and is_costly_to_enter(capture)
+
+
+def is_costly_to_enter(capture: Capture) -> bool:
     """Tell whether a function is one graph without gradients, of which something runs, and much of its call goes into entering it."""
-    if not totals.is_measured or len(totals.graph_ids) != 1 or capture.breaks:
+    totals = totals_of(capture.ledger)
+    if totals is None or not totals.is_measured or len(totals.graph_ids) != 1 or capture.breaks:
         return False
-    if not partitions_by_graph(capture).get(totals.graph_ids[0]):
+    parts = partitions_by_graph(capture).get(totals.graph_ids[0], [])
+    changing = {session.partition_id for session in capture.sessions if session.cause == "weights"}
+    if not parts or changing.intersection(part.partition_id for part in parts):
         return False
     entering = totals.ns.get("guards", 0)
     phases = [graph.phase for graph in current(capture) if graph.graph_id == totals.graph_ids[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,20 @@ def program_of(
         with torch.random.fork_rng(devices=()), _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions(), questions:
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {str(error).strip().split(chr(10))[0]}") from error
+        said = str(error).strip().split("\n")[0]
+        if (unknown := _UNKNOWN_TYPE.match(said)) is not None:
+            name = unknown["name"].rpartition(".")[2]
+            said = (
+                f"the target returns an object of the class {name}, which torch.export cannot take apart: register it with "
+                f"torch.export.register_dataclass({name}) if it is a dataclass, or return a tuple or a dict"
+            )
+        raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {said}") from error
     return program, frozenset(questions.asked)
+
+
+_UNKNOWN_TYPE = re.compile(
+    r"Found <class '(?P<name>[^']+)'> in output, which is not a known type"
+)  # of torch/_functorch/_aot_autograd/utils.py
 
 
 class _LayoutQuestions(torch.overrides.TorchFunctionMode):

@@ -160,16 +160,24 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
 ) -> Frozen:
     """Compile a program and freeze it; `asked` is what the traced code asked about layouts."""
     program = _torch.with_renamed_guards(program)
-    refuse_constants(source, program)
-    _refuse_old_values(source, program)
-    decomposed, lowered = _lowered(program, backend, None)
-    arguments = Arguments(decomposed, traced)  # to decompose a program may add guards
-    _refuse_sessions_per_size(arguments, backend)
+    decomposed, lowered, arguments = lowered_for(program, backend, source=source, traced=traced)
     steps = _steps_of(program, decomposed, lowered, backend, recorder=None, arguments=arguments, asked=asked)
     frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback)
     call = frozen.steps.function(arguments, frozen.call_with_rearranged_args)
     frozen.__class__ = type("Frozen", (Frozen,), {"__call__": call, "__doc__": Frozen.__doc__})  # Python looks calls up in the class
     return frozen
+
+
+def lowered_for(
+    program: ExportedProgram, backend: OrtBackend, *, source: Any, traced: Callable[..., Any] | None
+) -> tuple[ExportedProgram, LoweredGraph, Arguments]:
+    """Lower a program, with its guards renamed, for a frozen callable; raise `UsageError` where it cannot be one."""
+    refuse_constants(source, program)
+    _refuse_old_values(source, program)
+    decomposed, lowered = _lowered(program, backend, None)
+    arguments = Arguments(decomposed, traced)  # to decompose a program may add guards
+    _refuse_sessions_per_size(arguments, backend)
+    return decomposed, lowered, arguments
 
 
 def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
 from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
+from ortlens.backend.lowering.provenance import user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
 from ortlens.backend.memory_order import last_place, needs_restride
 from ortlens.errors import UsageError
@@ -222,15 +223,39 @@ def _decomposed(
     try:
         return _decomposed_by(program, table)
     except Exception as error:
-        if on_failure is None:
-            raise
         try:
             plain = _decomposed_by(program, {})
         except Exception as alone:
+            if (written := _write_to_constant(program)) is not None:
+                raise UsageError(written) from alone
             text = f"{type(alone).__name__}: {str(alone).strip().split(chr(10))[0]}"
             raise UsageError(f"PyTorch cannot decompose the traced program ({text}): change what it names, or take a part of it") from alone
+        if on_failure is None:
+            raise
         on_failure("lowering_failed", LOWERED_WITHOUT, error)
         return plain
+
+
+def _write_to_constant(program: ExportedProgram) -> str | None:
+    """Say which line writes to a tensor that is neither an argument nor a parameter or buffer; None where none does."""
+    specs = program.graph_signature.input_specs
+    constants = {spec.arg.name: str(spec.target) for spec in specs if spec.kind is InputKind.CONSTANT_TENSOR}
+    owners: dict[torch.fx.Node, str] = {node: constants[node.name] for node in program.graph.nodes if node.name in constants}
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for argument, given in zip(schema.arguments if schema is not None else (), node.args, strict=False):
+            if argument.alias_info is None or given not in owners:
+                continue
+            owners[node] = owners[given]
+            if argument.alias_info.is_write:
+                line = user_line(node)
+                where = f"{line.file}:{line.line} writes" if line.file else "the program writes"
+                name = "" if owners[node].startswith("lifted_tensor") else f", {owners[node]!r}"
+                return (
+                    f"{where} to a tensor that is neither an argument nor a parameter or buffer{name}: register it as a buffer of the "
+                    "module, with register_buffer, or pass it as an argument"
+                )
+    return None
 
 
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:

@@ -20,6 +20,7 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens._process import usable_cores
+from ortlens.analysis.findings.calls import is_costly_to_enter
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring import trials as t
@@ -71,6 +72,7 @@ class Measurement:
     originals: Mapping[str | None, torch.fx.GraphModule] | None  # Dynamo's, by compile id; None where the backend is not ours
     steps: list[StepReading] | None  # calls of the model inside the `generate` that is measured
     captured: Callable[[], r.Capture]  # the capture so far
+    try_freezing: Callable[[], None]  # notes whether the target can be frozen
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
         """Measure a call, and return its last result; `made` calls prepared it, and limits are those of `LedgerPass.measure`."""
@@ -100,6 +102,9 @@ class Measurement:
                 ledger_creating=ledger.creating + (0 if by_dynamo else made),
             )
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
+            with lens_guard(self.recorder, "trying to freeze"):
+                if is_costly_to_enter(self.captured()):
+                    self.try_freezing()
             self._try_without_guards(call, ledger.wait)
             self._try_fewer_threads(call)
         return result
@@ -121,7 +126,7 @@ class Measurement:
         several = len(entering) > 1
         share = t.GUARDS_SHARE if several else t.ONE_GRAPH_SHARE
         if sum(entering) >= max(t.GUARDS_NS, share * sum(part.ns for part in parts)):
-            guards_trial(self.recorder, call, wait, MEASURE_NS, several=several)
+            guards_trial(self.recorder, call, wait, MEASURE_NS, several=several, freeze_call=self.captured().figures.freeze_call)
 
 
 EACH_NS = 200_000_000  # time for one partition or graph

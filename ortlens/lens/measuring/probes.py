@@ -84,7 +84,8 @@ class Probe:
             yield from preallocated(seen, fired)
         yield from calls.left_to_torch(fired)
         if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):  # Dynamo compiled it: else there are no guards
-            yield from calls.guards(several=len({seen.identity.graph_id for seen in self.seen}) > 1)
+            several = len({seen.identity.graph_id for seen in self.seen}) > 1
+            yield from calls.guards(several=several, freeze_call=self.capture().figures.freeze_call)
 
     def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
         """Convert again into a cache, then from that cache, and record the time saved."""
@@ -120,9 +121,11 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
     return replace(base, title=title, evidence=evidence, **trial.remedy, gain_ns=gain, measured=True)
 
 
-def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool) -> None:
-    """Measure what skipping the guards would save, and record it if that is worth a warning; `several` as for `CallTrials.guards`."""
-    (trial,) = CallTrials([], call, wait).guards(several=several)
+def guards_trial(  # noqa: PLR0913 - a call, and what is known about it
+    recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool, freeze_call: str | None
+) -> None:
+    """Measure what skipping the guards would save, and record it if that is worth a warning; the last two are for `CallTrials.guards`."""
+    (trial,) = CallTrials([], call, wait).guards(several=several, freeze_call=freeze_call)
     _measure(recorder, trial, {}, budget_ns, compare_briefly, keeps=lambda made: made.severity == "warning")
 
 

@@ -210,8 +210,11 @@ class CallTrials:
                 if (rule, graph_id) in fired and chosen:
                     yield self._without(rule, graph_id, chosen)
 
-    def guards(self, *, several: bool) -> Iterator[Trial]:
-        """Yield a trial of calls that skip Dynamo's guards; for `several` graphs, merging them saves as much without a risk."""
+    def guards(self, *, several: bool, freeze_call: str | None) -> Iterator[Trial]:
+        """Yield a trial of calls that skip Dynamo's guards; for `several` graphs, merging them saves as much without a risk.
+
+        `freeze_call` freezes the target, which was tried; None where it was not, or does not work.
+        """
 
         def pair() -> Pair:
             plain = self._whole({})
@@ -230,7 +233,7 @@ class CallTrials:
             if several
             else remedy(
                 "They run once per call, for everything that the code reads: modules, their Python attributes, globals.",
-                "For deployment, `ortlens.freeze(model, x)` runs the same sessions without them.",
+                f"For deployment, `{freeze_call}` runs the same sessions without them." if freeze_call else "",
             ),
             worth_ns=GUARDS_NS,
             worth_share=GUARDS_SHARE if several else ONE_GRAPH_SHARE,

@@ -50,8 +50,8 @@ class _Tensor:
 class CallState:
     """The state of a target and its arguments before a call."""
 
-    def __init__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Copy the state."""
+    def __init__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, parameters: bool = True) -> None:
+        """Copy the state; values of parameters only if `parameters` may change."""
         program = isinstance(target, torch.export.ExportedProgram)
         owned = [("", target.state_dict), ("", target.constants)] if program else [("", target)]
         self._roots: list[Named] = [*argument_roots(target, args, kwargs), *owned]
@@ -65,17 +65,17 @@ class CallState:
             for tensor in self.tensors.values()
         ]
         self._copies: dict[int, tuple[Any, Any]] = {}  # storages, whose methods have no annotations
-        self._copy_storages()
+        self._copy_storages(parameters=parameters)
         # Functions that read and put back the state of each random generator, and the state then.
         self._generators = [(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
         self.random_state = torch.get_rng_state()  # state of torch's generator on the CPU
 
-    def _copy_storages(self) -> None:
+    def _copy_storages(self, *, parameters: bool) -> None:
         copied = 0
         for tensor in sorted(self.tensors.values(), key=lambda tensor: isinstance(tensor, torch.nn.Parameter)):
             storage: Any = tensor.untyped_storage()
             key = storage.data_ptr()
-            if not storage.nbytes() or key in self._copies:
+            if not storage.nbytes() or key in self._copies or (isinstance(tensor, torch.nn.Parameter) and not parameters):
                 continue
             if isinstance(tensor, torch.nn.Parameter) and copied + storage.nbytes() > _MAX_COPIED_BYTES:
                 self.left_out += storage.nbytes()
@@ -83,13 +83,15 @@ class CallState:
             copied += storage.nbytes()
             self._copies[key] = storage, storage.clone()
 
-    def restore(self, *, random: bool = True) -> None:
-        """Put everything back, except version counters; without `random`, generators go on, and the next call draws other numbers."""
-        for restorer in self._containers:
-            restorer()
+    def restore(self, *, random: bool = True) -> bool:
+        """Put everything back, except version counters; without `random`, generators go on, and the next call draws other numbers.
+
+        Return whether a Python container or a global had changed.
+        """
+        changed = sum(bool(restorer()) for restorer in self._containers) > 0
         for names, name, value in self._globals:
             if names.get(name) is not value:
-                names[name] = value
+                names[name], changed = value, True
         for noted in self._tensors:
             noted.put_back()
         for storage, copy in self._copies.values():
@@ -100,6 +102,7 @@ class CallState:
         if random:
             for _, put_back, state in self._generators:
                 put_back(state)
+        return changed
 
     def drew(self) -> bool:
         """Tell whether random numbers were drawn since, from any generator that is put back."""

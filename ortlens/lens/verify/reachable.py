@@ -194,8 +194,11 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*code.co_names, *(name for inner in nested for name in _global_names(inner))]))
 
 
-def restorer_of(container: Any) -> Callable[[], None] | None:
-    """Note what a container holds, and return a function that puts it back; None for a type that may do more than hold."""
+def restorer_of(container: Any) -> Callable[[], bool | None] | None:
+    """Note what a container holds, and return a function that puts it back and may tell whether that changed it.
+
+    None for a type that may do more than hold.
+    """
     if type(container) in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, collections.deque, set):
         return functools.partial(_put_back, container, container.copy(), _inside(container))
     if _is_of_numpy(container, "ndarray") and container.flags.writeable and container.nbytes <= _MAX_ARRAY_BYTES:
@@ -212,7 +215,18 @@ def _inside(container: Any) -> list[int] | set[int]:
     return set(map(id, container)) if isinstance(container, set) else list(map(id, container))
 
 
-def _put_back(container: Any, before: Any, inside: list[int] | set[int]) -> None:
-    if _inside(container) != inside:
-        container.clear()
-        (container.update if isinstance(container, (dict, set)) else container.extend)(before)
+def _put_back(container: Any, before: Any, inside: list[int] | set[int]) -> bool:
+    if _inside(container) == inside:
+        return False
+    is_changed = not _is_same(container, before)
+    container.clear()
+    (container.update if isinstance(container, (dict, set)) else container.extend)(before)
+    return is_changed
+
+
+def _is_same(container: Any, before: Any) -> bool:
+    """Tell whether a container holds the same objects in the same structure; an export leaves copies of containers."""
+    if isinstance(container, set):
+        return bool(container == before)
+    (leaves, spec), (old_leaves, old_spec) = map(_torch.flatten, (container, before))
+    return spec == old_spec and all(leaf is old for leaf, old in zip(leaves, old_leaves, strict=True))

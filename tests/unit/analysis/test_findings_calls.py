@@ -13,7 +13,7 @@ from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding
 from tests.facts import head
-from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition
+from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition, session
 
 if TYPE_CHECKING:
     from ortlens.trace.records import Capture
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 def slow_call(plain: int, **parts: int) -> Capture:
     """A call whose parts were measured, beside one without torch.compile."""
     made = clean(graphs=(graph(entries_per_call=1.0, file=FILE, line=3),), ledger=ledger(**parts))
-    return replace(made, **head({**facts_of(made), "uncompiled_ns": str(plain)}))
+    made = replace(made, **head({**facts_of(made), "uncompiled_ns": str(plain)}))
+    return replace(made, figures=replace(made.figures, freeze_call="ortlens.freeze(model, x)"))
+
+
+def unfreezable(capture: Capture) -> Capture:
+    return replace(capture, figures=replace(capture.figures, freeze_call=None, freeze_refused="it returns an object"))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +84,7 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     # The finding names the frozen callable where the whole call is one graph.
     ("slower_call", frozen_or_not()),
     ("slower_call", frozen_or_not(BROKEN)),
+    ("slower_call", unfreezable(frozen_or_not())),
     ("costly_entry", slow_call(0, guards=20 * MICRO, run=60 * MICRO, residual=0)),
 )
 """Rules and captures whose findings name a cause in words."""
@@ -136,6 +142,8 @@ TRAINED = tuple(replace(row, phase="forward") for row in mostly_entered().graphs
         ("costly_entry", mostly_entered(graphs=TRAINED), []),
         ("costly_entry", mostly_entered(partitions=()), []),  # nothing runs in ONNX Runtime, frozen or not
         ("costly_entry", mostly_entered(breaks=(BROKEN,)), []),
+        ("costly_entry", unfreezable(mostly_entered()), []),
+        ("costly_entry", mostly_entered(sessions=(session(cause="weights"),)), []),  # what changes would be a constant
         ("slower_call", frozen_or_not(), [14 * MICRO]),  # a slow call and its costly entry are one finding
         ("costly_entry", frozen_or_not(), []),
     ],
