@@ -33,7 +33,8 @@ def retrace(
     from torch._dynamo.hooks import Hooks
 
     hooks = Hooks()
-    with torch._dynamo.config.patch(dict(settings)), _unseen():
+    alone = {"enable_compiler_collectives": False} if hasattr(torch._dynamo.config, "enable_compiler_collectives") else {}
+    with torch._dynamo.config.patch({**alone, **settings}), _unseen():  # other ranks trace nothing now
         convert_frame(backend, hooks)(_frame(function, args, kwargs), None, hooks, {"_id": _FRAME})  # type: ignore[arg-type]  # a frame by its fields
 
 

@@ -117,6 +117,8 @@ def _try_changes(lens: Lens, target: Any) -> None:
         return
     with lens_guard(recorder, "trying what would avoid graph breaks"):
         args, kwargs = example
+        while isinstance(target, partial):
+            target, args, kwargs = target.func, (*target.args, *args), {**target.keywords, **kwargs}
         Trials(recorder=recorder, target=target, args=args, kwargs=kwargs, backend=lens.planned).run()
 
 

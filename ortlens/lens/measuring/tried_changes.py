@@ -15,7 +15,7 @@ import textwrap
 import time
 import types
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ import torch
 from ortlens import _torch
 from ortlens._shell import display_name
 from ortlens.analysis.advice import changes_to_try
+from ortlens.analysis.index import grouped
 from ortlens.analysis.recommendations import edited_line
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
@@ -94,7 +95,7 @@ class Trials:
             return
         spent = sum(graph.compile_ns or 0 for graph in self.recorder.records(r.Graph))
         self._deadline = time.perf_counter_ns() + max(_BUDGET_NS, round(_SHARE * spent))
-        known = {Place(item.file, item.line): item for item in reversed(self.recorder.records(r.Break))}
+        known = grouped((Place(item.file, item.line), item) for item in self.recorder.records(r.Break))
         change, done = Change(), set[Place]()
         outcome = self._traced(function, change)
         while outcome is not None and outcome.places and outcome.places[0] in known and outcome.places[0] not in done:
@@ -103,25 +104,28 @@ class Trials:
             outcome, change = self._first_that_helps(function, known, place, change)
 
     def _first_that_helps(
-        self, function: Callable[..., Any], known: Mapping[Place, r.Break], place: Place, before: Change
+        self, function: Callable[..., Any], known: Mapping[Place, list[r.Break]], place: Place, before: Change
     ) -> tuple[Outcome | None, Change]:
         """Try the changes for a line until one removes its breaks, and others than those known do not come; None where none does."""
-        item = known[place]
-        for advice in changes_to_try(item):
+        failed: list[str] = []
+        for item, advice in ((found, advice) for found in known[place] for advice in changes_to_try(found)):
             change = self._change(advice, item)
-            if change is None or time.perf_counter_ns() > self._deadline:
+            name = advice.settings[0] if advice.kind == "set_config" else advice.kind
+            if change is None or name in failed or time.perf_counter_ns() > self._deadline:
                 continue
-            name = advice.kind if change.edits else advice.settings[0]
             outcome = self._traced(function, before.and_then(change))
             if outcome is None:
                 continue
             if outcome.compiles and place not in outcome.places and known.keys() >= set(outcome.places[:1]):
-                item = replace(item, removed_by=(*item.removed_by, name))
-                self.recorder.amend(r.Break, item.break_id, removed_by=item.removed_by)
+                self._note(known[place], removed_by=(name,), kept_despite=tuple(failed))
                 return outcome, before.and_then(change)
-            item = replace(item, kept_despite=(*item.kept_despite, name))
-            self.recorder.amend(r.Break, item.break_id, kept_despite=item.kept_despite)
+            failed.append(name)
+        self._note(known[place], kept_despite=tuple(failed))
         return None, before
+
+    def _note(self, items: list[r.Break], **facts: tuple[str, ...]) -> None:
+        for item in items:
+            self.recorder.amend(r.Break, item.break_id, **facts)
 
     def _change(self, advice: Advice, item: r.Break) -> Change | None:
         if advice.kind == "set_config":
