@@ -84,6 +84,7 @@ from ortlens._torch.dynamo import (
     modules_compiled_by,
     profiler_is_enabled,
     recompiled_scope,
+    record_allocations,
     record_lookups,
     trace_artifact,
     uncompiled,

@@ -355,6 +355,31 @@ def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
             heard.append((event.name == _LOOKUP, start, end))
 
 
+@contextlib.contextmanager
+def record_allocations(sizes: list[int]) -> Iterator[None]:
+    """Fill `sizes`, at the end and in order, with the bytes that PyTorch's allocator on the CPU hands out, negative where it takes back.
+
+    It stays empty while another profiler runs, or if torch lacks this one; see `record_lookups`.
+    """
+    try:
+        from torch.autograd import profiler_legacy as legacy
+    except ImportError:
+        yield
+        return
+    if profiler_is_enabled():
+        yield
+        return
+    profiler: Any = legacy  # its names have no annotations
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        profiler._enable_profiler_legacy(profiler.profile(profile_memory=True).config())
+    try:
+        yield
+    finally:
+        events = [event for of_thread in profiler._disable_profiler_legacy() for event in of_thread]
+        sizes += [event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"]
+
+
 def profiler_is_enabled() -> bool:
     """Tell whether a profiler of torch runs: starting a second one raises."""
     import torch

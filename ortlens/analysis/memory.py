@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ortlens.analysis.index import grouped, nodes_by_graph, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.index import grouped, nodes_by_graph, once, partitions_by_graph, sessions_by_partition
 from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ class MemoryRow:
         unit="bytes",
     )
     live_at: str | None = optional("FX node at which that peak is reached.")
+    kept_bytes: int | None = optional(
+        "What the session took from the system for activations, and keeps from run to run, measured on a second session. Empty where "
+        "values alive at the same time take less than 32 MiB.",
+        unit="bytes",
+    )
     arena_bytes: int | None = optional(
         "Peak of what ONNX Runtime's allocator held for activations, after fusion and reuse. Empty without a profile.",
         unit="bytes",
@@ -113,7 +119,11 @@ def _row(partition: Partition, session: Session | None, peak: Peak) -> MemoryRow
         live_bytes=peak.bytes,
         live_at=peak.node,
         **same(partition, "graph_id", "partition_id", "weight_bytes", "input_bytes", "output_bytes"),
-        **({} if session is None else same(session, "session_id", "copied_bytes", "held_bytes", "arena_bytes", "arena_held_bytes")),
+        **(
+            {}
+            if session is None
+            else same(session, "session_id", "copied_bytes", "held_bytes", "kept_bytes", "arena_bytes", "arena_held_bytes")
+        ),
     )
 
 
@@ -134,3 +144,50 @@ def peak_of(nodes: Sequence[Node], kept: Collection[str]) -> Peak:
             peak = Peak(held, node.node)
         held -= sum(sizes.get(name, 0) for name in dying.get(place, ()))
     return peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMemory:
+    """What a measured call holds at most, besides weights and arguments."""
+
+    bytes: int  # what sessions keep for activations, and what PyTorch allocates in the call
+    uncompiled_bytes: int | None  # without torch.compile; None where not measured
+    allocations: int  # how often PyTorch allocates memory in the call
+    uncompiled_allocations: int | None  # likewise
+    node: Node | None  # at which the most values are alive, in the partition whose session keeps most
+
+    @property
+    def times(self) -> float | None:
+        """How many times as much as without torch.compile."""
+        return None if self.uncompiled_bytes is None else self.bytes / max(self.uncompiled_bytes, 1)
+
+    @property
+    def is_much_more(self) -> bool:
+        """Whether that is twice as much, and 64 MiB more."""
+        plain = self.uncompiled_bytes
+        return plain is not None and self.bytes >= max(_TWICE * plain, plain + _MUCH_MORE)
+
+
+_TWICE, _MUCH_MORE = 2, 64 << 20
+
+
+@once
+def call_memory(capture: Capture) -> CallMemory | None:
+    """Sum up the memory of a measured call; None where it was not measured."""
+    peak = capture.figures.peak_bytes
+    current = [graph for graph in current_graphs(capture.graphs) if graph.phase != "backward"]
+    parts = [part for graph in current for part in partitions_by_graph(capture).get(graph.graph_id, [])]
+    sessions = sessions_by_partition(capture)
+    keeping = [session for part in parts for session in sessions.get(part.partition_id, [])[-1:] if session.kept_bytes is not None]
+    if peak is None or not keeping:
+        return None
+    largest = max(keeping, key=lambda session: session.kept_bytes or 0)
+    own = [node for node in capture.nodes if node.partition_id == largest.partition_id]
+    name = peak_of(own, ()).node
+    return CallMemory(
+        bytes=peak + sum(session.kept_bytes or 0 for session in keeping),
+        uncompiled_bytes=capture.figures.uncompiled_peak_bytes,
+        allocations=capture.figures.allocations or 0,
+        uncompiled_allocations=capture.figures.uncompiled_allocations,
+        node=next((node for node in own if node.node == name), None),
+    )

@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.advice import Adviser, advice_for_fallback, advised, cause_of
+from ortlens.analysis.computed_ahead import ComputedAhead, computed_ahead
 from ortlens.analysis.coverage import (
     Coverage,
     code_key,
@@ -23,6 +24,7 @@ from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of
 from ortlens.analysis.index import grouped
 from ortlens.analysis.ledger import LedgerTotals, totals_of
+from ortlens.analysis.memory import CallMemory, call_memory
 from ortlens.analysis.onnx_model import OnnxFacts, onnx_facts
 from ortlens.analysis.slow_lines import SlowLine, slow_lines
 from ortlens.analysis.speed import Pace, pace_of_call
@@ -131,6 +133,8 @@ class Overview:
     recompile_advice: tuple[Advice | None, ...]  # the same of the recompiles
     generation: Generation | None = None  # prefill and decode, where tokens were generated; None elsewhere
     slow_lines: tuple[SlowLine, ...] = ()  # the lines of the program that take most of a measured call; empty where not known
+    ahead: ComputedAhead | None = None  # what no call computes, where that is most of the work; None elsewhere
+    memory: CallMemory | None = None  # what a measured call holds; None where its activations are few, or it was not measured
     onnx: OnnxFacts | None = None  # of an ONNX model or a session; None where something was compiled
 
     @property
@@ -193,6 +197,8 @@ def overview_of(capture: Capture) -> Overview:
         recompile_advice=tuple(map(adviser, recompiles)),
         generation=generation_of(capture),
         slow_lines=slow_lines(capture),
+        ahead=computed_ahead(capture),
+        memory=call_memory(capture),
         onnx=onnx_facts(capture),
     )
 

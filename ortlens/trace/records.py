@@ -373,6 +373,11 @@ class Session:
         "where not profiled.",
         unit="bytes",
     )
+    kept_bytes: int | None = optional(
+        "What a second session like it took from the system for activations in its first runs, and keeps from run to run; measured by "
+        "`explain` and `measure` where values alive at the same time take 32 MiB or more. Empty elsewhere.",
+        unit="bytes",
+    )
     cuda_graph: GraphUse | None = optional(
         "Whether calls replay a CUDA graph: `replayed`; or why the latest sizes do not: it was `slower`, several `threads` call, `many` "
         "graphs were captured already, its inputs and outputs are too `large`, capturing `failed`, ONNX Runtime `refused` a session that "
@@ -635,6 +640,14 @@ class Figures:
         "second, and of the shortest calls."
     )
     turns_high: float | None = optional("The highest of these.")
+    peak_bytes: int | None = optional(
+        "The most that PyTorch's allocator on the CPU held at a time of what it allocated in a call, as compiled; outputs count, and what "
+        "sessions keep does not. Measured where `kept_bytes` of sessions is.",
+        unit="bytes",
+    )
+    allocations: int | None = optional("How often it allocated memory in that call.")
+    uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` without torch.compile.", unit="bytes")
+    uncompiled_allocations: int | None = optional("The same as `allocations` without torch.compile.")
     freeze_call: str | None = optional(
         "The call of `ortlens.freeze` for the function that was measured, where entering compiled code takes much of it and freezing was "
         "tried and works."

@@ -28,7 +28,7 @@ from ortlens.views.sentences import (
     title,
     wrong_sentence,
 )
-from ortlens.views.tiles import tile_sentence, tiles_of
+from ortlens.views.tiles import memory_words, tile_sentence, tiles_of
 from ortlens.views.time_sentences import generation_sentences, per_call_sentences, price_words
 from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_sentence, function, guard, place, visible
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ortlens.views.hints import Hints
 
 _LABEL = 18
-_TILES = {"speed": "Speed", "time": "Time in ORT", "splits": "Splits", "correct": "Correct"}
+_TILES = {"speed": "Speed", "time": "Time in ORT", "splits": "Splits", "correct": "Correct", "memory": "Memory"}
 _MIN_WIDTH = 60
 _BAR = 20
 _MAX_FALLBACKS = 3
@@ -125,6 +125,8 @@ def _sections(overview: Overview, numbers: NumericsSummary | None, room: int) ->
         yield "Graph breaks", list(_breaks(overview, room))
         yield "Recompiles", list(_recompiles(overview, room))
         yield from _times(overview, room)
+        if overview.memory is not None and not overview.memory.is_much_more:  # which is a tile
+            yield "Memory of a call", _prose(memory_words(overview.memory), room)
     yield from _verdicts(overview, numbers, room)
 
 

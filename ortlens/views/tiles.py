@@ -1,4 +1,4 @@
-"""The verdict as four tiles in words: the explorer, the report, the summary and the magics draw these and nothing else."""
+"""The verdict as four tiles in words, five where a call takes much memory: all views draw these and nothing else."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from ortlens.analysis.findings.calls import SURPRISING
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.verdict import ort_share, verdict_of
-from ortlens.units import counted, percent, time_from_ns, times
+from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.hints import SAVED
 from ortlens.views.wording import farthest_words, place, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ortlens.analysis.memory import CallMemory
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.overview import Overview, UncountedCalls
     from ortlens.analysis.speed import Pace
@@ -36,7 +38,7 @@ _UNEVEN = 1.2  # below, the median call and the shortest are the same to a reade
 class Tile:
     """One answer."""
 
-    name: str  # `speed`, `time`, `splits` or `correct`
+    name: str  # `speed`, `time`, `splits`, `correct` or `memory`
     title: str  # what is asked
     state: State  # how good the answer is
     word: str  # the answer in a few words
@@ -54,13 +56,25 @@ class Tile:
 
 
 def tiles_of(capture: Capture, overview: Overview, hints: Hints = SAVED) -> tuple[Tile, ...]:
-    """Make the four tiles of a capture, with what to type for what is missing: speed, time in ONNX Runtime, splits, correctness."""
+    """Make the tiles of a capture, with what to type for what is missing: speed, time in ONNX Runtime, splits, correctness, much memory."""
     verdict = verdict_of(capture, overview)
     call = partial(_call, overview=overview, hints=hints)
     correct = _correct(verdict.correct, capture, overview, call)
     if overview.onnx is not None:
         return (*_onnx_tiles(overview.onnx, hints), correct)
-    return _speed(verdict, overview, call), _time(verdict.time, overview, call), _splits(verdict.splits, overview), correct
+    memory = overview.memory
+    more = (_memory_tile(memory),) if memory is not None and memory.is_much_more else ()
+    return _speed(verdict, overview, call), _time(verdict.time, overview, call), _splits(verdict.splits, overview), correct, *more
+
+
+def _memory_tile(memory: CallMemory) -> Tile:
+    """Say what a call holds, where that is much more than without torch.compile."""
+    word = f"{times(memory.times or 0.0)} as much as eager"
+    return Tile(name="memory", title="Memory", state="caution", word=word, detail=memory_words(memory), card="time")
+
+
+def memory_words(memory: CallMemory) -> str:
+    """Say what a call holds, and at which line the most."""
 
 
 def _onnx_tiles(facts: OnnxFacts, hints: Hints) -> tuple[Tile, Tile, Tile]:
@@ -113,6 +127,8 @@ def _speed(verdict: Verdict, overview: Overview, call: Call) -> Tile:
         details.append(f"{passes_words(pace)}; measure again")
     elif overview.is_busy:
         details.append("machine was busy")
+    if overview.ahead is not None and (pace.eager_ns or 0) >= SURPRISING * (pace.call_ns or 0):
+        details.insert(1, overview.ahead.clause)
     details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
     if is_uncertain or pace.verdict == "unclear":  # no ratio: that of times of waiting would be the largest number on the screen
         return tile(state="unknown", word="uncertain", detail="; ".join(details))

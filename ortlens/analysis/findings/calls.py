@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.computed_ahead import computed_ahead
 from ortlens.analysis.findings.causes import cause_of
 from ortlens.analysis.findings.facts import current, splitting_costs
 from ortlens.analysis.findings.rule import rule
@@ -30,6 +31,8 @@ HEAVY_GUARDS = "heavy_guards"
 _LOSS_NS = 20_000
 _LEAST_NS = 10_000
 _ENTRY_SHARE = 0.25
+SURPRISING = 3
+"""Times as fast as without torch.compile from which a reason is given."""
 
 _PARTS = {
     "guards": ("entering compiled code takes", "Compile a larger part of the program at once, so that it is entered less often"),
@@ -202,6 +205,27 @@ def is_costly_to_enter(capture: Capture) -> bool:
     entering = totals.ns.get("guards", 0)
     phases = [graph.phase for graph in current(capture) if graph.graph_id == totals.graph_ids[0]]
     return phases == ["inference"] and entering >= max(_LOSS_NS, _ENTRY_SHARE * totals.total_ns)
+
+
+@rule(
+    name="computed_once",
+    looks_for="A call that is far faster than without torch.compile because most of its work depends on no argument.",
+    fires="From three times as fast, where such operators are half of the work or more, estimated by operations and bytes: as information.",
+    hazard="The time of a call says little about the model: with weights that change, or arguments in their place, all of it is computed.",
+)
+def computed_once(capture: Capture) -> Iterator[Finding]:
+    """Report what ONNX Runtime computed when it created a session, as the reason for a surprising speed."""
+    totals, plain, ahead = totals_of(capture.ledger), uncompiled_ns(capture), computed_ahead(capture)
+    if totals is None or not totals.is_measured or plain is None or ahead is None or plain < SURPRISING * totals.total_ns:
+        return
+    yield computed_once.finding(
+        ahead.node,
+        subject=ahead.node.graph_id,
+        severity="info",
+        title=f"{ahead.clause}: the reason why a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)}",
+        evidence=f"they read weights and constants alone; the largest is {ahead.node.target}",
+        mitigation="Nothing to change. Without torch.compile, compute these values once, outside of the call.",
+    )
 
 
 def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:

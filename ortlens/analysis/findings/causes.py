@@ -136,7 +136,7 @@ def _by_contents(nodes: Sequence[Node]) -> Cause:
             return Cause(
                 text=f"its model contains {len(copying)} nodes with a {op}, the largest from {worst.target}", remedy="", node=worst
             )
-    worst = max(nodes, key=_effort)
+    worst = max(nodes, key=effort)
     size = size_from_bytes(worst.output_bytes or 0)
     text = f"the largest of its operators is {worst.target}, which writes {size}; a profile shows the kernels"
     return Cause(text=text, remedy="", node=worst)
@@ -148,7 +148,7 @@ def _scatter_text(node: Node) -> str:
     return f"{node.target} becomes a Scatter, which copies all {size_from_bytes(node.output_bytes or 0)} of its result first"
 
 
-def _effort(node: Node) -> float:
+def effort(node: Node) -> float:
     """Estimate how long a node takes: moving a byte takes as long as ten operations, and sorting compares a number often."""
     if _VIEWS.match(node.target) and "Transpose" not in node.onnx_ops:
         return 0.0

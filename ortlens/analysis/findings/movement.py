@@ -11,6 +11,7 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, least_run_ns, profiled_sessions, run_times, whole_by_graph
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_partition
+from ortlens.analysis.memory import call_memory
 from ortlens.analysis.roofline import CPU
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
@@ -147,6 +148,34 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
             mitigation="Return only what the caller reads: a reduction, a slice, or the values from which the caller can compute the rest.",
             gain_ns=gain or None,
         )
+
+
+@rule(
+    name="memory_peak",
+    looks_for="A call that holds much more memory than one without torch.compile.",
+    fires="From twice as much and 64 MiB more, measured.",
+    hazard="ONNX Runtime keeps the memory of all activations of a session in one block from run to run, where PyTorch frees each value.",
+)
+def memory_peak(capture: Capture) -> Iterator[Finding]:
+    """Report where a call holds the most memory, if that is much more than without torch.compile."""
+    memory = call_memory(capture)
+    if memory is None or not memory.is_much_more:
+        return
+    node = memory.node
+    yield memory_peak.finding(
+        node,
+        subject=node and node.graph_id,
+        title=f"a call holds {size_from_bytes(memory.bytes)} for activations, without torch.compile "
+        f"{size_from_bytes(memory.uncompiled_bytes or 0)}"
+        + (f": most where {node.target} writes {size_from_bytes(node.output_bytes or 0)}" if node is not None else ""),
+        evidence=f"measured: what sessions keep, and the most that PyTorch held of {counted(memory.allocations, 'allocation')} in a call, "
+        f"{memory.uncompiled_allocations or 0:,} without torch.compile",
+        **remedy(
+            "Compute that line in parts, or with an operator that needs no value of that size.",
+            "Or set enable_cpu_mem_arena = False in ort_session_options: memory is freed after each run, and calls take longer, up to 2.3 "
+            "times as long where they were tried.",
+        ),
+    )
 
 
 def _share_in_torch(capture: Capture, session: Session, share: float) -> float | None:

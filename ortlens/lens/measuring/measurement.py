@@ -13,20 +13,22 @@ import contextlib
 import time
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens._process import usable_cores
+from ortlens._process import heap_bytes, usable_cores
 from ortlens.analysis.findings.calls import is_costly_to_enter
+from ortlens.analysis.memory import peak_of
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring import trials as t
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
-from ortlens.lens.watching import WeightChanged, around_runs, uncounted, uncounted_eager
+from ortlens.lens.watching import WeightChanged, around_runs, shadow_session_of, uncounted, uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
 
@@ -102,6 +104,8 @@ class Measurement:
                 ledger_creating=ledger.creating + (0 if by_dynamo else made),
             )
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
+            if any((session.kept_bytes or 0) >= MUCH_MEMORY for session in self.recorder.records(r.Session)):
+                note_allocations(self.recorder, call, limits.get("uncompiled"))
             with lens_guard(self.recorder, "trying to freeze"):
                 if is_costly_to_enter(self.captured()):
                     self.try_freezing()
@@ -161,7 +165,50 @@ def time_against_torch(
                 if compared is not None:
                     ort_ns, torch_ns = compared.least_ns
                     recorder.amend(kind, key, ort_ns=ort_ns, torch_ns=torch_ns, is_slower=compared.is_faster)
+        deadline = time.perf_counter_ns() + ALL_NS
+        for part in ran:
+            if time.perf_counter_ns() < deadline:
+                _note_kept(recorder, part)
     return result
+
+
+MUCH_MEMORY = 32 << 20
+"""Bytes of activations from which memory is measured: of less, the rest of the process is the larger part."""
+_MOST_COPIED = 1 << 30  # bytes of weights that a second session may pack once more
+
+
+def _note_kept(recorder: Recorder, part: ObservedPartition) -> None:
+    """Measure what a session keeps for activations, on a second one like it: nothing reports that of the one in use."""
+    runner, info = part.runner, part.runner.sessions[-1]
+    nodes = [row for row in recorder.records(r.Node) if row.partition_id == part.identity.partition_id]
+    is_dear = max(info.create_ns, part.ns // part.count) > ALL_NS // 2 or (info.held_bytes or 0) > _MOST_COPIED
+    if is_dear or peak_of(nodes, ()).bytes < MUCH_MEMORY or info.providers[:1] != ("CPUExecutionProvider",):
+        return
+    values = runner.with_copies(part.values)
+    shadow = shadow_session_of(runner, values, lambda _: contextlib.nullcontext())
+    if shadow is None or (before := heap_bytes()) is None:
+        return
+    run = uncounted(runner, shadow.session)
+    for _ in range(2):  # from the second on, all activations are in one block
+        run(*values)
+    recorder.amend(r.Session, shadow.session_id, kept_bytes=max((heap_bytes() or 0) - before, 0))
+
+
+def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Callable[[], Any] | None) -> None:
+    """Count what PyTorch allocates in one call, as compiled and as it is."""
+
+    def allocated(way: Callable[[], Any]) -> tuple[int, int]:
+        sizes: list[int] = []
+        with _torch.record_allocations(sizes):
+            way()
+        return max(accumulate(sizes, initial=0)), sum(size > 0 for size in sizes)
+
+    peak, count = allocated(call)
+    recorder.note(peak_bytes=peak, allocations=count)
+    if uncompiled is not None:
+        with _torch.uncompiled():
+            peak, count = allocated(uncompiled)
+        recorder.note(uncompiled_peak_bytes=peak, uncompiled_allocations=count)
 
 
 def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:

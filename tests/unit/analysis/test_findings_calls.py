@@ -12,6 +12,7 @@ from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Finding
+from ortlens.views.tiles import tiles_of
 from tests.facts import head
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition, session
 
@@ -24,6 +25,20 @@ def slow_call(plain: int, **parts: int) -> Capture:
     made = clean(graphs=(graph(entries_per_call=1.0, file=FILE, line=3),), ledger=ledger(**parts))
     made = replace(made, **head({**facts_of(made), "uncompiled_ns": str(plain)}))
     return replace(made, figures=replace(made.figures, freeze_call="ortlens.freeze(model, x)"))
+
+
+def weighted(*, arguments: int = 1, plain: int = 300 * MICRO, frozen: int | None = 9) -> Capture:
+    """A call with one large operator on a weight, and some on the argument, beside one that takes `plain` ns."""
+    large = node("large", inputs=("w",), partition_id="p0", flops=1000, output_bytes=1, file=FILE, line=5)
+    small = [node(f"n{place}", inputs=("x", "large"), partition_id="p0", flops=1, output_bytes=1) for place in range(arguments)]
+    graphs = (graph(inputs=("x", "w"), weights=("w",), entries_per_call=1.0),)
+    return replace(
+        slow_call(plain, run=100 * MICRO, residual=0),
+        graphs=graphs,
+        nodes=(large, *small),
+        partitions=(partition(),),
+        sessions=(session(frozen_bytes=frozen),),
+    )
 
 
 def unfreezable(capture: Capture) -> Capture:
@@ -85,9 +100,25 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ("slower_call", frozen_or_not()),
     ("slower_call", frozen_or_not(BROKEN)),
     ("slower_call", unfreezable(frozen_or_not())),
+    ("computed_once", weighted()),
+    ("computed_once", weighted(arguments=0)),
     ("costly_entry", slow_call(0, guards=20 * MICRO, run=60 * MICRO, residual=0)),
 )
 """Rules and captures whose findings name a cause in words."""
+
+
+@pytest.mark.parametrize(
+    ("capture", "lines"),
+    [
+        (weighted(), [5]),
+        (weighted(plain=299 * MICRO), []),  # less than three times as fast
+        (weighted(arguments=2000), []),  # most work is that of every call
+        (weighted(frozen=0), []),
+    ],
+)
+def test_a_surprising_speed_has_the_operators_that_were_computed_once_as_its_reason(capture: Capture, lines: list[int]) -> None:
+    assert [finding.line for finding in found(capture, "computed_once")] == lines
+    assert ("computed once" in tiles_of(capture, overview_of(capture))[0].detail) == bool(lines)
 
 
 def test_no_call_is_slower_without_a_word_about_it_unless_the_machine_is_busy() -> None:

@@ -304,6 +304,15 @@ def changed_weights(*kinds: WeightsChange | None, entries: float | None = None) 
     return clean(sessions=(session(), *last), graphs=(graph(entries_per_call=entries),), partitions=(partition(weight_bytes=1 << 20),))
 
 
+def holding(kept: int, plain: int) -> Capture:
+    """A call that was measured with these bytes of activations, and without torch.compile."""
+    made = clean(
+        sessions=(session(kept_bytes=kept),), nodes=(node("wide", partition_id="p0", output_bytes=32 << 20, file="own.py", line=10),)
+    )
+    figures = replace(made.figures, peak_bytes=0, allocations=2, uncompiled_peak_bytes=plain, uncompiled_allocations=9)
+    return replace(made, figures=figures)
+
+
 def assigned(*names: str, calls: int) -> Capture:
     """Weights that were replaced, by one line, after a number of calls each."""
     kinds: list[WeightsChange] = ["replaced"] * len(names)
@@ -414,6 +423,7 @@ CASES = (
     case("unpacked_weights", quantised(8 << 20), quantised((8 << 20) - 1), quantised(16 << 20, integers=(4 << 20) - 1)),
     case("unpacked_weights", quantised(13 << 20, 5 << 20), quantised((13 << 20) - 1, 5 << 20)),
     case("packed_copies", packed(300 << 20, 44 << 20), packed((256 << 20) - 1), packed(300 << 20, 300 << 20), severity="info"),
+    case("memory_peak", holding(256 << 20, 128 << 20), holding((256 << 20) - 1, 128 << 20), holding(64 << 20, 1 << 20)),
     case(
         "session_arenas",
         kept_apart(300 << 20, 200 << 20, 56 << 20),
@@ -545,7 +555,8 @@ def test_a_rule_fires_from_its_threshold_on_and_not_before(
 
 
 def test_every_rule_has_a_case() -> None:
-    elsewhere = {"slower_than_torch", "slower_call", "costly_entry"}  # they report what was measured: test_findings_slower.py, _calls.py
+    # They report what was measured: test_findings_slower.py, _calls.py.
+    elsewhere = {"slower_than_torch", "slower_call", "costly_entry", "computed_once"}
     elsewhere |= {rule.name for rule in RULES if rule.check.__module__.endswith(".ranks")}  # they need several ranks: test_ranks.py
     assert {rule for rule, *_ in CASES} == {rule.name for rule in RULES} - elsewhere
 

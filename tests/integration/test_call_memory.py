@@ -1,0 +1,34 @@
+"""What a call holds for its activations, as compiled and as it is."""
+
+from __future__ import annotations
+
+import torch
+
+import ortlens
+from ortlens.analysis.memory import call_memory
+from tests.integration.marked_lines import line_of
+
+VALUE = 1024 * 1024 * 16 * 4  # bytes of the differences below
+
+
+def near(x: torch.Tensor) -> torch.Tensor:
+    apart = (x.unsqueeze(2) - x.unsqueeze(1)).square().sum(-1)  # the largest
+    return torch.softmax(-apart, -1) @ x
+
+
+def test_a_call_that_holds_much_is_measured_with_its_line() -> None:
+    x = torch.randn(1, 1024, 16)
+    with torch.no_grad():
+        capture = ortlens.explain(near, dynamic=True)(x).captured()
+    memory = call_memory(capture)
+    assert memory is not None
+    assert memory.uncompiled_bytes == 2 * VALUE
+    assert 2 * VALUE < memory.bytes < 8 * VALUE
+    assert memory.allocations < (memory.uncompiled_allocations or 0)
+    assert memory.node is not None
+    assert memory.node.line == line_of("the largest", __file__)
+
+
+def test_a_small_call_is_not_measured() -> None:
+    with torch.no_grad():
+        assert call_memory(ortlens.explain(near)(torch.randn(1, 64, 16)).captured()) is None
