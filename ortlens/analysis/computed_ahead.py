@@ -29,7 +29,8 @@ class ComputedAhead:
     def clause(self) -> str:
         """How much it is, as a clause."""
         which = "all operators" if self.count == self.of else f"{self.count:,} of {self.of:,} operators"
-        return f"{which} {'depends' if self.count == 1 < self.of else 'depend'} on no argument and {'was' if self.count == 1 < self.of else 'were'} computed once"
+        depend, were = ("depends", "was") if self.count == 1 < self.of else ("depend", "were")
+        return f"{which} {depend} on no argument and {were} computed once"
 
 
 @once
