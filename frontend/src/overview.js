@@ -245,9 +245,11 @@ function judged(numerics) {
   return found;
 }
 
+const SHORT = 110; // of what follows from an action, which the list of actions has whole
+
 function first(store) {
   const looks = store.data.overview.looks;
-  const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, el("span", {}, ...prose(look.sentence)), { selected: look.id }) : el("span", {}, ...prose(look.sentence)), ...consequences({ consequences: look.consequences?.slice(0, 2) })));
+  const items = looks.map((look) => el("li", {}, look.id && store.identity.has(look.id) ? go(store, el("span", {}, ...prose(look.sentence)), { selected: look.id }) : el("span", {}, ...prose(look.sentence)), ...consequences({ consequences: look.consequences?.slice(0, 1).map((sentence) => clipped(sentence, SHORT)) })));
   const more = store.data.overview.actions?.length ? el("p", {}, go(store, allActions(store.data), { tab: "actions" })) : null;
   const notes = store.data.table("findings").rows;
   const nothing = notes ? el("p", {}, "Nothing stands out; ", go(store, counted(notes, "note"), { tab: "findings" }), " in Findings.") : el("p", {}, "Nothing stands out.");

@@ -75,6 +75,9 @@ def _memory_tile(memory: CallMemory) -> Tile:
 
 def memory_words(memory: CallMemory) -> str:
     """Say what a call holds, and at which line the most."""
+    plain = "" if memory.uncompiled_bytes is None else f", eager {size_from_bytes(memory.uncompiled_bytes)}"
+    at = f"; most at {place(memory.node.file, memory.node.line)}" if memory.node is not None and memory.node.file else ""
+    return f"{size_from_bytes(memory.bytes)} for activations{plain}{at}"
 
 
 def _onnx_tiles(facts: OnnxFacts, hints: Hints) -> tuple[Tile, Tile, Tile]:

@@ -128,7 +128,7 @@ def test_generate_of_a_compiled_module_is_said_to_bypass_it(model: Tiny, prompt:
     fast.generate(prompt)
     (found,) = lens.captured().findings
     assert found.rule == "compiled_model_bypassed"
-    assert "model.compile(backend=lens)" in lens.summary()
+    assert "model.compile(...)" in lens.summary()
     torch.compiler.reset()
     lens = Lens()
     with torch.no_grad():

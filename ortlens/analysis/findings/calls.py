@@ -215,14 +215,15 @@ def is_costly_to_enter(capture: Capture) -> bool:
 )
 def computed_once(capture: Capture) -> Iterator[Finding]:
     """Report what ONNX Runtime computed when it created a session, as the reason for a surprising speed."""
-    totals, plain, ahead = totals_of(capture.ledger), uncompiled_ns(capture), computed_ahead(capture)
-    if totals is None or not totals.is_measured or plain is None or ahead is None or plain < SURPRISING * totals.total_ns:
+    pace, ahead = pace_of_call(totals_of(capture.ledger), capture.figures), computed_ahead(capture)
+    plain = None if pace is None else pace.eager_ns
+    if pace is None or plain is None or ahead is None or plain < SURPRISING * pace.call_ns:
         return
     yield computed_once.finding(
         ahead.node,
         subject=ahead.node.graph_id,
         severity="info",
-        title=f"{ahead.clause}: the reason why a call takes {time_from_ns(totals.total_ns)}, without torch.compile {time_from_ns(plain)}",
+        title=f"{ahead.clause}: the reason why a call takes {time_from_ns(pace.call_ns)}, without torch.compile {time_from_ns(plain)}",
         evidence=f"they read weights and constants alone; the largest is {ahead.node.target}",
         mitigation="Nothing to change. Without torch.compile, compute these values once, outside of the call.",
     )
