@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 SAY := @printf '\n==> %s\n'
 
 # What takes minutes to hours and is no gate; docs/contributing.md has a line on each.
-SWEEPS := conformance errors faults fuzz hostile integrations modules numbers opinfo seams soak versions workloads zoo
+SWEEPS := conformance errors faults fuzz hostile integrations modules numbers opinfo seams soak strangers versions workloads zoo
 SWEEP_conformance := -m tests.conformance.report
 SWEEP_errors := -m tests.opinfo.errors
 SWEEP_faults := -m tests.faults --versions
@@ -29,6 +29,7 @@ SWEEP_numbers := -m tests.opinfo --numbers
 SWEEP_opinfo := -m tests.opinfo
 SWEEP_seams := -m tests.seams
 SWEEP_soak := -m pytest -m soak -p no:logging --durations=15
+SWEEP_strangers := -m tests.strangers
 SWEEP_versions := -m tests.versions
 SWEEP_workloads := benchmarks/bench_workloads.py --keep
 SWEEP_zoo := -m tests.zoo

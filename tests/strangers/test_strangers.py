@@ -1,0 +1,18 @@
+"""A planted cause comes first, with its line, and is gone once the advice is followed: samples of `make sweep-strangers`, without times."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.strangers.__main__ import problems, row_of
+
+pytestmark = pytest.mark.slow
+NAMED = (
+    *("an operator without a kernel", "many tiny graphs", "a break in a loop", "a branch on data", "float64 by accident", "batch sizes"),
+    *("inputs in another layout", "casts back and forth", "a compiled optimiser", "mlp"),
+)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_first_screen_can_be_followed(name: str) -> None:
+    assert problems(row_of(name, with_times=False)) == []
