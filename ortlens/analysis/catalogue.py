@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from ortlens.trace.records import Refusal
 
 _CONFIG = "torch._dynamo.config"
 
@@ -271,3 +273,15 @@ def _literal(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_literal, value))},)"
     return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def refusal_words(provider: str, operator: str, cause: Refusal, about: Sequence[str]) -> str:
+    """Say why a provider does not run a node, of the cause in `kernels.refusal` and what it is about."""
+    return {
+        "no_kernel": f"{provider} has no kernel of {operator}",
+        "opset": f"{provider} has kernels of {operator} for operator sets {' but not '.join(about)}",
+        "dtype": f"{provider} has kernels of {operator}, but not for {', '.join(about)}",
+        "chosen": f"{provider} has a kernel of {operator}: ONNX Runtime left it on the CPU, as it does with computations of shapes",
+        "compiles": f"{provider} did not take {operator}; it compiles graphs, and ONNX Runtime has no table of what it takes",
+        "unlisted": f"{provider} did not take {operator}; this build of ONNX Runtime does not list its kernels",
+    }[cause]

@@ -33,6 +33,7 @@ NodeKind: TypeAlias = Literal["compute", "size", "effect"]
 LedgerPartName: TypeAlias = Literal["guards", "bind", "run", "output", "eager", "residual", "wait"]
 StepRole: TypeAlias = Literal["encode", "prefill", "decode", "python"]
 SessionCause: TypeAlias = Literal["first", "sizes", "weights", "precision"]
+Refusal: TypeAlias = Literal["no_kernel", "opset", "dtype", "chosen", "compiles", "unlisted"]
 GraphUse: TypeAlias = Literal["replayed", "slower", "threads", "many", "large", "failed", "refused", "waiting"]
 WeightsChange: TypeAlias = Literal["written", "replaced", "other_module"]
 NumericScope: TypeAlias = Literal["output", "value", "op", "call"]
@@ -476,6 +477,13 @@ class Kernel:
         "Of a node of a device, its time per call on the host: that of its launches, without the cost of ONNX Runtime's profiler.",
         unit="ns",
     )
+    refusal: Refusal | None = optional(
+        "Of a kernel on the CPU in a session of another provider: why that one does not run it, by its own table of kernels. `no_kernel`; "
+        "`opset` and `dtype`, of which `refused` has the operator sets or types; `chosen`: it has a kernel, and ONNX Runtime chose the "
+        "CPU, as for shapes; `compiles`: it compiles graphs and has no table; `unlisted`: this build does not list its kernels."
+    )
+    refused: tuple[str, ...] = column("What `refusal` is about.", default=())
+    copies_ns: int | None = optional("Of such a kernel: time per call of the copies between devices next to it.", unit="ns")
     rank: int | None = optional(_RANK)
 
 

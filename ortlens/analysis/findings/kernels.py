@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.catalogue import refusal_words, remedy
 from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, most_common, profiled_sessions
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import nodes_of
 from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_id
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.analysis.timing import calls_by_graph
+from ortlens.trace.records import Finding
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ortlens.analysis.roofline import Roof
-    from ortlens.trace.records import Capture, Finding, Graph, Kernel, Node
+    from ortlens.trace.records import Capture, Graph, Kernel, Node
 
 _STRAY_SHARE = 0.05
 _COPY_SHARE = 0.02
@@ -52,14 +53,27 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
         if wanted == CPU or share < _STRAY_SHARE:
             continue
         worst = max(stray, key=lambda kernel: kernel.total_ns)
+        copies = sum(kernel.copies_ns or 0 for kernel in stray)
+        why = "" if worst.refusal is None else f"; {refusal_words(wanted, worst.op_type, worst.refusal, worst.refused)}"
         yield kernels_on_cpu.finding(
             worst,
             subject=session.session_id,
             title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
             evidence=f"{most_common([kernel.op_type for kernel in stray])}; {time_from_ns(spent)} while profiled; "
-            "shares of the profiled run",
-            mitigation=f"Replace {worst.op_type} by operators and data types that {wanted} supports, or leave it to PyTorch on the device.",
+            f"shares of the profiled run{why}" + (f"; copies next to them take {time_from_ns(copies)} per call" if copies else ""),
+            mitigation=_INSTEAD.get(worst.refusal or "", _ELSEWHERE).format(
+                op=worst.op_type, provider=wanted, types=", ".join(worst.refused)
+            ),
         )
+
+
+_ELSEWHERE = "Replace {op} by operators and data types that {provider} supports, or leave it to PyTorch on the device."
+_INSTEAD = {
+    "no_kernel": "Replace {op} by operators that {provider} has, or leave it to PyTorch on the device.",
+    "opset": "Convert the model to another operator set, for which {provider} has a kernel of {op}.",
+    "dtype": "Give {op} another type than {types}, or leave it to PyTorch on the device.",
+    "chosen": "Nothing, if {op} computes shapes; else report it to ONNX Runtime.",
+}
 
 
 @rule(
@@ -281,4 +295,19 @@ def _kernel_ns(capture: Capture, graph: Graph, nodes: list[Node], *, besides: re
         )
         for session, kernels in profiled_sessions(capture)
         if session.partition_id in inside
+    )
+
+
+def provider_fallback(requested: Sequence[str], used: Sequence[str]) -> Finding:
+    """Describe a session without the providers `requested`, which ONNX Runtime did not register."""
+    return Finding(
+        rule="provider_fallback",
+        severity="warning",
+        title=f"{', '.join(requested)} is not in use; the model runs on {', '.join(used) or 'nothing'}",
+        evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
+        hazard="The model may run on a slower device than you expect.",
+        **remedy(
+            "Install the build of ONNX Runtime that includes the provider, with its libraries; `ortlens doctor` lists them.",
+            "One of a library that was registered takes its devices: add_provider_for_devices of ort_session_options, for an ONNX model.",
+        ),
     )

@@ -61,6 +61,11 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from iter_nodes(subgraph)
 
 
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Map the domains of a model's operators to versions; that of ONNX is empty."""
+    return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
+
+
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """Yield the subgraphs of a control flow node with their attribute's name, numbered if it holds several."""
     for attribute in node.attribute:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens import _torch
 from ortlens._shell import display_name
 from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.findings.kernels import provider_fallback
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.entry import operations
 from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
@@ -177,15 +178,7 @@ class GraphReporter:
     @reported("recording a graph")
     def provider_missing(self, requested: list[str], used: tuple[str, ...]) -> None:
         """Record that a session runs without the providers `requested`, which ONNX Runtime did not register."""
-        finding = r.Finding(
-            rule="provider_fallback",
-            severity="warning",
-            title=f"{', '.join(requested)} is not in use; the model runs on {', '.join(used) or 'nothing'}",
-            evidence=f"requested {', '.join(requested)}, ONNX Runtime registered {', '.join(used) or 'none'}",
-            hazard="The model may run on a slower device than you expect.",
-            mitigation="Install the build of ONNX Runtime that includes the provider, with its libraries; `ortlens doctor` lists them.",
-        )
-        self.recorder.add(finding)
+        self.recorder.add(provider_fallback(requested, used))
 
     @reported("recording a graph")
     def session_dropped(self, runner: PartitionRunner, kept: int) -> None:

@@ -10,21 +10,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import json
 import math
 import os
-from typing import TYPE_CHECKING, Any
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnxruntime
 
 from ortlens.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+    from types import EllipsisType
 
     import torch
 
     from ortlens.backend.runtime.cuda import DeviceCalls
+    from ortlens.trace.records import Refusal
 
 _native = onnxruntime.capi._pybind_state
 if not (hasattr(_native.OrtValue, "from_dlpack") and hasattr(_native.OrtValue, "to_dlpack")):
@@ -129,19 +134,77 @@ def version() -> str:
     return str(onnxruntime.__version__)
 
 
-_LISTABLE = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
+_CPU = "CPUExecutionProvider"
+_LISTABLE = frozenset({_CPU, "AzureExecutionProvider"})
+_LIST_IN_CHILD = """
+import json, sys
+import onnxruntime.capi._pybind_state as native
+try:
+    kernels = native.get_registered_ep_kernel_defs(sys.argv[1])
+except RuntimeError:
+    sys.exit(3)
+print(json.dumps([[k.domain, k.op_name, k.version_range, {n: list(t) for n, t in k.type_constraints.items()}] for k in kernels]))
+"""
+_UNKNOWN_THERE = 3  # exit status of the child: a library that only this process has registered
+_LIST_S = 120
+
+
+class ListedKernel(NamedTuple):
+    """One kernel of a provider's own table."""
+
+    domain: str
+    operator: str
+    versions: tuple[int, int]  # first and last operator set
+    types: Mapping[str, tuple[str, ...]]  # element types by type constraint such as `T`
 
 
 @functools.cache
-def _listed_kernels() -> Sequence[Any]:
-    """List the installed kernels; none with a provider beside the CPU's, since asking some of these for kernels ends the process.
+def listed_kernels(provider: str) -> tuple[ListedKernel, ...] | None:
+    """List the installed kernels of a provider; none of one that compiles graphs, None where this build does not tell.
 
-    OpenVINO's always does. CUDA's and TensorRT's, which are in one package, do where one of their libraries cannot be loaded: without a
-    driver, or without TensorRT.
+    From version 1.31 on, ONNX Runtime lists a provider by itself. Another than the CPU's is asked in a process of its own: it loads its
+    libraries and its device for that, and may end the process. Earlier versions list all providers at once, which OpenVINO never survives,
+    and CUDA not where TensorRT, in the same package, cannot be loaded.
     """
-    if not _LISTABLE.issuperset(onnxruntime.get_available_providers()):
-        return ()
-    return tuple(getattr(_native, "get_all_opkernel_def", tuple)())
+    one = getattr(_native, "get_registered_ep_kernel_defs", None)
+    if one is None:
+        if not _LISTABLE.issuperset(onnxruntime.get_available_providers()):
+            return None
+        return tuple(_plain(kernel) for kernel in getattr(_native, "get_all_opkernel_def", tuple)() if kernel.provider == provider)
+    if provider != _CPU and (asked := _listed_in_child(provider)) is not ...:
+        return asked
+    try:
+        return tuple(map(_plain, one(provider)))
+    except RuntimeError:  # no such provider, or no device of it
+        return None
+
+
+def _listed_in_child(provider: str) -> tuple[ListedKernel, ...] | EllipsisType | None:
+    """Ask another process; `...` for a provider that only this one knows, which is asked here."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", _LIST_IN_CHILD, provider]
+    try:
+        done = subprocess.run(command, env=variables, capture_output=True, check=False, timeout=_LIST_S)  # noqa: S603 - our own text
+        if done.returncode == _UNKNOWN_THERE and provider in onnxruntime.get_available_providers():
+            return ...
+        rows = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else None
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+        return None
+    if rows is None:
+        return None
+    return tuple(
+        ListedKernel(domain, operator, (first, last), {name: _names(types) for name, types in constraints.items()})
+        for domain, operator, (first, last), constraints in rows
+    )
+
+
+def _plain(kernel: Any) -> ListedKernel:
+    types = {name: _names(types) for name, types in kernel.type_constraints.items()}
+    return ListedKernel(kernel.domain, kernel.op_name, tuple(kernel.version_range), types)
+
+
+def _names(types: Sequence[str]) -> tuple[str, ...]:
+    return tuple(kind.removeprefix("tensor(").removesuffix(")") for kind in types)
 
 
 @functools.cache
@@ -152,13 +215,31 @@ def kernel_types(provider: str, operator: str, opset: int) -> dict[str, frozense
     as functions, such as Gelu.
     """
     found: dict[str, frozenset[str]] = {}
-    for kernel in _listed_kernels():
-        first, last = kernel.version_range
-        if (kernel.provider, kernel.domain, kernel.op_name) == (provider, "", operator) and first <= opset <= last:
-            for name, types in kernel.type_constraints.items():
-                plain = {kind.removeprefix("tensor(").removesuffix(")") for kind in types}
-                found[name] = found.get(name, frozenset()) | plain
+    for kernel in listed_kernels(provider) or ():
+        first, last = kernel.versions
+        if (kernel.domain, kernel.operator) == ("", operator) and first <= opset <= last:
+            for name, types in kernel.types.items():
+                found[name] = found.get(name, frozenset()).union(types)
     return found
+
+
+def refusal(provider: str, domain: str, operator: str, opset: int, types: Iterable[str]) -> tuple[Refusal, tuple[str, ...]]:
+    """Find in a provider's own table why it does not run a node: the cause, and the operator sets or types that it is about.
+
+    `types` are those that the node reads, in ONNX Runtime's words.
+    """
+    kernels = listed_kernels(provider)
+    if not kernels:
+        return ("unlisted" if kernels is None else "compiles"), ()
+    named = [kernel for kernel in kernels if (kernel.domain, kernel.operator) == ("" if domain == "ai.onnx" else domain, operator)]
+    if not named:
+        return "no_kernel", ()
+    fitting = [kernel for kernel in named if kernel.versions[0] <= opset <= kernel.versions[1]]
+    if not fitting:
+        return "opset", (f"{min(kernel.versions[0] for kernel in named)} to {max(kernel.versions[1] for kernel in named)}", str(opset))
+    known = {kind for kernel in fitting for names in kernel.types.values() for kind in names}
+    strange = tuple(sorted(set(types) - known)) if all(kernel.types for kernel in fitting) else ()
+    return ("dtype", strange) if strange else ("chosen", ())
 
 
 def model_of(session: onnxruntime.InferenceSession) -> tuple[str | None, bytes | None]:
@@ -169,6 +250,11 @@ def model_of(session: onnxruntime.InferenceSession) -> tuple[str | None, bytes |
 def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOptions | None:
     """Return the user's own options of a session, None if none are known; those that it returns itself have lost its custom operators."""
     return getattr(session, "_sess_options_initial", None)
+
+
+def has_providers(options: onnxruntime.SessionOptions) -> bool:
+    """Tell whether options name devices of providers, by `add_provider_for_devices`; no version before 1.23 has these."""
+    return bool(getattr(options, "has_providers", bool)())
 
 
 def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from ortlens.backend.conversion.node_provenance import graphs_of, iter_nodes, subgraphs_of
+from ortlens.analysis.catalogue import refusal_words
+from ortlens.backend.conversion.node_provenance import graphs_of, iter_nodes, opsets_of, subgraphs_of
 from ortlens.backend.runtime import _ort
 from ortlens.lens.onnx_model.source import bits_of, operator, opset_of
 from ortlens.trace import records as r
@@ -111,7 +112,7 @@ def _nodes(named: onnx.ModelProto, symbolic: Mapping[str, Value], actual: Mappin
     for node in iter_nodes(named.graph):
         known = symbolic.get(node.output[0]) if node.output else None
         reads = tuple(dict.fromkeys(makers.get(name, name) for name in _read_by(node)))
-        file, line, text = _user_line(node)
+        file, line, text = user_line(node)
         classes = _listed(_metadata(node, "pkg.torch.onnx.class_hierarchy"))
         made = _sum(_bytes(actual.get(name)) for name in node.output if name)
         touched = _sum([made, *(_bytes(actual.get(name)) for name in node.input if name)])
@@ -184,7 +185,7 @@ def _listed(text: str) -> list[str]:
     return [str(item) for item in found] if isinstance(found, (list, tuple)) else []
 
 
-def _user_line(node: onnx.NodeProto) -> tuple[str | None, int | None, str | None]:
+def user_line(node: onnx.NodeProto) -> tuple[str | None, int | None, str | None]:
     """Find the innermost line of the user's that PyTorch's exporter noted."""
     frames = list(_FRAME.finditer(_metadata(node, "pkg.torch.onnx.stack_trace")))
     users = [frame for frame in frames if "site-packages" not in frame["file"]] or frames
@@ -231,24 +232,18 @@ def _amend(recorder: Recorder, assigned: Mapping[str, str], preferred: str, stru
     strayed = any(provider != preferred for provider in assigned.values())
     values = values_of(structure).by_name if strayed else {}
     by_name = {node.name: node for node in iter_nodes(structure.graph)}
+    opsets = opsets_of(structure)
     for name, provider in assigned.items():
         changes: dict[str, Any] = {"provider": provider}
         if provider != preferred and name in by_name:
-            changes["reason"] = _why_not(by_name[name], preferred, values, opset_of(structure) or 1)
+            changes["reason"] = _why_not(by_name[name], preferred, values, opsets)
         recorder.amend(r.Node, (GRAPH, name), **changes)
 
 
-def _why_not(node: onnx.NodeProto, preferred: str, values: Mapping[str, Value], opset: int) -> str:
-    if node.domain not in ("", "ai.onnx"):
-        return f"{preferred} does not take {node.domain}::{node.op_type}"
-    types = _ort.kernel_types(preferred, node.op_type, opset)
-    if not types:
-        return f"{preferred} did not take it; this build of ONNX Runtime does not list its kernels"
+def _why_not(node: onnx.NodeProto, preferred: str, values: Mapping[str, Value], opsets: Mapping[str, int]) -> str:
+    domain = "" if node.domain == "ai.onnx" else node.domain
     read = {_ORT_NAMES.get(value.dtype, value.dtype) for name in node.input if (value := values.get(name)) is not None and value.dtype}
-    known = frozenset().union(*types.values())
-    if strange := sorted(read - known):
-        return f"{preferred} has kernels of {node.op_type}, but not for {', '.join(strange)}"
-    return f"{preferred} has a kernel of {node.op_type}: ONNX Runtime left it on the CPU, as it does with computations of shapes"
+    return refusal_words(preferred, node.op_type, *_ort.refusal(preferred, domain, node.op_type, opsets.get(domain, 1), read))
 
 
 Shape: TypeAlias = "tuple[int | str, ...]"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens._os_errors import with_clear_os_errors
+from ortlens.analysis.findings.kernels import provider_fallback
 from ortlens.errors import UsageError
 from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.onnx_model import graph_records
@@ -102,6 +103,9 @@ class OnnxLens(CaptureView):
             )
         )
         self._recorder.amend(r.Graph, graph_records.GRAPH, session_ns=create_ns, compile_ns=create_ns)
+        used = session.get_providers()
+        if missing := [name for name, _ in self._choice.providers if name not in used]:
+            self._recorder.add(provider_fallback(missing, used))
         graph_records.record_placement(self._recorder, session, self._structure)
         return self._recorder.run_log(SESSION, graph_records.GRAPH)
 

@@ -11,6 +11,7 @@ import onnxruntime
 
 from ortlens.backend.conversion.node_provenance import iter_nodes
 from ortlens.backend.options import OrtBackendOptions
+from ortlens.backend.runtime import _ort
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.signature import described
 from ortlens.lens.onnx_model.source import operator, opset_of
@@ -44,7 +45,7 @@ _OPSET = re.compile(r"[Oo]pset (?P<have>\d+) is under development|till opset (?P
 class SessionChoice:
     """How sessions of a model are made."""
 
-    providers: tuple[tuple[str, Mapping[str, Any]], ...]  # names and options, in order
+    providers: tuple[tuple[str, Mapping[str, Any]], ...]  # names and options, in order; none where `options` name devices
     options: onnxruntime.SessionOptions | None = None  # the user's own `SessionOptions`; None for ONNX Runtime's defaults
 
     def made_options(self) -> onnxruntime.SessionOptions:
@@ -73,7 +74,8 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> Sessio
             chosen.setdefault(name, settings)
     if not chosen and given.infer_execution_providers and _CUDA in available:
         chosen[_CUDA] = {}
-    chosen.setdefault(CPU, {})
+    if chosen or given.ort_session_options is None or not _ort.has_providers(given.ort_session_options):
+        chosen.setdefault(CPU, {})
     return SessionChoice(providers=tuple(chosen.items()), options=given.ort_session_options)
 
 
@@ -81,7 +83,7 @@ def new_session(source: ModelSource, choice: SessionChoice, options: onnxruntime
     """Make a session; the SessionError for a refused model says why, and what to do."""
     try:
         return onnxruntime.InferenceSession(
-            source.loadable, options, providers=[(name, dict(settings)) for name, settings in choice.providers], enable_fallback=0
+            source.loadable, options, providers=[(name, dict(settings)) for name, settings in choice.providers] or None, enable_fallback=0
         )
     except Exception as error:
         raise SessionError(f"ONNX Runtime {onnxruntime.__version__} cannot load {source.name}: {_why(str(error), source)}") from error

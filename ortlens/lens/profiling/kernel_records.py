@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 100_000  # most kernel events of one session; each takes some 700 bytes in the file, and more when read
 LARGE = 1024  # bytes; larger constants are left out of models. Shapes, axes and scales are smaller, and shape inference reads them
+_COPY = "Memcpy"  # how the operators begin that ONNX Runtime inserts between devices
 _LEAST = 0.1  # share of its profiled time that a kernel keeps whatever the profiler costs: a kernel that ran took some time
 
 
@@ -141,10 +142,12 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
         _record(session_id, kernel, origins.get(kernel.name), nodes, assigned, own_ns, total_ns)
         for kernel, own_ns in zip(_with_packed_weights(read.kernels, optimized), times, strict=True)
     ]
+    rows = with_refusals(rows, read.kernels, twin.get_providers()[0], optimized)
     if device is not None:
         host = [max(kernel.total_ns - cost_ns * kernel.calls, _LEAST * kernel.total_ns) / kernel.calls for kernel in read.kernels]
         runs = sum(group is not None for group in turns.groups)
         rows = on_device(rows, host, runs, device)
+    rows = with_copies(rows, optimized)
     rows = [*(kernel for kernel in recorder.records(r.Kernel) if kernel.session_id != session_id), *rows]
     order = {session.session_id: place for place, session in enumerate(recorder.records(r.Session))}
     recorder.replace_all(r.Kernel, sorted(rows, key=lambda row: order.get(row.session_id, -1)))
@@ -159,6 +162,35 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
     if optimized is not None and model_id is not None:
         recorder.attach(f"models/{model_id}.optimized.onnx", optimized.SerializeToString())
         recorder.amend(r.Model, model_id, optimized_node_count=len(optimized.graph.node))
+
+
+def with_refusals(
+    rows: Sequence[r.Kernel], kernels: Sequence[profiles.KernelTime], preferred: str, model: onnx.ModelProto | None
+) -> list[r.Kernel]:
+    """Add to kernels on the CPU why the preferred provider does not run them; `model` is the optimised one, if it is known."""
+    nodes = {} if model is None else {node.name: node for node in node_provenance.iter_nodes(model.graph)}
+    opsets = {} if model is None else node_provenance.opsets_of(model)
+    found = list(rows)
+    for place, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
+        node = nodes.get(row.kernel)
+        if preferred == CPU or row.provider != CPU or row.op_type.startswith(_COPY) or (node is None and _ort.listed_kernels(preferred)):
+            continue
+        domain = "" if node is None or node.domain == "ai.onnx" else node.domain
+        cause, about = _ort.refusal(preferred, domain, row.op_type, opsets.get(domain, 1), kernel.types)
+        found[place] = replace(row, refusal=cause, refused=about)
+    return found
+
+
+def with_copies(rows: Sequence[r.Kernel], model: onnx.ModelProto | None) -> list[r.Kernel]:
+    """Add to kernels with a refusal the time of the copies that they read from and are read by."""
+    copies = {row.kernel: row.mean_ns or 0 for row in rows if row.op_type.startswith(_COPY)}
+    nodes = [] if model is None else list(node_provenance.iter_nodes(model.graph))
+    ends = {node.name: {*node.input, *node.output} - {""} for node in nodes}
+
+    def next_to(kernel: str) -> int:
+        return sum(time for copy, time in copies.items() if not ends.get(copy, set()).isdisjoint(ends.get(kernel, ())))
+
+    return [replace(row, copies_ns=next_to(row.kernel)) if row.refusal and copies else row for row in rows]
 
 
 def on_device(rows: Sequence[r.Kernel], host_ns: Sequence[float], runs: int, device: DeviceTimes) -> list[r.Kernel]:

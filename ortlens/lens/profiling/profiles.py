@@ -48,6 +48,7 @@ class KernelTime:
     # bytes that a call reads and writes, without weights that the kernel packed when it was created; None if the profile does not report it
     bytes: int | None
     parameter_bytes: int = 0  # of these, constants of the model
+    types: tuple[str, ...] = ()  # element types that it reads, in ONNX Runtime's words, in the order of its inputs
     # what `total_ns` would be by the fastest stretch of the repeats alone; None where there are too few of them
     low_ns: float | None = None
     high_ns: float | None = None  # the same by the slowest
@@ -143,7 +144,7 @@ class _Reader:
         self._calls: dict[str, int] = defaultdict(int)
         self._bytes: dict[str, int | None] = defaultdict(int)
         self._parameters: dict[str, int] = defaultdict(int)
-        self._facts: dict[str, tuple[str, str]] = {}
+        self._facts: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         self._before: int | None = None  # bytes that the allocator held before the first kernel: packed weights, which do not count
         self._most: int | None = None
         self._held: int | None = None
@@ -155,7 +156,8 @@ class _Reader:
         if run < 0:
             return
         name = str(event["name"]).removesuffix(_SUFFIX)
-        self._facts.setdefault(name, (str(args.get("op_name", "")), str(args.get("provider", ""))))
+        types = tuple(kind for item in args.get("input_type_shape") or () for kind in item)
+        self._facts.setdefault(name, (str(args.get("op_name", "")), str(args.get("provider", "")), types))
         self._micros[name][run] += int(event["dur"])
         self._times[name][run] += 1
         if self._groups[run] is not None:
@@ -187,7 +189,7 @@ class _Reader:
         self._held = max(self._held or 0, int(held or 0))
 
     def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
-        op_type, provider = self._facts[name]
+        op_type, provider, types = self._facts[name]
         total = sum(quiet_mean([micros.get(run, 0) for run in runs]) * len(runs) for runs in self._runs_of.values())
         size, calls = self._bytes[name], self._calls[name]
         low, high = self._band(micros) or (None, None)
@@ -201,6 +203,7 @@ class _Reader:
             total_ns=1000.0 * max(total, 0.0),
             bytes=None if size is None else round(size / calls),
             parameter_bytes=round(self._parameters[name] / calls),
+            types=types,
             low_ns=low,
             high_ns=high,
         )

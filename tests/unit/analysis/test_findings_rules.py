@@ -470,6 +470,14 @@ CASES = (
         kernels(kernel("TopK", 0.0499), kernel("Gemm", 0.9501, "CUDAExecutionProvider")),
     ),
     case(
+        "kernels_on_cpu",
+        kernels(
+            kernel("TopK", 0.05, refusal="dtype", refused=("bfloat16",), copies_ns=20_000),
+            on_device := kernel("Gemm", 0.95, "CUDAExecutionProvider"),
+        ),
+    ),
+    case("kernels_on_cpu", kernels(kernel("TopK", 0.05, refusal="opset", refused=("1 to 10", "11")), on_device)),
+    case(
         "provider_copies",
         kernels(kernel("MemcpyToHost", 0.02, "CUDAExecutionProvider", bytes=1 << 20)),
         kernels(kernel("Copy", 0.02, "CUDAExecutionProvider")),

@@ -59,11 +59,36 @@ def test_listed_kernels_are_those_of_which_sessions_can_be_made(operator: str, k
     assert (names[kind] in next(iter(listed.values()))) is (not failed)
 
 
-def test_a_build_with_another_provider_is_not_asked_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenVINO's build ends the process when it is asked."""
+def test_an_old_build_with_another_provider_is_not_asked_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO's build ends the process when it is asked for those of all providers."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["OpenVINOExecutionProvider", "CPUExecutionProvider"])
     monkeypatch.setattr(_ort._native, "get_all_opkernel_def", pytest.fail)
-    assert _ort._listed_kernels.__wrapped__() == ()
+    monkeypatch.delattr(_ort._native, "get_registered_ep_kernel_defs", raising=False)
+    assert _ort.listed_kernels.__wrapped__("OpenVINOExecutionProvider") is None
+
+
+@pytest.mark.skipif(not hasattr(_ort._native, "get_registered_ep_kernel_defs"), reason="from onnxruntime 1.31 on")
+@pytest.mark.parametrize(("script", "expected"), [("import os; os.abort()", None), ("print('[]')", ()), ("import sys; sys.exit(3)", None)])
+def test_another_provider_is_asked_in_a_process_of_its_own(
+    script: str, expected: tuple[()] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_ort, "_LIST_IN_CHILD", script)
+    assert _ort.listed_kernels.__wrapped__("CUDAExecutionProvider") == expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain", "opset", "types", "cause", "about"),
+    [
+        ("Erf", "", 18, ("float",), "chosen", ()),
+        ("Erf", "ai.onnx", 18, ("complex64",), "dtype", ("complex64",)),
+        ("NoSuchOperator", "", 18, (), "no_kernel", ()),
+        ("Gelu", "", 18, ("float",), "opset", ("20 to 2147483647", "18")),
+    ],
+)
+def test_a_refusal_is_read_from_the_table_of_the_provider(  # noqa: PLR0913, PLR0917 - a row of the table
+    operator: str, domain: str, opset: int, types: tuple[str, ...], cause: str, about: tuple[str, ...]
+) -> None:
+    assert _ort.refusal("CPUExecutionProvider", domain, operator, opset, types) == (cause, about)
 
 
 def test_an_operator_without_kernels_has_no_types() -> None:
