@@ -17,13 +17,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import venv
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.backend.faults.register import MEASURED
+from ortlens.studies.environments import install, pip_refusal, place_of
 from tests.figures import read, write
 
 if TYPE_CHECKING:
@@ -63,22 +63,14 @@ def environment_with(requirement: str) -> dict[str, str] | None:
 def _refusal(requirement: str) -> str:
     """Install it unless it is there. Why that fails; nothing if it is there."""
     target = _place(requirement)
+    if not _has_own_environment(requirement):
+        return install(requirement, target)
     if target.exists():
         return ""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    if _has_own_environment(requirement):
-        refusal = _refused_python(requirement) if requirement.startswith("python==") else _refused_distribution(requirement)
-        if refusal:
-            shutil.rmtree(target, ignore_errors=True)
-        return refusal
-    pip = [sys.executable, *_PIP, "--only-binary=:all:"]
-    pip += [] if requirement.startswith("torch==") else ["--no-deps"]  # torch needs the libraries that it was built with
-    fresh = tempfile.mkdtemp(dir=FOLDER)  # a download that fails halfway is not taken for the package
-    refusal = _reason([*pip, "--target", fresh, *requirement.split()])
+    refusal = _refused_python(requirement) if requirement.startswith("python==") else _refused_distribution(requirement)
     if refusal:
-        shutil.rmtree(fresh)
-    else:
-        Path(fresh).rename(target)
+        shutil.rmtree(target, ignore_errors=True)
     return refusal
 
 
@@ -96,7 +88,7 @@ def _refused_python(requirement: str) -> str:
         [*pip, torch],
         [*pip, torch, "-e", ".[all]", "--group", "test"],
     )
-    return next(filter(None, map(_reason, steps)), "")
+    return next(filter(None, (pip_refusal(step, ROOT) for step in steps)), "")
 
 
 def _refused_distribution(requirement: str) -> str:
@@ -106,15 +98,8 @@ def _refused_distribution(requirement: str) -> str:
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith("onnxruntime"):
             (site / entry.name).symlink_to(entry)
-    (pip, *install) = _PIP[1:]
-    return _reason([sys.executable, "-m", pip, "--python", _interpreter(requirement), *install, "--no-deps", requirement])
-
-
-def _reason(command: list[str]) -> str:
-    """Run a command of pip. Why it fails; nothing if it does not."""
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    reasons = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-    return (reasons or [f"pip ended with {done.returncode}"])[0] if done.returncode else ""
+    (pip, *arguments) = _PIP[1:]
+    return pip_refusal([sys.executable, "-m", pip, "--python", _interpreter(requirement), *arguments, "--no-deps", requirement], ROOT)
 
 
 def _has_own_environment(requirement: str) -> bool:
@@ -126,7 +111,7 @@ def _interpreter(requirement: str) -> str:
 
 
 def _place(requirement: str) -> Path:
-    return FOLDER / re.sub(r"[^\w.]+", "-", requirement)
+    return place_of(requirement, FOLDER)
 
 
 def _log(requirement: str) -> Path:

@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from ortlens._os_errors import explained
-from ortlens.cli import captures, explain, run, studies
+from ortlens.cli import bisect, captures, explain, run, studies
 from ortlens.cli.commands import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_USAGE, Parser, add_completion, near_hint
 from ortlens.cli.printing import print_error, quietly
 from ortlens.errors import OrtLensError, UsageError
@@ -31,6 +31,7 @@ _COMMANDS = (
     studies.add_bench,
     studies.add_tune,
     studies.add_survey,
+    bisect.add_bisect,
     explain.add_doctor,
     add_completion,
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import print_json, print_note, print_text, width
+from ortlens.cli.printing import in_columns, print_json, print_note, print_text, width
 from ortlens.errors import UsageError
 from ortlens.job.request import COUNT, SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
@@ -85,9 +85,7 @@ def ways_text(rows: Sequence[RunVariant], *, width: int = 100) -> str:
     from ortlens.views.wording import clipped
 
     measured = [row for row in rows if row.call_ns is not None]
-    cells = [_HEADS, *(_cells(row) for row in measured)]
-    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip() for line in cells]
+    lines = in_columns([_HEADS, *(_cells(row) for row in measured)])
     lines += [clipped(f"{row.way}: not measured: {row.note}", width) for row in rows if row.call_ns is None]
     return "\n".join([*lines, "", conclusion(rows)])
 

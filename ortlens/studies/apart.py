@@ -9,7 +9,6 @@ import pickle
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -18,14 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.errors import UsageError
 from ortlens.studies.child import ANSWER, STAGE, VARIABLE
+from ortlens.studies.environments import HERE
 from ortlens.units import size_from_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ortlens.analysis.surveyed import SurveyStatus
+    from ortlens.studies.environments import Environment
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from ortlens.studies.child import main; main()"
+_START = (
+    "import json, sys; path, whole = json.loads(sys.argv[1]); sys.path[:] = path + ([] if whole else sys.path); "
+    "from ortlens.studies.child import main; main()"
+)
 _EVERY_S = 0.05
 _GRACE_S = {"timeout": 2.0, "memory": 0.2}  # how long a process that is being ended may take to say where it is
 _LOG_BYTES = 64 << 10
@@ -67,19 +71,28 @@ class ProcessResult:
     peak_bytes: int | None  # the most memory that was seen
 
 
-def run_in_subprocess(
-    function: Callable[..., Any], args: Sequence[Any], *, limits: Limits, folder: Path, stop: threading.Event | None = None
+def run_in_subprocess(  # noqa: PLR0913 - how it runs, each by name
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    limits: Limits,
+    folder: Path,
+    stop: threading.Event | None = None,
+    environment: Environment = HERE,
 ) -> ProcessResult:
     """Call a function by its name in a new process, which may write to `folder`; wait for its JSON answer, or its end."""
     try:
         order = pickle.dumps((function, tuple(args)))
     except Exception as err:
         raise UsageError(f"the case cannot be sent to another process: {type(err).__name__}: {err}") from err
-    environment = {**os.environ, VARIABLE: "1", **({} if limits.threads is None else {"OMP_NUM_THREADS": str(limits.threads)})}
-    command = [sys.executable, "-c", _START, json.dumps(sys.path), str(folder)]
+    variables = {**os.environ, VARIABLE: "1", **({} if limits.threads is None else {"OMP_NUM_THREADS": str(limits.threads)})}
+    python, path, whole = environment.start(folder)
+    if not whole:  # the paths of this environment are not those of another
+        variables = {name: value for name, value in variables.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    command = [python, "-c", _START, json.dumps([path, whole]), str(folder)]
     began = time.monotonic_ns()
-    process = subprocess.Popen(  # noqa: S603 - this interpreter
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+    process = subprocess.Popen(  # noqa: S603 - this interpreter, or one that the user names
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables, start_new_session=True
     )
     log = _Tail(process)
     try:

@@ -65,7 +65,7 @@ def write_repro(  # noqa: PLR0913 - the arguments of `Lens.repro`
     if kept["real_inputs"] and args is None:
         raise UsageError("real_inputs=True keeps the inputs of a call: say which one with args=(...)")
     subjects = subjects_of(targets.graphs(), subject_id)
-    seen = {} if args is None else _values_seen(targets, subjects, args, kwargs)
+    seen = {} if args is None else values_seen(targets, subjects, args, kwargs)
     cases = [case_of(subject, seen.get(subject.name), source=source, **kept) for subject in subjects]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def _node_subject(graph: CompiledGraph, node: str) -> Subject | None:
     return Subject(name=node, graph=graph, part=part, reason=stays)
 
 
-def _values_seen(
+def values_seen(
     targets: CompiledTargets, subjects: list[Subject], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
     """Collect the inputs of the subjects in one call of the target."""

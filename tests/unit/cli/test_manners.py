@@ -29,7 +29,7 @@ from tests.unit.views.sample_captures import SAMPLES
 
 COMMANDS = entry.commands_of(entry.parser())
 READERS = {"show": ["{0}"], "compare": ["{0}", "{0}"], "check": ["{0}", "--max-breaks", "9"], "watch": ["{1}", "--once"], "doctor": []}
-WITH_JSON = [*READERS, "explain", "bench", "survey", "tune"]  # which four call models
+WITH_JSON = [*READERS, "explain", "bench", "survey", "tune", "bisect"]  # which five call models
 QUIET = {"check": ["{0}", "--max-breaks", "0"], "export": ["{0}", "{2}"], "report": ["{0}", "-o", "{2}.html"], "doctor": []}
 
 

@@ -1,0 +1,199 @@
+"""A bisection in words: a table and sentences for a terminal, and a folder with a text for an issue."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from typing import TYPE_CHECKING
+
+from ortlens._files import whole_folder
+from ortlens.lens.repro.evidence import versions, without_paths
+from ortlens.units import counted, size_from_bytes, time_from_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ortlens.studies.bisect import Bisection, Kernel, SideResult
+    from ortlens.studies.first_difference import Difference
+
+HEADS = ("side", "time per call", "of the base", "99 % interval", "results", "memory per run")
+_WORTH, _SHARE = 1.1, 0.05  # of operators whose time differs: the least ratio, and the least share of a call
+_NAMED = 5  # operators that are listed
+_RIGHT = {
+    "base": "The reference implementation of ONNX agrees with the base.",
+    "other": "The reference implementation of ONNX agrees with the other side.",
+    "both": "Both are within rounding of the reference implementation of ONNX.",
+    "neither": "The reference implementation of ONNX agrees with neither.",
+}
+_REPRO = """\
+# Run it in either environment: needs onnxruntime and numpy. It ends with 1 where results differ from those of the base.
+import sys
+
+import numpy as np
+import onnxruntime
+
+
+def read(path):
+    with np.load(path) as file:
+        return {{str(name): file[f"arr_{{place}}"] for place, name in enumerate(file["names"])}}
+
+
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{level}
+session = onnxruntime.InferenceSession("model.onnx", options, providers=sys.argv[1:] or ["{provider}"])
+expected, results = read("expected.npz"), session.run(None, read("inputs.npz"))
+print("onnxruntime", onnxruntime.__version__, session.get_providers())
+same = True
+for (name, base), own in zip(expected.items(), results):
+    close = base.shape == own.shape and np.allclose(own, base, rtol=1e-5, atol=1e-7, equal_nan=True)
+    print(name, "as the base" if close else "DIFFERS\\nbase:\\n%s\\nhere:\\n%s" % (base, own))
+    same = same and close
+sys.exit(not same)
+"""
+
+
+def cells(row: SideResult) -> tuple[str, ...]:
+    """Lay a side out as a row of the table."""
+    if row.status != "ok":
+        return (row.side, row.status, "", "", "", "")
+    sure = row.verdict != "unmeasured"
+    return (
+        row.side,
+        time_from_ns(row.call_ns or 0),
+        "" if row.ratio is None else f"{row.ratio:.2f}x {row.verdict if sure else '(few rounds)'}",
+        f"{row.ratio_low:.2f}x to {row.ratio_high:.2f}x" if sure else "",
+        "base" if row.is_base else "same bits" if row.output is None else row.output.kind,
+        _growth_words(row),
+    )
+
+
+def _growth_words(row: SideResult) -> str:
+    if row.growth is None:
+        return "not measured"
+    growth = row.growth
+    if growth.low > 0:
+        return f"+{size_from_bytes(growth.per_run)}"
+    return "no growth" if growth.high <= 0 else f"below {size_from_bytes(math.ceil(growth.high))}"
+
+
+def sentences(result: Bisection) -> Iterator[str]:
+    """Say what differs from the base, a side after the other."""
+    base = result.base
+    for row in result.rows:
+        if row.status != "ok":
+            yield f"{row.side}: {row.status}: {row.reason}{_origin(row) if row.first is not None else ''}"
+            continue
+        if row.output is not None:
+            yield f"{row.side}: {_difference(row.output)}{_origin(row)}"
+        if row.unsteady is not None:
+            yield f"{row.side}: the last of {row.runs} runs differs from the first in one process: {_difference(row.unsteady)}"
+        if row.growth is not None and row.growth.low > 0:
+            what = "malloc holds" if row.growth.of == "heap" else "the process holds"
+            low, high = size_from_bytes(row.growth.low), size_from_bytes(row.growth.high)
+            more = f"{size_from_bytes(row.growth.per_run)} more after each of {row.runs} runs"
+            yield f"{row.side}: {what} {more} (99 % interval {low} to {high})"
+        if row is not base and (changed := changed_kernels(base, row)):
+            yield f"{row.side}: time per call by operator, of the base -> here: {'; '.join(changed)}"
+    if result.smallest is not None:
+        right = f" {_RIGHT[result.smallest.right]}" if result.smallest.right else ""
+        yield f"A model of {counted(result.smallest.nodes, 'node')} shows the difference on {result.smallest_side}.{right}"
+    if not result.differs and all(row.output is None for row in result.rows):
+        yield "All sides give the same bits, and no memory grows."
+
+
+def _difference(found: Difference) -> str:
+    if found.max_abs is None:
+        return f"{found.value} is {found.note}"
+    how = "within rounding" if found.kind == "rounding" else "beyond rounding"
+    relative = f" ({found.max_rel:.2g} of its size)" if found.max_rel else ""
+    return f"{found.value} differs {how}, by up to {found.max_abs:.3g}{relative}{f'; {found.note}' if found.note else ''}"
+
+
+def _origin(row: SideResult) -> str:
+    if row.first is None:
+        return ". No single value inside the models differs as much"
+    place = f" at {row.first.line}" if row.first.line else ""
+    note = f" ({row.first.note})" if row.first.note and row.first.kind != "fails" else ""
+    earlier = row.other_bits_from
+    before = f"; other bits from {earlier} on" if earlier and earlier != row.first.node else ""
+    return f". First in {row.first.node} ({row.first.op_type}){place}{note}{before}"
+
+
+def changed_kernels(base: SideResult, row: SideResult) -> list[str]:
+    """List the operators whose time differs by more than their stretches do, the largest difference first."""
+    ours, theirs = ({kernel.op_type: kernel for kernel in side.kernels} for side in (row, base))
+    whole = max(sum(kernel.total_ns for kernel in base.kernels), 1)
+    found = []
+    for name in dict.fromkeys([*theirs, *ours]):
+        before, after = theirs.get(name), ours.get(name)
+        gap = abs((after.total_ns if after else 0) - (before.total_ns if before else 0))
+        if gap >= _SHARE * whole and (before is None or after is None or _apart(before, after)):
+            found.append((gap, f"{name} {_kernel_words(before)} -> {_kernel_words(after)}"))
+    return [words for _, words in sorted(found, reverse=True)[:_NAMED]]
+
+
+def _apart(one: Kernel, other: Kernel) -> bool:
+    slow, fast = (one, other) if one.total_ns >= other.total_ns else (other, one)
+    banded = slow.low_ns is not None and fast.high_ns is not None
+    return slow.total_ns >= _WORTH * max(fast.total_ns, 1) and banded and (slow.low_ns or 0) > (fast.high_ns or 0)
+
+
+def _kernel_words(kernel: Kernel | None) -> str:
+    return "none" if kernel is None else f"{time_from_ns(kernel.total_ns)} in {kernel.count}"
+
+
+def write_issue(result: Bisection, folder: Path, command: str) -> Path:
+    """Write a folder with a text for an issue and, where one was found, the smallest model with its inputs and a script."""
+    with whole_folder(folder, mark="ISSUE.md") as made:
+        cut = result.smallest
+        if cut is not None:
+            row = next(row for row in result.rows if row.side == result.smallest_side)
+            for source, name in ((cut.model, "model.onnx"), (cut.inputs, "inputs.npz"), (cut.expected, "expected.npz")):
+                shutil.copyfile(source, made / name)
+            level = "ORT_DISABLE_ALL" if row.level == "disable" else f"ORT_ENABLE_{row.level.upper()}"
+            (made / "repro.py").write_text(_REPRO.format(level=level, provider=row.provider), encoding="utf-8")
+        (made / "ISSUE.md").write_text(issue_of(result, command), encoding="utf-8")
+    return folder
+
+
+def issue_of(result: Bisection, command: str) -> str:
+    """Write an issue in Markdown."""
+    base = result.base
+    others = [row for row in result.rows if row is not base]
+    lines = [f"# {_title(result)}", "", *(f"- {without_paths(line)}" for line in sentences(result)), "", "## Sides", ""]
+    lines += _table([HEADS, *(cells(row) for row in result.rows)])
+    lines += ["", "## Versions", "", *(f"- {name} {version}" for name, version in {**versions(), **base.versions}.items())]
+    for row in others:
+        other = [f"{name} {version}" for name, version in row.versions.items() if base.versions.get(name) != version]
+        lines += [f"- {row.side}: {', '.join(other)}"] if other else []
+    lines += ["", "## To reproduce", "", "```", without_paths(command), "```", ""]
+    if result.smallest is not None:
+        text = "The folder has the smallest model that shows it, its inputs, and the results of the base:"
+        lines += [text, "", "```", "python repro.py", "```", "", "The inputs and constants are those of the run, not random ones.", ""]
+    return "\n".join(lines)
+
+
+def _title(result: Bisection) -> str:
+    base = result.base
+    others = [row for row in result.rows if row is not base]
+    row = next((row for row in others if row.output is not None and row.output.kind == "differs"), None)
+    if (failed := next((row for row in others if row.status in ("crashed", "failed")), None)) is not None:
+        return f"{failed.first.op_type if failed.first is not None else 'The model'}: fails in {failed.side}, runs in {base.side}"
+    if row is not None:
+        node = f"{row.first.op_type}: " if row.first is not None else ""
+        right = None if result.smallest is None or result.smallest_side != row.side else result.smallest.right
+        wrong = {"other": (base.side, row.side), "base": (row.side, base.side)}.get(right or "")
+        if wrong is not None:
+            return f"{node}wrong results in {wrong[0]}, right ones in {wrong[1]}"
+        return f"{node}other results in {row.side} than in {base.side}"
+    if (row := next((row for row in result.rows if row.growth is not None and row.growth.low > 0), None)) is not None:
+        return f"Memory grows with each run in {row.side}"
+    if (row := next((row for row in others if row.verdict in ("slower", "faster")), None)) is not None:
+        return f"{row.side} takes {row.ratio:.2f} times as long as {base.side}"
+    return f"{base.side} against {counted(len(others), 'other side')}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, "|" + "---|" * len(rows[0]), *body]

@@ -1,0 +1,268 @@
+"""Where the values of two sides begin to differ, and the smallest part of a model that still shows it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import onnx
+import torch
+
+from ortlens.backend.conversion.node_provenance import captured, used_nodes
+from ortlens.lens.verify.compare_values import Tolerances, compare
+from ortlens.studies.bisect_run import read_values, write_values
+from ortlens.studies.programs import save
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_GROUP = 128  # values that a model returns at a time
+FUSED = "only where earlier values are not returned: fused"
+_STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 34)  # back from a node to what it is fused with; each takes a run of both sides
+KINDS = ("rounding", "differs", "fails")  # the worst last
+Kind: TypeAlias = Literal["rounding", "differs", "fails"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A value that differs."""
+
+    kind: Kind  # within the tolerance of its dtype, or not; or the other side has no value
+    value: str
+    node: str = ""  # that computes it
+    op_type: str = ""
+    line: str = ""  # of the user's program, if it is known
+    max_abs: float | None = None  # None for other shapes or types
+    max_rel: float | None = None
+    note: str = ""  # what differs besides numbers, or how it was found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The smallest model that was found, its inputs, and what the base makes of them."""
+
+    model: str
+    inputs: str
+    expected: str
+    nodes: int
+    right: Literal["base", "other", "both", "neither"] | None  # by the reference implementation of ONNX; None if it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Where a difference begins."""
+
+    first: Difference
+    other_bits_from: str | None
+    cut: Cut | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Runs models on both sides."""
+
+    base: Callable[[Sequence[tuple[str, str]]], list[Mapping[str, str]]]
+    other: Callable[[Sequence[tuple[str, str]]], list[Mapping[str, str]]]
+
+    def run(self, ours: tuple[str, str], theirs: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Run one model on either side."""
+        return self.base([ours])[0], self.other([theirs])[0]
+
+
+def worst(pairs: Sequence[tuple[str, str]]) -> Difference | None:
+    """Compare files of values, and return the worst difference, beyond rounding first."""
+    found = [each for base, other in pairs for each in differences(read_values(base), read_values(other))]
+    return max(found, key=lambda each: (KINDS.index(each.kind), each.max_rel or 0.0, each.max_abs or 0.0), default=None)
+
+
+def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> list[Difference]:
+    """List the values that are not the same to the bit, of those that both have."""
+    found = (_difference(name, base[name], other[name]) for name in base if name in other)
+    return [each for each in found if each is not None]
+
+
+def _difference(name: str, base: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Difference | None:
+    if base.shape != other.shape or base.dtype != other.dtype:
+        shapes = [f"{value.dtype}{list(value.shape)}" for value in (base, other)]
+        return Difference(kind="differs", value=name, note=f"{shapes[1]} instead of {shapes[0]}")
+    if base.tobytes() == other.tobytes():
+        return None
+    ours, theirs = (torch.from_numpy(np.ascontiguousarray(value)) for value in (other, base))
+    result = compare(ours, theirs, None, Tolerances().of(theirs.dtype))
+    note = "NaN or infinite on one side only" if result.clashes else ""
+    kind: Kind = "rounding" if result.agrees else "differs"
+    return Difference(kind=kind, value=name, max_abs=result.max_abs, max_rel=result.max_rel, note=note)
+
+
+def trace(  # noqa: PLR0913 - what is searched, and how
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], pair: Pair, kind: str, folder: Path, *, wants_cut: bool
+) -> Traced | None:
+    """Find the first value of a part that differs as much as `kind` says; None if none does, as where the difference lies elsewhere."""
+    search = _Search(ours, theirs, pair, kind, folder)
+    found = search.at_the_end() if kind == "fails" else search.among_all() or search.at_the_end()
+    if found is None:
+        return None
+    node = search.maker_of(found.value)
+    first = replace(found, node=node.name, op_type=node.op_type, line=ours["lines"].get(node.name, ""))
+    return Traced(first=first, other_bits_from=search.other_bits_from, cut=search.cut_at(node, found.value) if wants_cut else None)
+
+
+class _Search:
+    """Looks for the first difference in one model."""
+
+    def __init__(self, ours: Mapping[str, Any], theirs: Mapping[str, Any], pair: Pair, kind: str, folder: Path) -> None:
+        self._feeds, self._pair, self._kind, self._folder = (ours["feed"], theirs["feed"]), pair, kind, folder
+        same = ours["model"] == theirs["model"]
+        self._model = onnx.load(ours["model"])
+        self._models = (self._model, self._model if same else onnx.load(theirs["model"]))
+        computed = [name for node in self._model.graph.node if node.op_type != "Constant" for name in node.output if name]
+        there = {name for node in self._models[1].graph.node for name in node.output}
+        self._names = [name for name in computed if name in there]
+        self._known: dict[str, Any] = read_values(self._feeds[0])  # values of the base so far
+        self._count = 0
+        self.other_bits_from: str | None = None
+
+    def maker_of(self, value: str) -> onnx.NodeProto:
+        node: onnx.NodeProto = next(node for node in self._model.graph.node if value in node.output)
+        return node
+
+    def among_all(self) -> Difference | None:
+        """Compare all values of the model, in groups. What fusions change does not show: a returned value is not fused away."""
+        for start in range(0, len(self._names), _GROUP):
+            found = self._with_outputs(self._names[start : start + _GROUP], keep=True)
+            if found and self.other_bits_from is None:
+                self.other_bits_from = self.maker_of(found[0].value).name
+            if hit := next((each for each in found if self._counts(each)), None):
+                return hit
+        return None
+
+    def at_the_end(self) -> Difference | None:
+        """Search for the shortest beginning of the model whose last value differs, by halving; None where not even nothing can run."""
+        if self._kind == "fails" and self._hit(None) is not None:
+            return None
+        ends = [value.name for value in self._model.graph.output if value.name in self._names]
+        end = next((name for name in ends if self._hit(name) is not None), None)
+        if end is None:
+            return None
+        low, high = 0, self._names.index(end)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._hit(self._names[middle]) is not None else (middle + 1, high)
+        hit = self._hit(self._names[high])
+        return hit if hit is None or self._kind == "fails" else replace(hit, note=hit.note or FUSED)
+
+    def _hit(self, name: str | None) -> Difference | None:
+        """Compare one value of a model that ends there, or of one that only returns a constant."""
+        return next(filter(self._counts, self._with_outputs([] if name is None else [name])), None)
+
+    def _counts(self, found: Difference) -> bool:
+        return KINDS.index(found.kind) >= KINDS.index(self._kind)
+
+    def _with_outputs(self, names: Sequence[str], *, keep: bool = False) -> list[Difference]:
+        models = [(self._written(_ending_in(model, names)), feed) for model, feed in zip(self._models, self._feeds, strict=True)]
+        base, other = self._pair.run(*models)
+        if "error" in base:
+            return []
+        values = read_values(base["first"])
+        if keep:
+            self._known |= values
+        if "error" in other:
+            return [] if keep else [Difference(kind="fails", value=next(iter(names), ""), note=other["error"])]
+        return differences({name: values[name] for name in names if name in values}, read_values(other["first"]))
+
+    def _written(self, model: onnx.ModelProto) -> str:
+        self._count += 1
+        return save(model, self._folder / f"search{self._count}.onnx")
+
+    def cut_at(self, node: onnx.NodeProto, value: str) -> Cut | None:
+        """Find the fewest steps back from a node that still differ on the base's values, and write that part of the model."""
+        for nodes in _grown(self._model.graph.node, node):
+            inputs = _read_by(nodes) - {tensor.name for tensor in self._model.graph.initializer}
+            if missing := sorted(inputs - self._known.keys()):
+                self._with_outputs(missing, keep=True)
+            if not inputs <= self._known.keys():
+                return None
+            feed = {name: self._known[name] for name in sorted(inputs)}
+            model = self._written(_part(self._model, nodes, feed, value))
+            given = write_values(feed, self._folder / f"search{self._count}-inputs.npz")
+            base, other = self._pair.run((model, given), (model, given))
+            if "error" in base:
+                return None
+            results = read_values(base["first"]), None if "error" in other else read_values(other["first"])
+            if results[1] is None or any(map(self._counts, differences(results[0], results[1]))):
+                return Cut(model=model, inputs=given, expected=base["first"], nodes=len(nodes), right=_right(model, feed, *results))
+        return None
+
+
+def _ending_in(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """Copy a model with these outputs alone, and without the nodes that they do not need."""
+    made, typed = copy.deepcopy(model), {value.name: value for value in model.graph.output}
+    nodes = used_nodes(list(made.graph.node), set(names))
+    del made.graph.output[:], made.graph.node[:]
+    made.graph.node.extend(nodes)
+    made.graph.output.extend(typed.get(name) or onnx.ValueInfoProto(name=name) for name in names)
+    if not names:
+        made.graph.node.append(onnx.helper.make_node("Constant", [], ["nothing"], value_float=0.0))
+        made.graph.output.append(onnx.helper.make_tensor_value_info("nothing", onnx.TensorProto.FLOAT, []))
+    return made
+
+
+def _grown(nodes: Sequence[onnx.NodeProto], last: onnx.NodeProto) -> Iterator[list[onnx.NodeProto]]:
+    """Yield a node, then with what it reads, and so on; every set in the order of the model."""
+    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    places = {place for place, node in enumerate(nodes) if node is last or node == last}
+    steps = 0
+    while True:
+        before = {makers[name] for place in places for name in _reads(nodes[place]) if name in makers}
+        if before <= places or steps in _STEPS:
+            yield [nodes[place] for place in sorted(places)]
+        if before <= places:
+            return
+        places |= before
+        steps += 1
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    return {name for name in (*node.input, *captured(node)) if name}
+
+
+def _read_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    made = {name for node in nodes for name in node.output}
+    return {name for node in nodes for name in node.input if name} - made
+
+
+def _part(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], feed: Mapping[str, Any], output: str) -> onnx.ModelProto:
+    """Make a model of some nodes, with the constants that they read."""
+    wanted = _read_by(nodes)
+    made = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    made.graph.name = "part"
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted)
+    made.graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in feed.items()
+    )
+    made.graph.output.append(onnx.ValueInfoProto(name=output))
+    return made
+
+
+def _right(model: str, feed: Mapping[str, Any], base: Mapping[str, Any], other: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - a literal of `Cut.right`
+    """Ask the reference implementation of ONNX which side is right."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as infinity - infinity, which it then returns as NaN
+            (expected,) = ReferenceEvaluator(model).run(None, dict(feed))
+    except Exception:  # noqa: BLE001 - it lacks the operator, or its types
+        return None
+    (name,) = base
+    agree = [
+        side is not None and all(each.kind == "rounding" for each in differences({name: np.asarray(expected)}, side))
+        for side in (base, other)
+    ]
+    return {(True, True): "both", (True, False): "base", (False, True): "other", (False, False): "neither"}[agree[0], agree[1]]

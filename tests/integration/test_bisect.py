@@ -1,0 +1,232 @@
+"""One program across versions: planted differences are named with their node. Versions are ONNX Runtime with a fault built around it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ortlens import cli
+from ortlens.errors import UsageError
+from ortlens.studies.bisect import Axes, Bisection, SideResult, bisect, growth_of
+from ortlens.studies.bisect_text import sentences, write_issue
+from ortlens.studies.environments import install, pip_refusal, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+AROUND = """
+import importlib.machinery, importlib.util, os, sys
+here = os.path.dirname(os.path.dirname(__file__))
+spec = importlib.machinery.PathFinder.find_spec("onnxruntime", [path for path in sys.path if path != here])
+real = importlib.util.module_from_spec(spec)
+sys.modules["onnxruntime"] = real
+spec.loader.exec_module(real)
+import onnx
+
+class InferenceSession(real.InferenceSession):
+    def __init__(self, path, *args, **kwargs):
+        model = onnx.load(path)
+        hidden = {name for node in model.graph.node for name in node.output} - {value.name for value in model.graph.output}
+        for node in model.graph.node:
+            change(node, hidden)
+        super().__init__(model.SerializeToString(), *args, **kwargs)
+
+def change(node, hidden):
+    pass
+
+real.InferenceSession = InferenceSession
+real.__version__ = "FAULT"
+"""
+FAULTS = {
+    "9.1.0": """
+def change(node, hidden):
+    node.op_type = {"Tanh": "Sin"}.get(node.op_type, node.op_type)
+""",
+    # Sqrt is Abs where the value that it reads is computed in the model and not returned.
+    "9.2.0": """
+def change(node, hidden):
+    if node.op_type == "Sqrt" and hidden.intersection(node.input):
+        node.op_type = "Abs"
+""",
+    "9.3.0": """
+def change(node, hidden):
+    if node.op_type == "Exp":
+        os.abort()
+""",
+    "9.4.0": """
+import ctypes
+take = ctypes.CDLL(None).malloc
+InferenceSession.run = lambda self, *args: (take(1000), super(InferenceSession, self).run(*args))[1]
+""",
+    "9.5.0": """
+import random
+InferenceSession.run = lambda self, *args: [value + random.random() for value in super(InferenceSession, self).run(*args)]
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("environments")
+    for version, fault in FAULTS.items():
+        package = place_of(f"onnxruntime=={version}", folder) / "onnxruntime"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(AROUND.replace("FAULT", version) + fault, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    chain = ["Neg", "Tanh", "Sigmoid", "Sqrt", "Exp", "Abs"]
+    nodes = [helper.make_node(op, [f"v{place}"], [f"v{place + 1}"], name=f"n_{op}") for place, op in enumerate(chain)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("v0", f"v{len(chain)}"))
+    made = helper.make_model(helper.make_graph(nodes, "chain", [x], [y]), opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    path = tmp_path_factory.mktemp("model") / "chain.onnx"
+    onnx.save(made, path)
+    return str(path)
+
+
+def bisected(target: str, folder: Path, work: Path, inputs: Sequence[str] = (), **axes: Any) -> Bisection:  # noqa: ANN401 - fields of Axes
+    return bisect(target, inputs, Axes(folder=folder, **axes), folder=work, runs=60, seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def result(versions: Path, model: str, tmp_path_factory: pytest.TempPathFactory) -> Bisection:
+    return bisected(model, versions, tmp_path_factory.mktemp("work"), onnxruntime=[installed(), *FAULTS])
+
+
+def installed() -> str:
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+def side(result: Bisection, version: str) -> SideResult:
+    return next(row for row in result.rows if row.side == f"onnxruntime {version}")
+
+
+def test_the_base_is_what_is_installed(result: Bisection) -> None:
+    base = result.base
+    assert (base.side, base.output, base.unsteady, base.status) == (f"onnxruntime {installed()}", None, None, "ok")
+    assert {kernel.op_type for kernel in base.kernels} >= {"Tanh", "Exp"}
+    assert base.growth is not None
+    assert base.growth.low <= 0, "what does not leak is not said to"
+    assert result.differs
+
+
+@pytest.mark.parametrize(("version", "node"), [("9.1.0", "n_Tanh"), ("9.2.0", "n_Sqrt"), ("9.3.0", "n_Exp")])
+def test_a_planted_difference_is_named_with_its_node(version: str, node: str, result: Bisection) -> None:
+    row = side(result, version)
+    assert row.first is not None
+    assert row.first.node == node
+    assert row.first.kind == ("fails" if version == "9.3.0" else "differs")
+    assert row.status == ("crashed" if version == "9.3.0" else "ok")
+    assert bool(row.first.note) is (version != "9.1.0"), "a crash has its reason, and a fusion says so"
+
+
+def test_the_smallest_model_is_that_of_the_worst_difference_and_runs_by_itself(result: Bisection, tmp_path: Path) -> None:
+    assert (result.smallest_side, result.smallest and result.smallest.nodes) == ("onnxruntime 9.3.0", 1)
+    written = write_issue(result, tmp_path / "issue", "ortlens bisect chain.onnx")
+    text = (written / "ISSUE.md").read_text(encoding="utf-8")
+    assert "n_Exp" in text
+    assert str(tmp_path) not in text
+    done = subprocess.run([sys.executable, "repro.py"], cwd=written, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, "the installed version gives the results of the base"
+
+
+@pytest.mark.slow
+def test_a_fusion_is_cut_out_with_what_it_fuses_and_the_reference_tells_who_is_right(versions: Path, model: str, tmp_path: Path) -> None:
+    result = bisected(model, versions, tmp_path, onnxruntime=["9.2.0"])
+    assert result.smallest is not None
+    assert (result.smallest.nodes, result.smallest.right) == (2, "base")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc"), reason="the leak is planted in the C library's malloc")
+def test_a_leak_and_random_results_show_in_one_process(result: Bisection) -> None:
+    leaking = side(result, "9.4.0").growth
+    assert leaking is not None
+    assert leaking.low > 0
+    assert 900 < leaking.per_run < 1200
+    assert (side(result, "9.4.0").output, side(result, "9.4.0").unsteady) == (None, None)
+    unsteady = side(result, "9.5.0").unsteady
+    assert unsteady is not None
+    assert unsteady.kind == "differs"
+
+
+def test_growth_is_sure_only_if_nearly_every_stretch_grows() -> None:
+    steady, step = [1000] * 100, [*[1000] * 50, *[9000] * 50]
+    leak = [1000 + 10 * place + place % 3 for place in range(100)]
+    assert [growth is not None and growth.low > 0 for growth in (growth_of(samples, "heap") for samples in (steady, step, leak))] == [
+        *(False, False, True)
+    ]
+    assert growth_of(steady[:20], "heap") is None, "too few runs"
+    assert growth_of([0] * 100, "heap") is None, "the system does not tell"
+
+
+def test_a_module_is_converted_once_and_its_levels_and_partitions_compared(
+    versions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nets.py").write_text("import torch\ndef net(x):\n    return torch.tanh(x @ x) + 1\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    work = tmp_path / "work"
+    work.mkdir()
+    result = bisected("nets:net", versions, work, ["f32[4,4]"], onnxruntime=["9.1.0"], levels=["all", "disable"])
+    wrong, level = result.rows[1:]
+    assert wrong.first is not None
+    assert (wrong.first.op_type, wrong.first.line) == ("Tanh", "nets.py:3")
+    assert (level.side, level.level, level.output is None or level.output.kind == "rounding") == (
+        f"{result.base.side}, level disable",
+        "disable",
+        True,
+    )
+
+
+def test_what_cannot_be_installed_or_used_is_a_row_with_the_reason(model: str, versions: Path, tmp_path: Path) -> None:
+    place = tmp_path / "nothing"
+    refusal = install("onnxruntime==0.0.1", place, pip_args=["--no-index"])
+    assert refusal == "Could not find a version that satisfies the requirement onnxruntime==0.0.1"
+    assert not place.exists()
+    assert pip_refusal([sys.executable, "-c", "raise SystemExit('no module named pip')"]) == "no module named pip"
+    result = bisected(model, versions, tmp_path, providers=["NoSuchExecutionProvider"])
+    assert [row.status for row in result.rows] == ["ok", "failed"]
+    assert "has no NoSuchExecutionProvider here" in result.rows[1].reason
+    assert result.rows[1].first is None, "no node is blamed for a provider that is not there"
+    assert any("NoSuchExecutionProvider" in line for line in sentences(result))
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--onnxruntime", "new"], "write a version, such as 1.2.3"),
+        (["--levels", "fast"], "the levels are: disable"),
+        (["--environment", "old=/no/such/python"], "with the path of an interpreter that exists"),
+        (["--torch", "2.12.0"], "has no effect on"),
+        (["--input", "f31[2]"], "f31"),
+    ],
+)
+def test_a_slip_is_refused_with_what_to_write(words: list[str], hint: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bisect", model, *words]) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_the_command_prints_json_and_ends_with_1_where_sides_differ(
+    model: str, versions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [model, "--onnxruntime", "9.1.0", "--environments", str(versions), "--seconds", "0.1", "--runs", "30"]
+    assert cli.main(["bisect", *words, "--json", "-o", str(tmp_path / "issue")]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"][1]["first"]["node"] == "n_Tanh"
+    assert np.load(tmp_path / "issue" / "inputs.npz")["names"].tolist() == ["v1"]
+    done = subprocess.run([sys.executable, "repro.py"], cwd=tmp_path / "issue", capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    with pytest.raises(UsageError, match="nothing of"):
+        bisect("torch:is_tensor", ["f32[2]"], Axes(folder=versions), folder=tmp_path)
