@@ -27,7 +27,7 @@ from ortlens.studies import bisect_run
 from ortlens.studies.apart import Limits, run_in_subprocess
 from ortlens.studies.bisect_run import Settings
 from ortlens.studies.environments import HERE, Environment, install, place_of
-from ortlens.studies.first_difference import KINDS, Cut, Difference, Kind, Pair, trace, worst
+from ortlens.studies.first_difference import KINDS, Cut, Difference, Kind, Pair, Traced, trace, worst
 from ortlens.studies.programs import program_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _LIMITS = Limits(seconds=600.0)
 _ROUND_S = 0.5  # of a side in a round
+_UNSTEADY_RUNS = 20  # of models that return inner values, to find where runs differ
 _WARM_SHARE = 5  # the first fifth of the runs fills caches and arenas
 
 
@@ -98,6 +99,7 @@ class SideResult:
     first: Difference | None = None  # the first value that differs as much
     other_bits_from: str | None = None  # the node of the first value with other bits
     unsteady: Difference | None = None  # the worst output of the last run against the first, in one process
+    unsteady_first: Difference | None = None  # the first value that differs so
     kernels: tuple[Kernel, ...] = ()
 
 
@@ -174,14 +176,11 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
     if unknown := [level for level in axes.levels if level not in bisect_run.LEVELS]:
         raise UsageError(f"there is no level {unknown[0]!r}; the levels are: {', '.join(bisect_run.LEVELS)}")
     sides = _sides(axes, folder)
-    base = sides[0]
-    if not base.runs:
-        raise UsageError(f"the base of all comparisons, {base.name}, cannot run: {base.row.reason}")
-    made = partial(_made, target, tuple(inputs), seed, dict(options or {}))
-    base.program = made(base)
-    for side in sides[1:]:
-        if side.runs:
-            side.program = base.program if side.torch is None else made(side)
+    for side in sides:
+        if side is sides[0] or (side.torch is not None and side.runs):
+            _make_program(side, (target, tuple(inputs), seed, dict(options or {})), is_base=side is sides[0])
+        elif side.torch is None:
+            side.program = sides[0].program
     base = _time(sides, runs, seconds)
     cut: tuple[Cut, _Side] | None = None
     cost_ns = profiles.measure_cost().in_event
@@ -208,15 +207,15 @@ def _sides(axes: Axes, folder: Path) -> list[_Side]:
     facts = {environment.name: _examined(environment, refusal, folder) for environment, refusal in [(HERE, ""), *runtimes, *torches]}
     providers, levels = _with_base(axes.providers, "CPUExecutionProvider"), _with_base(axes.levels, "all")
     own = [environment for environment, _ in _with_base(runtimes, (HERE, ""))]
-    first, maker = own[0], torches[0][0] if len(torches) > 1 else HERE
+    maker = next((environment for environment, refusal in torches if not refusal), HERE) if len(torches) > 1 else HERE
     basic = Settings(provider=providers[0], level=levels[0], threads=torch.get_num_threads())
-    able = [environment for environment in own if not facts[environment.name][1]]
-    found = [(first, basic, maker), *((environment, basic, None) for environment in own[1:])]
+    able = [environment for environment in own if not facts[environment.name][1]] or own
+    found = [(environment, basic, None if place else maker) for place, environment in enumerate(own)]
     found += [(environment, basic, environment) for environment, _ in torches if environment is not maker]
     for provider in providers[1:]:  # in the base's environment if that has it, else in the first one that has
-        home = next((each for each in (first, *able) if provider in facts[each.name][0].get("providers", ())), first)
+        home = next((each for each in able if provider in facts[each.name][0].get("providers", ())), able[0])
         found.append((home, replace(basic, provider=provider), None))
-    found += [(first, replace(basic, level=level), None) for level in levels[1:]]
+    found += [(able[0], replace(basic, level=level), None) for level in levels[1:]]
     return [_side(*each, facts, folder / f"side{place}") for place, each in enumerate(found)]
 
 
@@ -271,21 +270,18 @@ def _side(environment: Environment, settings: Settings, maker: Environment | Non
     return _Side(name, environment, settings, maker, row, folder=folder)
 
 
-def _made(target: str, inputs: tuple[str, ...], seed: int, options: dict[str, Any], side: _Side) -> Mapping[str, Any]:
+def _make_program(side: _Side, what: tuple[Any, ...], *, is_base: bool) -> None:
     """Make the models of a side; the base's failure is the user's, that of another a row."""
     made = side.folder / "program"
     made.mkdir()
-    maker = side.torch or HERE
-    ended = _run(maker, program_of, (target, inputs, seed, options, str(made)), made)
+    ended = _run(side.torch or HERE, program_of, (*what, str(made)), made)
     if ended.status == "ok":
-        versions = {**ended.value["versions"], **side.row.versions}
-        side.row = replace(side.row, versions=versions)
-        found: Mapping[str, Any] = ended.value
-        return found
-    if side.torch is None or maker is HERE:
-        raise UsageError(f"{target} could not be run: {ended.reason}")
-    side.row = replace(side.row, status=ended.status, reason=ended.reason)
-    return {}
+        side.program = ended.value
+        side.row = replace(side.row, versions={**ended.value["versions"], **side.row.versions})
+    elif is_base:
+        raise UsageError(f"{what[0]} could not be run: {ended.reason}")
+    else:
+        side.row = replace(side.row, status=ended.status, reason=ended.reason)
 
 
 def _time(sides: Sequence[_Side], runs: int, seconds: float) -> _Side:
@@ -295,7 +291,7 @@ def _time(sides: Sequence[_Side], runs: int, seconds: float) -> _Side:
         for number in range(MIN_ROUNDS):
             if number and time.monotonic() > deadline:
                 break
-            for side in [side for side in sides if side.runs]:
+            for side in [side for side in sides[:: -1 if number % 2 else 1] if side.runs]:
                 _one_round(side, max(runs, 4), seconds if number == 0 else _ROUND_S)
             step(1)
     base = next((side for side in sides if side.runs), None)
@@ -331,7 +327,9 @@ def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[Cut, _Side] 
     kind: Kind = "fails"
     if side.runs:
         own, theirs = side.answer["values"], base.answer["values"]
-        side.row = replace(side.row, unsteady=worst([(each["first"], each["last"]) for each in own]))
+        if (unsteady := worst([(each["first"], each["last"]) for each in own])) is not None:
+            traced = _traced(side, side, partial(_twice, side), unsteady.kind)
+            side.row = replace(side.row, unsteady=unsteady, unsteady_first=None if traced is None else traced.first)
         if side is base:
             return None
         pairs = [(ours["first"], others["first"]) for ours, others in zip(theirs, own, strict=False)]
@@ -342,22 +340,35 @@ def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[Cut, _Side] 
         kind = output.kind
     elif not side.program or not side.row.versions:
         return None
-    pair = Pair(*(partial(_values, each) for each in (base, side)))
-    for ours, others in zip(base.program["parts"], side.program["parts"], strict=False):
-        wants_cut = side.program is base.program and 1 + KINDS.index(kind) > cut_severity
-        traced = trace(ours, others, pair, kind, side.folder, wants_cut=wants_cut)
-        if traced is not None:
-            side.row = replace(side.row, first=traced.first, other_bits_from=traced.other_bits_from)
-            return None if traced.cut is None else (traced.cut, side)
-    return None
+    wants_cut = side.program is base.program and 1 + KINDS.index(kind) > cut_severity
+    found = _traced(base, side, partial(_both, base, side), kind, wants_cut=wants_cut)
+    if found is not None:
+        side.row = replace(side.row, first=found.first, other_bits_from=found.other_bits_from)
+    return None if found is None or found.cut is None else (found.cut, side)
 
 
-def _values(side: _Side, models: Sequence[tuple[str, str]]) -> list[Mapping[str, str]]:
-    """Run models on a side; an `error` for each where the process does not survive."""
+def _traced(base: _Side, side: _Side, pair: Pair, kind: Kind, *, wants_cut: bool = False) -> Traced | None:
+    parts = zip(base.program["parts"], side.program["parts"], strict=False)
+    found = (trace(ours, others, pair, kind, side.folder, wants_cut=wants_cut) for ours, others in parts)
+    return next((each for each in found if each is not None), None)
+
+
+def _both(base: _Side, side: _Side, ours: tuple[str, str], theirs: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    return _values(base, ours), _values(side, theirs)
+
+
+def _twice(side: _Side, ours: tuple[str, str], _: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    found = _values(side, ours, _UNSTEADY_RUNS)
+    return found, {**found, "first": found.get("last", "")}
+
+
+def _values(side: _Side, model: tuple[str, str], runs: int = 1) -> Mapping[str, str]:
+    """Run a model on a side; an `error` where the process does not survive."""
     made = side.folder / f"values{len(list(side.folder.iterdir()))}"
     made.mkdir()
-    ended = _run(side.environment, bisect_run.values, (list(models), side.settings, str(made)), made)
-    return ended.value if ended.status == "ok" else [{"error": ended.reason}] * len(models)
+    ended = _run(side.environment, bisect_run.values, (*model, side.settings, str(made), runs), made)
+    found: Mapping[str, str] = ended.value if ended.status == "ok" else {"error": ended.reason}
+    return found
 
 
 def _growth(answer: Mapping[str, Any]) -> Growth | None:

@@ -61,25 +61,17 @@ def session_of(model: str, settings: Settings, profile: Path | None = None) -> A
     return session
 
 
-def values(models: Sequence[tuple[str, str]], settings: Settings, folder: str, runs: int = 1) -> list[dict[str, Any]]:
-    """Run models on their inputs, and write the outputs of the first and of the last run; a model that fails has the reason instead."""
-    found: list[dict[str, Any]] = []
-    for place, (model, feed) in enumerate(models):
-        stage(f"running {Path(model).name}")
-        try:
-            call = _call_of(session_of(model, settings), feed)
-            results = [call() for _ in range(min(runs, 1))]
-            for _ in range(runs - 1):
-                results[1:] = [call()]
-            found.append(
-                {
-                    name: write_values(result, Path(folder) / f"{place}-{name}.npz")
-                    for name, result in zip(("first", "last"), results, strict=False)
-                }
-            )
-        except Exception as error:  # noqa: BLE001 - a version may raise whatever it likes; that is an answer
-            found.append({"error": f"{type(error).__name__}: {error}"[:600]})
-    return found
+def values(model: str, feed: str, settings: Settings, folder: str, runs: int) -> dict[str, str]:
+    """Run a model on its inputs, and write the outputs of the first and of the last run; an `error` where it fails."""
+    stage(f"running {Path(model).name}")
+    try:
+        call = _call_of(session_of(model, settings), feed)
+        results = {"first": call()}
+        for _ in range(runs - 1):
+            results["last"] = call()
+    except Exception as error:  # noqa: BLE001 - a version may raise whatever it likes; that is an answer
+        return {"error": f"{type(error).__name__}: {error}"[:600]}
+    return {name: write_values(result, Path(folder) / f"{name}.npz") for name, result in results.items()}
 
 
 def timed(models: Sequence[tuple[str, str]], settings: Settings, folder: str, runs: int, seconds: float) -> dict[str, Any]:

@@ -82,12 +82,13 @@ def sentences(result: Bisection) -> Iterator[str]:
     base = result.base
     for row in result.rows:
         if row.status != "ok":
-            yield f"{row.side}: {row.status}: {row.reason}{_origin(row) if row.first is not None else ''}"
+            yield f"{row.side}: {row.status}: {row.reason}{_origin(row.first) if row.first is not None else ''}"
             continue
         if row.output is not None:
-            yield f"{row.side}: {_difference(row.output)}{_origin(row)}"
+            yield f"{row.side}: {_difference(row.output)}{_origin(row.first, row.other_bits_from)}"
         if row.unsteady is not None:
-            yield f"{row.side}: the last of {row.runs} runs differs from the first in one process: {_difference(row.unsteady)}"
+            what = f"the last of {row.runs} runs differs from the first in one process"
+            yield f"{row.side}: {what}: {_difference(row.unsteady)}{_origin(row.unsteady_first)}"
         if row.growth is not None and row.growth.low > 0:
             what = "malloc holds" if row.growth.of == "heap" else "the process holds"
             low, high = size_from_bytes(row.growth.low), size_from_bytes(row.growth.high)
@@ -110,14 +111,13 @@ def _difference(found: Difference) -> str:
     return f"{found.value} differs {how}, by up to {found.max_abs:.3g}{relative}{f'; {found.note}' if found.note else ''}"
 
 
-def _origin(row: SideResult) -> str:
-    if row.first is None:
+def _origin(first: Difference | None, other_bits_from: str | None = None) -> str:
+    if first is None:
         return ". No single value inside the models differs as much"
-    place = f" at {row.first.line}" if row.first.line else ""
-    note = f" ({row.first.note})" if row.first.note and row.first.kind != "fails" else ""
-    earlier = row.other_bits_from
-    before = f"; other bits from {earlier} on" if earlier and earlier != row.first.node else ""
-    return f". First in {row.first.node} ({row.first.op_type}){place}{note}{before}"
+    place = f" at {first.line}" if first.line else ""
+    note = f" ({first.note})" if first.note and first.kind != "fails" else ""
+    before = f"; other bits from {other_bits_from} on" if other_bits_from and other_bits_from != first.node else ""
+    return f". First in {first.node} ({first.op_type}){place}{note}{before}"
 
 
 def changed_kernels(base: SideResult, row: SideResult) -> list[str]:

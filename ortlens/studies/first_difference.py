@@ -25,6 +25,8 @@ FUSED = "only where earlier values are not returned: fused"
 _STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 34)  # back from a node to what it is fused with; each takes a run of both sides
 KINDS = ("rounding", "differs", "fails")  # the worst last
 Kind: TypeAlias = Literal["rounding", "differs", "fails"]
+Pair: TypeAlias = "Callable[[tuple[str, str], tuple[str, str]], tuple[Mapping[str, str], Mapping[str, str]]]"
+"""Runs a model, with its inputs, on each of two sides; returns the files of their values, or an `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +61,6 @@ class Traced:
     first: Difference
     other_bits_from: str | None
     cut: Cut | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Runs models on both sides."""
-
-    base: Callable[[Sequence[tuple[str, str]]], list[Mapping[str, str]]]
-    other: Callable[[Sequence[tuple[str, str]]], list[Mapping[str, str]]]
-
-    def run(self, ours: tuple[str, str], theirs: tuple[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Run one model on either side."""
-        return self.base([ours])[0], self.other([theirs])[0]
 
 
 def worst(pairs: Sequence[tuple[str, str]]) -> Difference | None:
@@ -164,7 +154,7 @@ class _Search:
 
     def _with_outputs(self, names: Sequence[str], *, keep: bool = False) -> list[Difference]:
         models = [(self._written(_ending_in(model, names)), feed) for model, feed in zip(self._models, self._feeds, strict=True)]
-        base, other = self._pair.run(*models)
+        base, other = self._pair(*models)
         if "error" in base:
             return []
         values = read_values(base["first"])
@@ -189,7 +179,7 @@ class _Search:
             feed = {name: self._known[name] for name in sorted(inputs)}
             model = self._written(_part(self._model, nodes, feed, value))
             given = write_values(feed, self._folder / f"search{self._count}-inputs.npz")
-            base, other = self._pair.run((model, given), (model, given))
+            base, other = self._pair((model, given), (model, given))
             if "error" in base:
                 return None
             results = read_values(base["first"]), None if "error" in other else read_values(other["first"])
