@@ -7,7 +7,6 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.advice import Adviser, advice_for_fallback, advised, cause_of
-from ortlens.analysis.computed_ahead import ComputedAhead, computed_ahead
 from ortlens.analysis.coverage import (
     Coverage,
     code_key,
@@ -19,6 +18,7 @@ from ortlens.analysis.coverage import (
     own_recompiles,
     partitioned_nodes,
 )
+from ortlens.analysis.findings.computed_ahead import ComputedAhead, computed_ahead
 from ortlens.analysis.findings.facts import splitting_costs
 from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.generation import Generation, generation_of

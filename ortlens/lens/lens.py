@@ -220,9 +220,7 @@ class Lens(CaptureView):
             >>> round(float(lens.measure(torch.ones(2)).share.sum()), 6)
             1.0
         """
-        self.measured(
-            lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs)
-        )
+        self.measured(lambda: self.call_target(args, kwargs), uncompiled=self._targets.uncompiled(args, kwargs), example=(args, kwargs))
         return self.ledger
 
     def measured(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.computed_ahead import computed_ahead
 from ortlens.analysis.findings.causes import cause_of
+from ortlens.analysis.findings.computed_ahead import computed_ahead
 from ortlens.analysis.findings.facts import current, splitting_costs
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.findings.slower import slower_than_torch
@@ -216,14 +216,14 @@ def is_costly_to_enter(capture: Capture) -> bool:
 def computed_once(capture: Capture) -> Iterator[Finding]:
     """Report what ONNX Runtime computed when it created a session, as the reason for a surprising speed."""
     pace, ahead = pace_of_call(totals_of(capture.ledger), capture.figures), computed_ahead(capture)
-    plain = None if pace is None else pace.eager_ns
-    if pace is None or plain is None or ahead is None or plain < SURPRISING * pace.call_ns:
+    if pace is None or pace.call_ns is None or pace.eager_ns is None or ahead is None or pace.eager_ns < SURPRISING * pace.call_ns:
         return
+    took, plain = time_from_ns(pace.call_ns), time_from_ns(pace.eager_ns)
     yield computed_once.finding(
         ahead.node,
         subject=ahead.node.graph_id,
         severity="info",
-        title=f"{ahead.clause}: the reason why a call takes {time_from_ns(pace.call_ns)}, without torch.compile {time_from_ns(plain)}",
+        title=f"{ahead.clause}: the reason why a call takes {took}, without torch.compile {plain}",
         evidence=f"they read weights and constants alone; the largest is {ahead.node.target}",
         mitigation="Nothing to change. Without torch.compile, compute these values once, outside of the call.",
     )
