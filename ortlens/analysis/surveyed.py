@@ -68,7 +68,7 @@ def figures_of(capture: Capture) -> dict[str, Any]:
     return {
         "graphs": len(capture.graphs),
         "breaks": len(capture.breaks),
-        "recompiles": len(capture.recompiles),
+        "recompiles": len(overview.recompiles),
         "node_count": overview.coverage.node_count,
         "partitions": overview.coverage.partition_count,
         "coverage": overview.coverage.share,

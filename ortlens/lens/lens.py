@@ -12,6 +12,7 @@ import torch
 from ortlens import _torch
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.advice import advised
+from ortlens.analysis.coverage import own_graphs, own_recompiles
 from ortlens.analysis.generation import with_roles
 from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend.api import OrtBackend
@@ -22,7 +23,6 @@ from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
-from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import CURRENT
 from ortlens.views.capture_view import CaptureView
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
 
 _TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
@@ -192,7 +193,8 @@ class Lens(CaptureView):
         """
         self.compilations.note_uncompiled(self)
         capture = self._recorder.captured()
-        return advised(with_roles(capture if capture.ledger else replace(capture, ledger=ledger_from_logs(capture))))
+        capture = replace(capture, recompiles=own_recompiles(capture), ledger=capture.ledger or ledger_from_logs(capture))
+        return advised(with_roles(capture))
 
     def measure(self, *args: Any, **kwargs: Any) -> pd.DataFrame:
         """Call what was compiled up to 160 times, for half a second at most, and record where the wall time of a call goes.
@@ -501,12 +503,15 @@ class Lens(CaptureView):
         Returns:
             Counts, graphs and distinct break reasons; prints like PyTorch's.
         """
-        breaks, modules = self._recorder.records(r.Break), self.compilations.modules
+        capture, compiled = self.captured(), self.compilations.originals
+        breaks, own = capture.breaks, {graph.compile_id for graph in own_graphs(capture.graphs)}
+        verified = {compiled.get(graph.compile_id) for graph in capture.graphs if graph.compile_id not in own}
+        modules = [module for module in self.compilations.modules if module not in verified]
         return ExplainOutput(
             graphs=tuple(modules),
             graph_count=len(modules),
             graph_break_count=sum(record.occurrences for record in breaks),
-            recompile_count=self._recorder.count(r.Recompile),
+            recompile_count=len(capture.recompiles),
             break_reasons=tuple(reason_from_break(record) for record in breaks),
             op_count=sum(count_ops(module) for module in modules),
         )

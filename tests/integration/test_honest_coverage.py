@@ -201,11 +201,11 @@ def test_verify_changes_no_coverage(mode: str) -> None:
         result = compiled(x)
     if mode == "training":
         result.sum().backward()
-    coverage, line = coverage_of(lens.captured()), repr(lens)
+    coverage, line, counts = coverage_of(lens.captured()), repr(lens), repr(lens.output())
     with torch.set_grad_enabled(mode != "inference"):
         lens.verify(x)
     assert coverage_of(lens.captured()) == coverage
-    assert repr(lens) == line
+    assert (repr(lens), repr(lens.output()), len(lens.recompiles)) == (line, counts, 0)
     assert lens.graphs.only_verified.any() == ("without" in mode or "with gradients" in mode), "the frame names what verify compiled"
 
 
