@@ -8,10 +8,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import code_key, own_graphs
-from ortlens.analysis.index import graph_by_partition, grouped, once, summed
+from ortlens.analysis.index import graph_by_partition, grouped, once, sessions_by_partition, summed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ortlens.trace.records import Break, Capture, Graph, Run, Session
 
@@ -25,7 +25,7 @@ class GraphTime:
 
     graph_id: str  # the graph
     calls: int  # how often it was called; 0 when no call was seen
-    ort_ns: int  # time of its sessions, bind to output, as if each call had taken the median of its session
+    ort_ns: int  # time of its sessions, bind to output, as if each call had taken the median of its partition's
     eager_ns: int  # time of the nodes that PyTorch ran: sums, since only these are recorded
     foreign_ns: int  # time of the whole graph under another backend, as if each call had taken the median of those that are kept
 
@@ -62,6 +62,7 @@ class CallTime:
     eager_ns: int  # time per call of the nodes that PyTorch runs: the mean, since only sums are recorded
     foreign_ns: int  # time per call in the graphs of another backend, a median
     graph_ids: tuple[str, ...] = ()  # the graphs that its calls led to
+    versions: int = 1  # of these, the called ones of the code that it begins with: each call runs one, and the times are means over them
 
     @property
     def total_ns(self) -> int:
@@ -78,10 +79,11 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
     graph_of = graph_by_partition(capture)
     calls: dict[tuple[str, str], int] = defaultdict(int)  # one partition may own several sessions: their calls add up
     ort_ns: dict[str, int] = defaultdict(int)
-    for session in capture.sessions:
-        graph_id = graph_of.get(session.partition_id, "")
-        calls[graph_id, session.partition_id] += session.calls
-        ort_ns[graph_id] += session.total_ns if session.p50_ns is None else session.p50_ns * session.calls
+    for partition_id, sessions in sessions_by_partition(capture).items():
+        graph_id, count = graph_of.get(partition_id, ""), sum(session.calls for session in sessions)
+        calls[graph_id, partition_id] = count
+        usual = _median_of_calls(sessions)
+        ort_ns[graph_id] += sum(session.total_ns for session in sessions) if usual is None else round(usual * count)
     eager_ns = summed((fallback.graph_id, fallback.total_ns) for fallback in capture.fallbacks)
     for fallback in capture.fallbacks:
         calls[fallback.graph_id, fallback.node] = fallback.calls
@@ -101,6 +103,20 @@ def graph_times(capture: Capture) -> dict[str, GraphTime]:
         )
         for graph in capture.graphs
     }
+
+
+def _median_of_calls(sessions: Iterable[Session]) -> float | None:
+    """Compute the median over the calls of all sessions of a partition, each as long as the median of its session; None without any.
+
+    A session that a slow first call was enough for, since others replaced it, is one call among many.
+    """
+    called = sorted((session.p50_ns, session.calls) for session in sessions if session.p50_ns is not None and session.calls > 0)
+    middle, ahead = sum(count for _, count in called) / 2, 0
+    for place, (ns, count) in enumerate(called):
+        ahead += count
+        if ahead >= middle:
+            return (ns + called[place + 1][0]) / 2 if ahead == middle else ns
+    return None
 
 
 def _foreign(runs: tuple[Run, ...]) -> dict[str, tuple[int, int]]:
@@ -131,7 +147,8 @@ def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime 
     entry = next((graph for graph in graphs if times[graph.graph_id].calls), None)
     if entry is None:
         return None
-    calls = sum(times[graph.graph_id].calls for graph in graphs if code_key(graph) == code_key(entry))
+    versions = [times[graph.graph_id].calls for graph in graphs if code_key(graph) == code_key(entry) and times[graph.graph_id].calls]
+    calls = sum(versions)
     own = [times[graph.graph_id] for graph in graphs]
     return CallTime(
         calls=calls,
@@ -140,6 +157,7 @@ def _call_time(graphs: list[Graph], times: Mapping[str, GraphTime]) -> CallTime 
         eager_ns=round(sum(time.eager_ns for time in own) / calls),
         foreign_ns=round(sum(time.foreign_ns for time in own) / calls),
         graph_ids=tuple(graph.graph_id for graph in graphs),
+        versions=len(versions),
     )
 
 

@@ -111,7 +111,8 @@ def average_words(call: CallTime) -> str:
     """Say over what a time per call is taken: `median of 20 calls`. Of nodes that PyTorch runs only sums are recorded."""
     if call.calls == 1:
         return "measured in one call"
-    return f"median of {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
+    of = "median of" if call.versions == 1 else f"mean of {call.versions} versions in"
+    return f"{of} {call.calls:,} calls" + ("; PyTorch operators: mean" if call.eager_ns else "")
 
 
 def generation_sentences(overview: Overview) -> list[str]:

@@ -15,6 +15,7 @@ from ortlens.analysis.timing import (
     slowest_sessions,
 )
 from ortlens.trace.records import Capture, Graph, Run
+from ortlens.views.time_sentences import average_words
 from tests.unit.analysis.hand_made import fallback, graph, partition, session
 from tests.unit.views.sample_captures import SAMPLES
 
@@ -26,6 +27,22 @@ def test_graph_times_add_up_the_sessions_of_one_partition() -> None:
     capture = Capture(graphs=(graph(),), partitions=(partition(), partition(1)), sessions=sessions, fallbacks=(row,))
     time = graph_times(capture)["g0"]
     assert (time.calls, time.ort_ns, time.eager_ns, time.foreign_ns) == (7, 77, 5, 0)
+
+
+def test_a_session_that_was_replaced_after_its_slow_call_does_not_change_what_a_call_takes() -> None:
+    slow = session(0, "p0", calls=1, total_ns=4_950_000, p50_ns=4_950_000)
+    usual = session(1, "p0", calls=7, total_ns=7_000_000, p50_ns=890_000)
+    capture = Capture(graphs=(graph(),), partitions=(partition(),), sessions=(slow, usual))
+    assert (call_time(capture).ort_ns, call_time(capture).calls) == (890_000, 8)
+    even = replace(capture, sessions=(slow, replace(usual, calls=1)))
+    assert call_time(even).ort_ns == (4_950_000 + 890_000) / 2
+
+
+def test_a_mean_of_versions_is_not_called_a_median() -> None:
+    first, second = (Graph(graph_id=f"g{n}", compile_id=f"0/{n}", phase="inference", op_count=1) for n in range(2))
+    runs = tuple(Run(session_id=None, graph_id=f"g{n}", call=4, start_ns=0, total_ns=10) for n in range(2))
+    assert average_words(call_time(Capture(graphs=(first, second), runs=runs))) == "mean of 2 versions in 10 calls"
+    assert average_words(call_time(Capture(graphs=(first,), runs=runs[:1]))) == "median of 5 calls"
 
 
 def test_graph_times_of_another_backend_extrapolate_from_the_kept_runs() -> None:
