@@ -157,7 +157,9 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
     what = (
         counted(numbers.compared, "operator on its own", "operators one by one") if numbers.per_op else counted(numbers.compared, "value")
     )
-    parts = [*call, f"{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
+    of_call = numbers.call.right + len(numbers.call.wrong) if numbers.call is not None else 0  # the tiles count them, too
+    besides = f"{counted(of_call, 'value')} of the call and " if of_call else ""
+    parts = [*call, f"{besides}{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
     if numbers.first is not None:
         where = place(numbers.first.file, numbers.first.line)
         parts.append(f"{numbers.wrong:,} out of tolerance, first at {visible(numbers.first.node)} ({where})")

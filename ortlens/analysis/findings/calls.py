@@ -73,7 +73,11 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     if node is not None and capture.kernels:  # they were found
         todo = "Write that line with other operators"
     what_to_do = remedy(f"{todo}; or leave the function uncompiled.")
-    if part == "guards" and is_to_freeze(capture):
+    gain = min(slow.unexplained_ns, slow.part_ns)  # at the part that the advice is about, of which some may remain
+    is_in_vain = not any(partitions_by_graph(capture).get(graph_id) for graph_id in totals.graph_ids)
+    if is_in_vain:
+        what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
+    elif part == "guards" and is_to_freeze(capture):
         what_to_do = _freeze(capture)
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
     yield slower_call.finding(
@@ -89,7 +93,8 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items())
         + (f"; `ortlens.freeze` does not take it: {refused}" if part == "guards" and (refused := capture.figures.freeze_refused) else ""),
         **remedy(cause.remedy) if cause is not None and cause.remedy else what_to_do,
-        gain_ns=min(slow.unexplained_ns, slow.part_ns),  # at the part that the advice is about, of which some may remain
+        gain_ns=gain,
+        measured=is_in_vain,
     )
 
 

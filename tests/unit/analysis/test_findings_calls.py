@@ -217,6 +217,15 @@ def test_what_would_save_much_of_a_call_stands_out(guards: int, run: int, count:
     assert [look.is_busy for look in looks_of(overview_of(busy))] == [True] * count
 
 
+def test_where_nothing_runs_the_finding_and_the_advice_say_one_gain() -> None:
+    capture = replace(slow_call(30 * MICRO, guards=50 * MICRO, run=0, residual=10 * MICRO), partitions=(), fallbacks=(fallback(),))
+    capture = replace(capture, graphs=tuple(replace(row, coverage=0.0) for row in capture.graphs))
+    (finding,) = found(capture, "slower_call")
+    (look,) = looks_of(overview_of(capture))
+    assert (look.subject, look.ns_per_call, look.is_measured) == ("nothing_runs", finding.gain_ns, finding.measured)
+    assert (finding.gain_ns, finding.measured) == (30 * MICRO, True)
+
+
 def test_freezing_saves_the_checks_of_weights_too() -> None:
     capture = slow_call(0, guards=30 * MICRO, bind=20 * MICRO, run=30 * MICRO, residual=0)
     capture = replace(capture, graphs=tuple(replace(row, weights=tuple(f"w{n}" for n in range(8))) for row in capture.graphs))

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from ortlens.analysis.coverage import current_graphs
+from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import Overview, overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import own_code_ns, price_of
@@ -19,7 +20,7 @@ from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import flame_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report.figures import current_kernels, operators_figure
-from ortlens.views.sentences import coverage_sentence, look_sentence, partitions_sentence
+from ortlens.views.sentences import coverage_sentence, look_sentence, numbers_sentence, partitions_sentence
 from ortlens.views.tables import report_tables
 from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
@@ -205,8 +206,14 @@ def test_the_tiles_say_what_stands_elsewhere(seen: Seen) -> None:
     assert ("no graph break" in splits) == (len(seen.view.breaks) == 0)
     assert counted(len(seen.view.breaks), "graph break") in splits or not len(seen.view.breaks)
     if tiles["correct"]["word"] != "not checked":
+        numbers = numbers_of(seen.capture)
+        assert numbers is not None
+        in_sentence = re.findall(
+            r"([\d,]+) (?:values?|operators?)(?: of the call| on its own| one by one)?(?= of| and)", numbers_sentence(numbers)
+        )
         judged = seen.view.numerics.ok.dropna()
         assert counted(len(judged), "value") in tiles["correct"]["detail"]
+        assert sum(int(number.replace(",", "")) for number in in_sentence) == len(judged)
         assert (tiles["correct"]["state"] == "bad") == (not judged.all())
 
 
