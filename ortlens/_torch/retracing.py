@@ -16,6 +16,7 @@ from ortlens._torch.dynamo import writes_no_trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+_BUILTINS = "__builtins_dict__"  # the one global that Dynamo does not take back when its code is freed
 _FRAME = -1  # an id that Dynamo gives to no frame, so that its own go on counting as before
 
 
@@ -35,7 +36,13 @@ def retrace(
     hooks = Hooks()
     alone = {"enable_compiler_collectives": False} if hasattr(torch._dynamo.config, "enable_compiler_collectives") else {}
     with torch._dynamo.config.patch({**alone, **settings}), _unseen():  # other ranks trace nothing now
-        convert_frame(backend, hooks)(_frame(function, args, kwargs), None, hooks, {"_id": _FRAME})  # type: ignore[arg-type]  # a frame by its fields
+        frame = _frame(function, args, kwargs)
+        known = frozenset(frame.f_globals)
+        try:
+            convert_frame(backend, hooks)(frame, None, hooks, {"_id": _FRAME})  # type: ignore[arg-type]  # a frame by its fields
+        finally:
+            for name in [name for name in frame.f_globals if name not in known and name.startswith(_BUILTINS)]:
+                del frame.f_globals[name]
 
 
 def dynamo_setting(name: str) -> Any:

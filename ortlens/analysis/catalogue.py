@@ -195,7 +195,7 @@ _AT_LIMIT = "; PyTorch stopped recompiling this function; the last guard that fa
 _CLAUSE = re.compile(r"<(?P<without>!?)(?P<name>\w+)\|(?P<text>[^>]*)>")
 _LISTED = {"print_outside": "print", "warn_outside": "warnings.warn", "log_outside": "logging.Logger.{method}"}
 _DIGITS = re.compile(r"\d+")
-_LAST = ("last_guard", "seen", "tried")
+_LAST = ("last_guard", "seen")
 _TRIED, _TRIED_SETTING = "; tried: the line breaks no graph then", "; tried: with that setting, the line breaks no graph"
 
 

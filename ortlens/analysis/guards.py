@@ -127,7 +127,7 @@ def advice_for_limit(item: Break, graph: Graph | None = None, varying: Collectio
     advice = advice_for_recompile(refused, graph, graph, varying) or advise("keep_the_same")
     last = advise(
         advice.kind,
-        last_guard=(refused.guard or refused.reason).partition("  #")[0].strip(),
+        last_guard=condition_of(refused.guard or refused.reason),
         seen=", ".join(refused.values) if refused.values else None,
     )
     return replace(advice, params={**advice.params, **last.params})
@@ -154,6 +154,11 @@ def _at_a_break(guard: str) -> Advice | None:
     if _ON_STACK.match(guard):
         return advise("keep_number_in_tensor")
     return advise("remove_break_before", sizes="size mismatch" in guard) if _OF_STACK.search(guard) else None
+
+
+def condition_of(guard: str) -> str:
+    """Return the condition that a guard checks, without Dynamo's comment, and with words for what has no name in the program."""
+    return _OF_STACK.sub("value_at_graph_break", guard.partition("  #")[0].strip() or guard.strip())
 
 
 def number_of_guard(guard: str) -> str | None:

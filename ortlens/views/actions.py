@@ -45,7 +45,7 @@ def action_rows(capture: Capture) -> list[ActionRow]:
         ActionRow(
             rank=rank,
             kind=action.subject,
-            subject=action.what,
+            subject=guard(action.what) if action.subject == "recompile" else action.what,
             subject_id=look_id(action, overview, capture),
             do=_do(action),
             gain_ns=action.ns_per_call,

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.guards import condition_of
 from ortlens.analysis.identity import RESUMED
 from ortlens.units import percent, times
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
     from ortlens.analysis.numbers import Farthest
     from ortlens.trace.records import LedgerPartName, ReasonCode
-
-_STACK = re.compile(r"___stack\d+")
-"""Dynamo's name for a value that a graph break left to the code behind it."""
 
 REASON_WORDS: Mapping[ReasonCode, str] = {
     "no_converter": "no conversion to ONNX is known for this operator",
@@ -119,7 +117,7 @@ def first_sentence(text: str) -> str:
 
 def guard(text: str) -> str:
     """Return the checked condition of a guard on one line, without Dynamo's trailing comment."""
-    return visible(_STACK.sub("value_at_graph_break", text.partition("  #")[0].strip() or text.strip()))
+    return visible(condition_of(text))
 
 
 def farthest_words(found: Farthest | None, *, is_right: bool = False) -> str:

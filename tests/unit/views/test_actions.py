@@ -16,7 +16,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import line_after, looks_of, ranked_looks, recommendations_of
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Capture, Finding, Graph
+from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
 from ortlens.units import time_from_ns
 from ortlens.views.actions import action_facts
 from ortlens.views.capture_view import SavedCapture
@@ -55,6 +55,20 @@ def test_the_frame_of_actions_has_a_row_for_each(name: str) -> None:
     shown = [(*row,) for row in frame[["subject_id", "kind", "do"]].itertuples(index=False)]
     assert shown == [(item["id"], item["subject"], item["do"]) for item in items]
     assert [list(lines) for lines in frame["settings"]] == [item["paste"] for item in items]
+
+
+@pytest.mark.parametrize("guarded", ["___stack0 == 2.5", "tensor '___stack0' size mismatch at index 0", "___stack1 is odd"])
+def test_no_name_of_dynamos_is_shown_for_what_a_break_left(guarded: str) -> None:
+    capture = Capture(recompiles=(Recompile(compile_id="0/1", guard=guarded, reason=guarded),))
+    (row,) = SavedCapture(capture).actions.itertuples()
+    (item,) = facts(capture)
+    assert "___" not in f"{row.subject} {row.do} {item['why']} {item['do']} {item['sentence']}"
+
+
+def test_what_was_tried_says_so_in_the_frame_and_in_the_sentence() -> None:
+    tried = Break(break_id="b0", reason="Tensor.item()", source="y = x.sum().item()", removed_by=("keep_in_tensor",))
+    frame = SavedCapture(Capture(breaks=(tried, replace(tried, break_id="b1", source="y = x.item()", removed_by=())))).actions
+    assert [(bool(row.tried), "tried" in row.do) for row in frame.itertuples()] == [(True, True), (False, False)]
 
 
 @pytest.mark.parametrize("measured", [False, True])
