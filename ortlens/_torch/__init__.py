@@ -22,6 +22,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
+| trees of guards, and the entries that hold them | `torch/_C/_dynamo/guards.pyi`, `torch/_dynamo/eval_frame.py` | no public name |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
@@ -103,6 +104,7 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
+from ortlens._torch.guards import GuardTime, guard_times
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
 from ortlens._torch.retracing import dynamo_setting, retrace
 from ortlens._torch.tensors import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -374,6 +375,23 @@ def names_of(target: object) -> TargetNames:
     with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
         arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
     return tuple(frozenset(names) for names in groups.values()), arguments
+
+
+def entry_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[CodeType, dict[str, Any]] | None:
+    """Return the code that a call of a target begins with, and its variables then; None where it is no function of Python."""
+    owner = target if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)
+    function = inspect.unwrap(owner.forward if isinstance(owner, torch.nn.Module) else target)
+    given = args if getattr(function, "__self__", None) is None else (owner, *args)
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return None
+    try:
+        bound = inspect.signature(function).bind(*given, **kwargs)
+        bound.apply_defaults()
+        held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)}
+    except (TypeError, ValueError):  # arguments that do not fit, and empty cells
+        return None
+    return function.__code__, {**bound.arguments, **held}
 
 
 def _name_of(target: object) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ortlens import _torch
 from ortlens._os_errors import with_clear_os_errors
+from ortlens._shell import display_name
 from ortlens.analysis.advice import advised
 from ortlens.analysis.coverage import own_graphs, own_recompiles
 from ortlens.analysis.generation import with_roles
@@ -18,7 +19,7 @@ from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
-from ortlens.lens.compilations import Compilations, ExplainOutput, reason_from_break
+from ortlens.lens.compilations import Compilations, ExplainOutput, entry_of, reason_from_break
 from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
@@ -240,8 +241,18 @@ class Lens(CaptureView):
             steps=self._targets.steps,
             captured=self.captured,
             try_freezing=lambda: self._try_freezing(example or self._targets.example),
+            time_guards=lambda call: self._time_guards(call, example or self._targets.example),
         )
         return measurement.run(call, made=made, **limits)
+
+    def _time_guards(self, call: Callable[[], Any], example: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> None:
+        """Note what the guards of the target take."""
+        entry = None if example is None else entry_of(self._targets.first(), *example)
+        if entry is not None:
+            code, variables = entry
+            timed = _torch.guard_times(code, variables, call)
+            file = display_name(code.co_filename)
+            self._recorder.note(guards=tuple(r.GuardCost(file=file if row.line else None, **asdict(row)) for row in timed))
 
     def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> None:
         """Note whether the target can be frozen, unless that is known, or tracing it took long."""

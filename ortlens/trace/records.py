@@ -616,6 +616,17 @@ class MachinePeak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardCost:
+    """Guards that Dynamo checks before each call of the measured function, for one thing that it reads."""
+
+    source: str = column("What is read, as Dynamo writes it: `L['self'].table`; `L` for all that the function reads.")
+    count: int = column("How many guards there are.")
+    ns: int = column("What checking them adds to a call: medians of checks right after calls.", unit="ns")
+    file: str | None = optional("File of the function.")
+    line: int | None = optional("Number of the line that reads it.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What was measured or counted about a whole capture, and what was chosen for it; empty where it was not."""
 
@@ -656,6 +667,9 @@ class Figures:
     allocations: int | None = optional("How often it allocated memory in that call.")
     uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` without torch.compile.", unit="bytes")
     uncompiled_allocations: int | None = optional("The same as `allocations` without torch.compile.")
+    guards: tuple[GuardCost, ...] = column(
+        "The guards of the function that was measured, all of them first, then the containers with most; empty where not timed.", default=()
+    )
     freeze_call: str | None = optional(
         "The call of `ortlens.freeze` for the function that was measured, where entering compiled code takes much of it and freezing was "
         "tried and works."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from ortlens.analysis.findings.computed_ahead import computed_ahead
 from ortlens.analysis.findings.facts import current, splitting_costs
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.findings.slower import slower_than_torch
+from ortlens.analysis.guards import user_name
 from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART, pace_of_call
@@ -31,6 +33,8 @@ HEAVY_GUARDS = "heavy_guards"
 _LOSS_NS = 20_000
 _LEAST_NS = 10_000
 _ENTRY_SHARE = 0.25
+_GUARDS_SHARE = 0.1
+_LOCAL = re.compile(r"^L\['(?P<name>\w+)'\]")
 SURPRISING = 3
 """Times as fast as without torch.compile from which a reason is given."""
 
@@ -129,9 +133,17 @@ def _slow_call(capture: Capture) -> _SlowCall | None:
     part = max(parts, key=lambda name: parts[name])
     if part == "eager" and (capture.fallbacks or any(item.cost_ns is not None for item in capture.breaks)):  # they have prices, and lines
         return None
+    if part == "guards" and _is_explained_by_guards(capture):
+        return None
     if part == "run" and slower:  # the reason, its price and its line are there
         return None
     return _SlowCall(totals=totals, pace=pace, loss_ns=loss, unexplained_ns=loss - explained, part=part, part_ns=known[part])
+
+
+def _is_explained_by_guards(capture: Capture) -> bool:
+    """Tell whether a finding about single containers names what most of the guards are about."""
+    named = [finding for finding in costly_guards.check(capture) if finding.severity == "warning"]
+    return bool(named) and 2 * sum(finding.gain_ns or 0 for finding in named) >= capture.figures.guards[0].ns
 
 
 def _unpriced(parts: Mapping[LedgerPartName, int], guards: int, crossing: int) -> dict[LedgerPartName, int]:
@@ -143,6 +155,38 @@ def _unpriced(parts: Mapping[LedgerPartName, int], guards: int, crossing: int) -
 
 
 _CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
+
+
+@rule(
+    name="costly_guards",
+    looks_for="A container with many entries, or an attribute with many parts, that guards compare on every call.",
+    fires="When checking them takes 10 µs and a tenth of a measured call, measured: as a warning from a quarter. Modules, which "
+    "nobody would leave out, do not count.",
+    hazard="Dynamo makes a guard of each entry that the code reads, and checks all of them before each call.",
+)
+def costly_guards(capture: Capture) -> Iterator[Finding]:
+    """Report what the guards that take most of a call are about."""
+    totals = totals_of(capture.ledger)
+    if totals is None or not totals.is_measured or capture.breaks:
+        return
+    whole, *parts = capture.figures.guards or (None,)
+    graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    for part in sorted(parts, key=lambda part: -part.ns):
+        name, is_of_modules = user_name(_LOCAL.sub(r"\g<name>", part.source).replace(".__dict__", "")), "._modules" in part.source
+        if whole is None or is_of_modules or part.ns < max(_LEAST_NS, _GUARDS_SHARE * totals.total_ns):
+            continue
+        yield costly_guards.finding(
+            part,
+            graph,
+            subject=name,
+            severity="warning" if part.ns >= _ENTRY_SHARE * totals.total_ns else "info",
+            title=f"guards of `{name}` take {time_from_ns(part.ns)} of a call of {time_from_ns(totals.total_ns)}: "
+            f"{part.count:,} of {whole.count:,} guards",
+            evidence=f"checking all guards takes {time_from_ns(whole.ns)}, without those {time_from_ns(max(whole.ns - part.ns, 0))}",
+            **remedy(f"Compute what the code needs of `{name}` before the compiled function, and keep or pass that alone."),
+            gain_ns=part.ns,
+            measured=True,
+        )
 
 
 @rule(
@@ -158,6 +202,8 @@ def costly_entry(capture: Capture) -> Iterator[Finding]:
     if totals is None or not is_to_freeze(capture):
         return
     slow, entering = _slow_call(capture), totals.ns["guards"]
+    if _is_explained_by_guards(capture):
+        return
     if (slow is not None and slow.part == "guards") or any(finding.rule == HEAVY_GUARDS for finding in capture.findings):
         return
     graph = next(graph for graph in current(capture) if graph.graph_id == totals.graph_ids[0])

@@ -120,6 +120,7 @@ _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
     "boundary_copies": _CROSSING,
     "copying_kernels": _INSIDE,
     "costly_entry": frozenset({"guards", "bind"}),
+    "costly_guards": frozenset({"guards"}),
     "elementwise_chain": _INSIDE,
     "float16_nodes": _INSIDE,
     "float64_nodes": _INSIDE,

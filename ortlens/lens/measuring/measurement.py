@@ -75,6 +75,7 @@ class Measurement:
     steps: list[StepReading] | None  # calls of the model inside the `generate` that is measured
     captured: Callable[[], r.Capture]  # the capture so far
     try_freezing: Callable[[], None]  # notes whether the target can be frozen
+    time_guards: Callable[[Callable[[], Any]], None]  # notes the guards of the target
 
     def run(self, call: Callable[[], Any], *, made: int = 0, **limits: Any) -> Any:
         """Measure a call, and return its last result; `made` calls prepared it, and limits are those of `LedgerPass.measure`."""
@@ -106,6 +107,11 @@ class Measurement:
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
             if any((session.kept_bytes or 0) >= MUCH_MEMORY for session in self.recorder.records(r.Session)):
                 note_allocations(self.recorder, call, limits.get("uncompiled"))
+            with lens_guard(self.recorder, "timing guards"):
+                parts = self.recorder.records(r.LedgerPart)
+                entering = sum(part.ns for part in parts if part.part == "guards")
+                if entering >= max(_GUARDS_NS, _GUARDS_SHARE * sum(part.ns for part in parts)):
+                    self.time_guards(call)
             with lens_guard(self.recorder, "trying to freeze"):
                 if is_costly_to_enter(self.captured()):
                     self.try_freezing()
@@ -133,6 +139,7 @@ class Measurement:
             guards_trial(self.recorder, call, wait, MEASURE_NS, several=several, freeze_call=self.captured().figures.freeze_call)
 
 
+_GUARDS_NS, _GUARDS_SHARE = 20_000, 0.1  # of a call, from which its guards are timed one container after the other
 EACH_NS = 200_000_000  # time for one partition or graph
 ALL_NS = 2_000_000_000  # time for all of them; the most expensive are timed first
 _KNOWN_OPERATORS = ("aten", "prims", "prim", "_operator", "math")

@@ -11,7 +11,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Finding
+from ortlens.trace.records import Break, Finding, GuardCost
 from ortlens.views.tiles import tiles_of
 from tests.facts import head
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition, session
@@ -39,6 +39,13 @@ def weighted(*, arguments: int = 1, plain: int = 300 * MICRO, frozen: int | None
         partitions=(partition(),),
         sessions=(session(frozen_bytes=frozen),),
     )
+
+
+def guarded(ns: int, source: str = "L['self'].__dict__['table']", **changes: Any) -> Capture:  # noqa: ANN401 - fields of a capture
+    """A call that is mostly guards, of which those of one container take `ns`."""
+    made = slow_call(30 * MICRO, guards=80 * MICRO, run=20 * MICRO, residual=0)
+    costs = (GuardCost(source="L", count=4024, ns=60 * MICRO), GuardCost(source=source, count=4000, ns=ns, file=FILE, line=7))
+    return replace(made, figures=replace(made.figures, guards=costs), **changes)
 
 
 def unfreezable(capture: Capture) -> Capture:
@@ -100,6 +107,7 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ("slower_call", frozen_or_not()),
     ("slower_call", frozen_or_not(BROKEN)),
     ("slower_call", unfreezable(frozen_or_not())),
+    ("costly_guards", guarded(50 * MICRO, "L['self'].table")),
     ("computed_once", weighted()),
     ("computed_once", weighted(arguments=0)),
     ("costly_entry", slow_call(0, guards=20 * MICRO, run=60 * MICRO, residual=0)),
@@ -119,6 +127,22 @@ WORDED: tuple[tuple[str, Capture], ...] = (
 def test_a_surprising_speed_has_the_operators_that_were_computed_once_as_its_reason(capture: Capture, lines: list[int]) -> None:
     assert [finding.line for finding in found(capture, "computed_once")] == lines
     assert ("computed once" in tiles_of(capture, overview_of(capture))[0].detail) == bool(lines)
+
+
+@pytest.mark.parametrize(
+    ("capture", "rules"),
+    [
+        (guarded(30 * MICRO), ["costly_guards"]),  # half of the guards: no second finding about the rest
+        (guarded(29 * MICRO), ["slower_call", "costly_guards"]),
+        (guarded(10 * MICRO), ["slower_call", "costly_guards"]),
+        (guarded(9 * MICRO), ["slower_call"]),
+        (guarded(50 * MICRO, "L['self']._modules['layers']"), ["slower_call"]),
+        (guarded(50 * MICRO, breaks=(BROKEN,)), ["slower_call"]),
+    ],
+)
+def test_guards_of_one_container_are_one_finding_with_its_line(capture: Capture, rules: list[str]) -> None:
+    assert [rule for rule in ("slower_call", "costly_guards", "costly_entry") if found(capture, rule)] == rules
+    assert all((row.line, row.measured) == (7, True) for row in found(capture, "costly_guards"))
 
 
 def test_no_call_is_slower_without_a_word_about_it_unless_the_machine_is_busy() -> None:

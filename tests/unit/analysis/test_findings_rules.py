@@ -564,7 +564,7 @@ def test_a_rule_fires_from_its_threshold_on_and_not_before(
 
 def test_every_rule_has_a_case() -> None:
     # They report what was measured: test_findings_slower.py, _calls.py.
-    elsewhere = {"slower_than_torch", "slower_call", "costly_entry", "computed_once"}
+    elsewhere = {"slower_than_torch", "slower_call", "costly_entry", "computed_once", "costly_guards"}
     elsewhere |= {rule.name for rule in RULES if rule.check.__module__.endswith(".ranks")}  # they need several ranks: test_ranks.py
     assert {rule for rule, *_ in CASES} == {rule.name for rule in RULES} - elsewhere
 
