@@ -112,6 +112,8 @@ class _Search:
         computed = [name for node in self._model.graph.node if node.op_type != "Constant" for name in node.output if name]
         there = {name for node in self._models[1].graph.node for name in node.output}
         self._names = [name for name in computed if name in there]
+        self._outer = {name for node in self._model.graph.node for name in node.output} | {value.name for value in self._model.graph.input}
+        self._outer -= {tensor.name for tensor in self._model.graph.initializer}  # which a cut has as they are
         self._known: dict[str, Any] = read_values(self._feeds[0])  # values of the base so far
         self._count = 0
         self.other_bits_from: str | None = None
@@ -171,7 +173,7 @@ class _Search:
     def cut_at(self, node: onnx.NodeProto, value: str) -> Cut | None:
         """Find the fewest steps back from a node that still differ on the base's values, and write that part of the model."""
         for nodes in _grown(self._model.graph.node, node):
-            inputs = _read_by(nodes) - {tensor.name for tensor in self._model.graph.initializer}
+            inputs = _read_by(nodes) & self._outer
             if missing := sorted(inputs - self._known.keys()):
                 self._with_outputs(missing, keep=True)
             if not inputs <= self._known.keys():
@@ -222,7 +224,7 @@ def _reads(node: onnx.NodeProto) -> set[str]:
 
 def _read_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
     made = {name for node in nodes for name in node.output}
-    return {name for node in nodes for name in node.input if name} - made
+    return {name for node in nodes for name in _reads(node)} - made
 
 
 def _part(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], feed: Mapping[str, Any], output: str) -> onnx.ModelProto:
