@@ -44,7 +44,7 @@ function actionCard(store, action, at) {
 }
 
 /** @returns {HTMLElement[]} What else has its cause. */
-export const consequences = ({ consequences: found = [] }) => (found.length ? [el("ul.ol-reasons.ol-soft", { "aria-label": "Of the same cause" }, ...found.map((sentence) => el("li", {}, "also: ", ...prose(sentence))))] : []);
+export const consequences = ({ consequences: found = [] }) => (found.length ? [el("ul.ol-reasons.ol-soft", { "aria-label": "Of the same cause" }, ...found.map((sentence) => el("li", {}, ...prose(sentence))))] : []);
 
 /** The line before and after, where a rule can write it. */
 function change({ before, after }) {

@@ -260,12 +260,13 @@ def consequence_sentences(look: Recommendation) -> list[str]:
 
 
 def _consequence(look: Recommendation) -> str:
+    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
+    if look.subject == "slower":  # that the same is faster in PyTorch was measured
+        return f"or {visible(look.todo[:1].lower() + look.todo[1:])}{saving}; {visible(look.what)}"
     if look.subject == "fallback":
         price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=True)
-        return f"{visible(look.what)} stays in PyTorch{f' ({price})' if price else ''}"
-    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
-    instead = f"; or {visible(look.todo[:1].lower() + look.todo[1:])}" if look.subject == "slower" else ""
-    return f"{visible(look.what)}{saving}{instead}"
+        return f"also: {visible(look.what)} stays in PyTorch{f' ({price})' if price else ''}"
+    return f"also: {visible(look.what)}{saving}"
 
 
 def look_place(look: Recommendation) -> str:

@@ -273,7 +273,7 @@ def _looks(overview: Overview, room: int) -> Iterator[str]:
         yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=_MAX_ADVICE_LINES)
         also = consequence_sentences(look)
         for sentence in also[:_MAX_CONSEQUENCES]:
-            yield from _prose(f"also: {sentence}", room, indent="   ", hang="  ", lines=_MAX_ADVICE_LINES)
+            yield from _prose(sentence, room, indent="   ", hang="  ", lines=_MAX_ADVICE_LINES)
         if len(also) > _MAX_CONSEQUENCES:
             yield f"   and {len(also) - _MAX_CONSEQUENCES:,} more of the same cause"
     if not looks:
