@@ -24,6 +24,7 @@ from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
+from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import CURRENT
 from ortlens.views.capture_view import CaptureView
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
-    from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder
 
 _TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
