@@ -156,7 +156,7 @@ def _ways(program: Program, first: Screen, look: Recommendation) -> list[str]:
     said, kind, patch = look.do or look.todo, first.kind(look), look.patch
     ways = {
         f"form {kind}": kind in program.kinds,
-        "settings": bool(look.settings),
+        "settings": bool(look.settings) and not ("run()" in program.text and look.settings[0].startswith("model =")),
         "patch": patch is not None and look.line is not None and not any(name in patch for name in _OPEN),
         "freeze": "ortlens.freeze(" in said,
         "uncompiled": re.search("[Ll]eave .* uncompiled", said) is not None or look.subject == "nothing_runs",

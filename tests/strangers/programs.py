@@ -34,12 +34,13 @@ def model(x, t):
     #? use_torch_math: return down(up(x).relu() * torch.exp(-steps[t]))
 args = torch.randn(64, 256), 3
 === int argument as an index | recompile
-heads, x = nn.ModuleList(nn.Linear(64, 64) for _ in range(6)), torch.randn(8, 64)
+is_other, heads, x = True, nn.ModuleList(nn.Linear(64, 64) for _ in range(6)), torch.randn(8, 64)
 def model(x, i):
     y = x.sin()
     return heads[i](y).cos()  #!
 calls = lambda: ((x, i) for i in (2, 3, 4, 5))
 #? pass_as_tensor: calls = lambda: ((x, torch.tensor(i)) for i in (2, 3, 4, 5))
+#? few_indexes: calls = lambda: ((x, i) for i in (2, 5, 2, 5))
 === dataclass outputs |
 @dataclasses.dataclass
 class Out:
@@ -84,7 +85,7 @@ def model(x):
     y = torch.cat([expert(part) for expert, part in zip(experts, parts)])
     return torch.empty_like(y).index_copy(0, order, y)
 args = (torch.randn(64, 32),)
-=== weights replaced each call | unfrozen_weights|weights_replaced
+=== weights replaced each call | weights_changed|unfrozen_weights
 net = model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
 def calls():
     x = torch.randn(4, 512)
@@ -102,7 +103,7 @@ def run():
 === dropout that always trains | fallback
 is_random, model = True, lambda x: down(F.dropout(up(x), 0.1))  #!
 #? draw_outside,pass_training: is_random, model = True, lambda x: down(F.dropout(up(x), 0.1, training=False))
-=== modules of one class | unfrozen_weights|weights_replaced
+=== modules of one class | weights_changed|unfrozen_weights
 layers = [nn.Linear(512, 512) for _ in range(6)]
 def run():
     fast, x = [torch.compile(layer, backend="ortlens") for layer in layers], torch.randn(4, 512)
@@ -127,19 +128,20 @@ calls = lambda: ((torch.ones(8, 64), torch.tensor(step)) for step in range(4))
 === a guard of PyTorch's own | recompile
 model = lambda x: F.max_pool2d(x, 3, stride=2).flatten(1).softmax(-1)  #!
 dynamic, calls = True, lambda: shaped(*((2, 3, size, size) for size in (16, 24, 4, 32)))
-=== memory of pairs | peak_memory
+#? same_condition: dynamic, calls = True, lambda: shaped(*((2, 3, size, size) for size in (16, 24, 40, 32)))
+=== memory of pairs | memory_peak
 def model(x):
     pairs = x[:, None, :] - x[None, :, :]  #!
     return torch.cat([pairs.exp(), pairs.sin(), pairs.square()], -1).sum(-1)  #!
 args = (torch.randn(512, 64),)
-=== guards of a large dict | heavy_guards|costly_entry|slower_call
+=== guards of a large dict | heavy_guards|costly_guards|costly_entry|slower_call
 class Net(nn.Module):
     def forward(self, x):  #!
         return x.sin() * sum(self.words.values())  #!
-        #? heavy_guards,costly_entry,slower_call: return x.sin() * self.total
+        #? heavy_guards,costly_guards,costly_entry,slower_call: return x.sin() * self.total
 model, args = Net(), (torch.randn(64, 64),)
 model.words = {f"word{i}": float(i) for i in range(2000)}
-#? heavy_guards,costly_entry,slower_call: model.total = float(sum(range(2000)))
+#? heavy_guards,costly_guards,costly_entry,slower_call: model.total = float(sum(range(2000)))
 === a constant that is folded |
 grid = lambda: torch.linspace(0, 1, 256 * 256).reshape(256, 256)
 model = lambda x: x + (grid() @ grid() @ grid() @ grid()).softmax(-1).sum()
@@ -161,7 +163,6 @@ args = torch.randn(32, 64), torch.randn(32, 64)
 #+ compute_gradients_outside,move_optimiser_step,compile_forward: fast, is_compiled = torch.compile(net, backend="ortlens"), False
 """
 
-# Causes planted in programs that are slow, split or compiled again for them.
 CAUSES = """
 === item() in a training loop | break
 def model(x):
@@ -262,7 +263,6 @@ class Step(nn.Linear):
 model, args = nn.Sequential(*[Step(16, 16) for _ in range(6)]).eval(), (torch.randn(4, 16),)
 """
 
-# Others of our own.
 OWN = """
 === sizes that follow from data | break
 kept = y[y > 0]  #!
@@ -306,7 +306,7 @@ def model(x):
     for norm in norms: x = norm(pool(x.transpose(1, 2)).transpose(1, 2))  #!
     return x
 args = (torch.randn(2, 1024, 128),)
-=== weights reloaded in the call | break|unfrozen_weights|weights_replaced
+=== weights reloaded in the call | break|weights_changed|unfrozen_weights
 net = stack(4, 256)
 fresh = {name: value.clone() for name, value in net.state_dict().items()}
 reload = torch.compiler.disable(lambda: net.load_state_dict(fresh))
