@@ -300,7 +300,7 @@ layers = stack(4, 256)
 def model(x):
     for layer in layers: x = rescale(layer(x))
     return x
-=== a transposed layout | copying_kernels|slower_call
+=== a transposed layout | copying_kernels|slower_call|slower
 pool, norms, is_profiled = nn.AvgPool1d(3, stride=1, padding=1), nn.ModuleList(nn.LayerNorm(128) for _ in range(4)), True
 def model(x):
     for norm in norms: x = norm(pool(x.transpose(1, 2)).transpose(1, 2))  #!
