@@ -15,7 +15,7 @@ from ortlens.analysis.findings.splitting import boundary_copies, hot_fallback, r
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.analysis.overview import Overview
+    from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.analysis.recommendations import Recommendation, Subject
     from ortlens.trace.records import Finding
 
@@ -70,10 +70,17 @@ def _causes(place: int, looks: Sequence[Recommendation], overview: Overview) -> 
     if finding is not None:
         yield from _of_finding(finding, looks, overview)
         yield from (before for before in range(place) if _is_alike(finding, finding_of(looks[before], overview)))
-    elif look.subject == "fallback":
+    elif look.subject in ("fallback", "nothing_runs"):
         group = overview.fallbacks[look.index]
-        if group.dtype == "float64" and group.reason_code in _REFUSED:
+        if group.dtype == "float64" and (group.reason_code in _REFUSED or look.subject == "nothing_runs"):
             yield from _by_rule(float64_nodes.name, looks, overview, group.graph_ids)
+        if _stays_for_good(group):
+            yield from _by_rule(slower_than_torch.name, looks, overview, group.graph_ids)
+
+
+def _stays_for_good(group: FallbackGroup) -> bool:
+    """Tell whether nothing is known to be gained by bringing an operator into ONNX Runtime."""
+    return group.advice.kind == "policy" or (group.advice.kind == "bfloat16" and "lacking" not in group.advice.params)
 
 
 def _is_alike(finding: Finding, other: Finding | None) -> bool:
@@ -105,7 +112,9 @@ def _of_operators(finding: Finding, looks: Sequence[Recommendation], overview: O
         yield from inside
     elif rule == slower_than_torch.name:  # of a graph: partitions have ids of their own
         enough = (finding.gain_ns or 0) / 2  # else other things make it slower
-        yield from (at for at in inside if (looks[at].ns_per_call or 0) + looks[at].splitting_ns >= enough)
+        for at in inside:
+            if (looks[at].ns_per_call or 0) + looks[at].splitting_ns >= enough and not _stays_for_good(overview.fallbacks[looks[at].index]):
+                yield at
     elif rule == random_splits.name:
         yield from (at for at in inside if overview.fallbacks[looks[at].index].cause == "random")
     elif rule == hot_fallback.name:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.advice import hint_for, settings_of_hint
 from ortlens.analysis.catalogue import Advice, advise
-from ortlens.analysis.consequences import SHOWN_OTHERWISE, finding_of, gathered
+from ortlens.analysis.consequences import SHOWN_OTHERWISE, gathered
 from ortlens.analysis.findings.calls import loss_of_call, slower_call
 from ortlens.analysis.findings.compiling import STORM, is_limit, training_forward
-from ortlens.analysis.findings.kernels import float64_nodes
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place
@@ -193,19 +192,16 @@ def ranked_looks(overview: Overview) -> tuple[Recommendation, ...]:
     is_measured = overview.ledger is not None and overview.ledger.is_measured  # else breaks have no price to compare with
     ranked: list[tuple[tuple[int, int], Recommendation]] = []
     for look in looks:
-        priced, finding = is_measured and look.ns_per_call is not None, finding_of(look, overview)
-        rule = None if finding is None else finding.rule
+        priced = is_measured and look.ns_per_call is not None
         # A call that compiles takes a hundred times as long.
         is_storm = (look.subject == "recompile" and look.count >= STORM) or (look.subject == "break" and is_limit(look.what))
         place = (
-            (1, -((look.ns_per_call or 0) + look.own_code_ns + look.splitting_ns) // (_REST if rule == slower_call.name else 1))
+            (1, -((look.ns_per_call or 0) + look.own_code_ns + look.splitting_ns) // (_REST if look.rule == slower_call.name else 1))
             if priced
             else ((2, -1) if is_storm else (2 + seen[look.subject], _SUBJECTS.index(look.subject)))
         )
         if urgent := [_URGENT.index(item.subject) for item in (look, *look.consequences) if item.subject in _URGENT]:
             place = (0, min(urgent))
-        elif rule == float64_nodes.name and overview.coverage.verdict == "none":
-            place = (0, _URGENT.index("slower"))  # by its type PyTorch runs it faster: in float32, `nothing_runs` may no longer hold
         ranked.append((place, look))
         seen[look.subject] += 1
     return tuple(_timed_beside(look, overview) for _, look in sorted(ranked, key=lambda item: item[0]))
@@ -321,21 +317,9 @@ def _fallbacks(overview: Overview) -> Iterator[Recommendation]:
     for group in overview.fallbacks:
         cause: Hashable = group.cause if group.cause in _OF_TYPE else group.reason if group.reason_code == "policy" else None
         causes.setdefault(cause or (group.target, group.reason_code), []).append(group)
-    slower = {(finding.file, finding.line) for finding in overview.findings if finding.file and _is_slower_graph(finding, overview)}
     for groups in causes.values():
-        is_known = _stays_for_good(groups[0]) and (groups[0].file, groups[0].line) in slower
-        if not is_known and not _is_beside_the_point(groups, overview):
+        if not _is_beside_the_point(groups, overview):
             yield _of_operators(groups, overview)
-
-
-def _is_slower_graph(finding: Finding, overview: Overview) -> bool:
-    """Tell whether a finding is about a graph that is slower than PyTorch as a whole, which may be for what stays there."""
-    return finding.rule == slower_than_torch.name and any(finding.subject == row.graph.graph_id for row in overview.graphs)
-
-
-def _stays_for_good(group: FallbackGroup) -> bool:
-    """Tell whether nothing is known to be gained by bringing an operator into ONNX Runtime."""
-    return group.advice.kind == "policy" or (group.advice.kind == "bfloat16" and "lacking" not in group.advice.params)
 
 
 def _of_operators(groups: Sequence[FallbackGroup], overview: Overview) -> Recommendation:

@@ -92,16 +92,17 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
 
 
 def _beside(capture: Capture, graph: Graph) -> Cause | None:
-    """Name what stays in PyTorch and takes most of a graph whose partitions lose little by themselves; None where nothing stays."""
+    """Name what stays in PyTorch and takes most of a graph that its partitions do not make slower; None where nothing stays."""
     costs, splitting = fallback_ns(capture), splitting_costs(capture)
     staying = grouped((row.target, row) for row in fallbacks_by_graph(capture).get(graph.graph_id, []))
     if not staying:
         return None
     keys = ((rows, [(row.graph_id, row.node) for row in rows]) for rows in staying.values())
     rows, _ = max(keys, key=lambda item: sum(costs.get(key, 0.0) + splitting.get(key, 0.0) for key in item[1]))
-    where = f"at {counted(len(rows), 'node')}, beside {counted(graph.partition_count or 1, 'partition')}"
     placed = next((row for row in rows if row.file), rows[0])
-    return Cause(text=f"{placed.target} stays in PyTorch {where}; partitions lose less by themselves", remedy="", node=placed, stays=True)
+    text = f"{placed.target}, which stays in PyTorch at {counted(len(rows), 'node')}, and the way to it and back, take longer than the "
+    text += "partitions lose by themselves"
+    return Cause(text=text, remedy="", node=placed, stays=True)
 
 
 def _is_slow(timed: Graph | Partition) -> bool:
