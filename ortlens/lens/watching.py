@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from ortlens.backend.runtime.call import make_call
 from ortlens.backend.runtime.runner import PartitionRunner, RunnerCallbacks
 from ortlens.backend.runtime.session import Extras
-from ortlens.trace.runlog import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice
     from ortlens.trace.recorder import Recorder
+    from ortlens.trace.runlog import RunLog
 
 
 PartitionRun: TypeAlias = Callable[..., tuple[Any, ...]]
@@ -120,7 +120,7 @@ def uncounted(
     log: RunLog | None = None,
     outputs: Sequence[Output] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """Return a function that runs a partition in a session of it, uncounted; raises `WeightChanged`. Without `log` in no capture."""
+    """Return a function that runs a partition in a session of it, uncounted; raises `WeightChanged`."""
     return make_call(
         session,
         runner.factory.inputs(runner.frozen),
@@ -128,7 +128,7 @@ def uncounted(
         on_stale=_changed,
         on_failure=_raised,
         count=lambda: None,
-        log=log or _private_log(),
+        log=log,
         preallocate=runner.factory.options.preallocate_output,
     )
 
@@ -163,13 +163,8 @@ def _changed(_args: tuple[Any, ...]) -> tuple[Any, ...]:
     raise WeightChanged("its session holds other weights now: they changed meanwhile, or several modules share this code")
 
 
-def _private_log() -> RunLog:
-    """Make a log that belongs to no capture. A failure to record ends the measurement, which says so."""
-    return RunLog(None, None, _raised)
-
-
-UNRECORDED = RunnerCallbacks(session_made=lambda *_: _private_log())
-"""Those of a runner that is measured: its log belongs to no capture, so that calls of a variant cost as much as recorded ones."""
+UNRECORDED = RunnerCallbacks()
+"""Those of a runner that is measured: neither it nor what it is compared with logs its calls, which would be charged to ONNX Runtime."""
 
 
 def _raised(*args: Any) -> NoReturn:

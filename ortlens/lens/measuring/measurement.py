@@ -247,8 +247,10 @@ def _whole(item: ObservedGraph, originals: Mapping[str | None, torch.fx.GraphMod
     advancing = [place for place in mutated if entered[place] is not args[place]]
     aliases = [value.detach() if isinstance(value, torch.Tensor) else value for value in args]  # the original may change sizes in place
 
+    run = graph.unlogged()
+
     def compiled() -> list[Any]:
-        outputs = graph.run(list(args))
+        outputs = run(list(args))
         for place, value in zip(mutated, outputs, strict=False):
             args[place].copy_(value)
         return outputs
