@@ -33,6 +33,7 @@ MIN_CALLS = 9  # of a capture: the first call, which warms up, and one for each 
 _CHANCE = 0.005  # on either side: 1 % that the interval of a ratio misses it
 
 
+_APART = 1.5  # passes that are farther apart say neither by how much, nor, perhaps, which
 _ABOUT = 1.25  # two passes of which one finds a difference and the other none call it the same, if neither finds a larger one
 
 
@@ -44,6 +45,8 @@ def verdict_of_ratio(ratio: float, worth: float) -> SpeedVerdict:
 def verdict_of_passes(ratios: Iterable[float], worth: float) -> PaceVerdict:
     """Judge how many times as long something takes, by several passes: a side is what all of them say."""
     found = tuple(ratios)
+    if found and max(found) > _APART * min(found):
+        return "unclear"
     verdicts = {verdict_of_ratio(ratio, worth) for ratio in found}
     if len(verdicts) > 1:
         return "same" if all(1 / _ABOUT < ratio < _ABOUT for ratio in found) else "unclear"

@@ -39,7 +39,7 @@ def test_a_ratio_counts_from_a_threshold_on_in_either_direction() -> None:
 
 @pytest.mark.parametrize(
     ("passes", "verdict"),
-    [((0.5, 0.6), "faster"), ((1.2, 3.0), "slower"), ((0.9, 1.2), "same"), ((0.8, 1.3), "unclear"), ((1.05, 1.5), "unclear")],
+    [((0.5, 0.6), "faster"), ((2, 3), "slower"), ((0.9, 1.2), "same"), ((1.05, 1.5), "unclear"), ((2, 3.1), "unclear"), ((), "unmeasured")],
 )
 def test_a_side_is_what_all_passes_say(passes: tuple[float, float], verdict: str) -> None:
     assert verdict_of_passes(passes, 1.1) == verdict
