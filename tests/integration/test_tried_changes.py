@@ -16,6 +16,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import ortlens
+from ortlens.lens.measuring import tried_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,11 +138,17 @@ ROWS = (
     Row(shown, (X,), *TRIED, ("torch._dynamo.config.reorderable_logging_functions.add(print)",)),
     Row(Layered(), (X,), *TRIED, (), "return x * x.mean()"),
     Row(Recurrent(nn.GRU(8, 8)), (X,), *TRIED, (RNN,)),
+    Row(Recurrent(nn.LSTM(8, 8)), (X,), *UNTRIED, (), None, "Call the recurrent layer outside"),
     Row(Recurrent(nn.RNN(8, 8)), (X,), *UNTRIED, (), None, "Call the recurrent layer outside"),
     # What fails is not advised.
     Row(chosen, (X, ONE), *UNTRIED, (), None, "Use `torch.index_select`"),
     Row(told, (X,), *UNTRIED, (), None, "Print before or after the compiled function"),
 )
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tried_changes, "_BUDGET_NS", 10**12)
 
 
 def first_action(target: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401 - of any program
