@@ -23,7 +23,13 @@ Use: TypeAlias = Literal["decides", "size", "index", "text", "math"]
 """What a number is for, the first that applies: `decides` what runs, is a `size` or an `index`, becomes `text`, an argument of `math`."""
 
 USES: tuple[Use, ...] = get_args(Use)
-LATER: Mapping[Use, str] = {use: f"number_{use}_later" for use in USES}
+LATER: Mapping[Use, str] = {
+    "decides": "number_decides",
+    "size": "number_becomes_size",
+    "index": "number_becomes_index",
+    "text": "number_becomes_text",
+    "math": "number_becomes_argument",
+}
 """Traits of a break: what a line further down does with the number."""
 
 ARGUMENT: Mapping[Use, str] = {use: f"argument_{use}" for use in USES}
