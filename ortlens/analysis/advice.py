@@ -114,6 +114,7 @@ class Adviser:
         self._by_id = {graph.compile_id: graph for graph in capture.graphs}
         self._is_whole = not capture.breaks
         self._newest = {frame_of(graph.compile_id): graph for graph in capture.graphs}
+        self._steps = _training_steps(capture)
         self._varying = grouped((frame_of(row.compile_id), size) for row in capture.recompiles for size in row.varying)
         # Where a backend failed as well, what it needs is needed besides.
         self._failed = {(item.file, item.line): item for item in capture.breaks if _by_backend(item)}
@@ -131,6 +132,8 @@ class Adviser:
             if advice is not None and advice.kind == "move_optimiser_step" and self._by_id and self._optimises_only:
                 advice = advise("expected_step")
             is_known = item.stop_source is not None or item.refused_reason is not None
+            if _function_of(item) in self._steps:
+                return advise("compile_forward_alone")
         else:
             varying = self._varying.get(frame_of(item.compile_id), ())
             advice = advice_for_recompile(item, self._by_id.get(item.compile_id), self._by_id.get(item.of_compile_id), varying)
@@ -142,6 +145,22 @@ class Adviser:
         if advice is not None and text is not None and advice.kind not in _BY_TRAITS:
             return advice
         return Advice(kind="stored", params={"text": item.advice}, own_settings=item.settings)
+
+
+def _training_steps(capture: Capture) -> frozenset[tuple[str | None, str]]:
+    """Find the functions that are a whole training step: both the gradients and the optimiser break their graph."""
+    kinds = grouped((_function_of(item), advice.kind) for item in capture.breaks if (advice := advice_for_break(item)) is not None)
+    return frozenset(
+        function for function, own in kinds.items() if "move_optimiser_step" in own and not _GRADIENTS.isdisjoint(own) and function[1]
+    )
+
+
+_GRADIENTS = frozenset({"compute_gradients_outside", "return_detached"})
+
+
+def _function_of(item: Break) -> tuple[str | None, str]:
+    """Return file and name of the function that the line of a break is in, which may call what breaks the graph."""
+    return item.file, item.function or ""
 
 
 def advised(capture: Capture) -> Capture:

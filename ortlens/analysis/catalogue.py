@@ -23,6 +23,8 @@ SENTENCES: Mapping[str, str] = {
     # Graph breaks.
     "delete_graph_break": "Delete the call of `torch._dynamo.graph_break()`, which breaks the graph on purpose",
     "delete_skip_frame": "Delete the call of `torch._dynamo.skip_frame()`, which leaves the function uncompiled on purpose",
+    "compile_forward_alone": "Compile the forward pass and the loss alone, and call `backward()` and the optimiser outside of the compiled "
+    "function: PyTorch breaks the graph at both",
     "move_optimiser_step": "Move the optimiser's step before or after the compiled function: PyTorch breaks the graph around it on purpose",
     "expected_step": "Nothing to change: nothing is compiled but the optimiser's step, around which PyTorch breaks the graph on purpose",
     "move_line": "Move the line before or after the compiled function: <name|PyTorch cannot trace `{name}`, which it calls><wrapped|, or "

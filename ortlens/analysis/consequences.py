@@ -99,7 +99,8 @@ def _of_finding(finding: Finding, looks: Sequence[Recommendation], overview: Ove
         breaks = [at for at, look in enumerate(looks) if look.subject == "break"]
         yield from breaks if subject in _shared(overview) and len(breaks) == 1 else ()
     elif rule == slower_call.name:
-        yield from (at for at, look in enumerate(looks) if look.subject in ("for_training", "nothing_runs"))
+        steps = (at for at, look in enumerate(looks) if look.advice is not None and look.advice.kind == "compile_forward_alone")
+        yield from (*(at for at, look in enumerate(looks) if look.subject in ("for_training", "nothing_runs")), *steps)
     elif rule == _WHOLE_CALL:
         yield from (at for inside in _INSIDE for at in _by_rule(inside, looks, overview))
 

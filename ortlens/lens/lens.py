@@ -323,7 +323,8 @@ class Lens(CaptureView):
         """
         from ortlens.lens.measuring.probes import Probe
 
-        Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured).run()
+        generates = self._targets.steps is not None
+        Probe(self._recorder, self.live_graphs(), lambda: self.call_target(args, kwargs), self.captured, generates).run()
         return self.findings
 
     def verify(

@@ -15,7 +15,7 @@ from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.speed import AbTiming
 from ortlens.lens.measuring import probes, trials
 from ortlens.lens.measuring.probes import finding_of
-from ortlens.lens.measuring.trials import CallTrials
+from ortlens.lens.measuring.trials import CallTrials, GuardedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -149,7 +149,9 @@ def test_guards_are_measured_and_stand_as_before_afterwards() -> None:
     [(False, 600_000, "warning"), (False, 499_999, "info"), (True, 250_000, "warning"), (True, 249_999, "info")],
 )
 def test_guards_of_one_graph_are_a_warning_where_they_are_half_of_a_call(several: bool, gain_ns: int, severity: str) -> None:  # noqa: FBT001
-    (trial,) = CallTrials([], lambda: None, lambda: None).guards(several=several, freeze_call=None)
+    (trial,) = CallTrials([], lambda: None, lambda: None).guards(
+        GuardedCalls(several=several, breaks=several, generates=False, freeze_call=None)
+    )
     made = finding_of(trial, AbTiming((1_000_000,) * 9, (1_000_000 - gain_ns,) * 9), None)
     assert (made.rule, made.severity, made.gain_ns) == ("heavy_guards", severity, gain_ns)
 

@@ -34,6 +34,7 @@ _LOSS_NS = 20_000
 _LEAST_NS = 10_000
 _ENTRY_SHARE = 0.25
 _GUARDS_SHARE = 0.1
+_STEPS_SHARE = 0.2
 _LOCAL = re.compile(r"^L\['(?P<name>\w+)'\]")
 SURPRISING = 3
 """Times as fast as without torch.compile from which a reason is given."""
@@ -193,12 +194,15 @@ def costly_guards(capture: Capture) -> Iterator[Finding]:
     name="costly_entry",
     looks_for="Calls of a model without gradients that spend much of their time entering compiled code.",
     fires="When that is at least a quarter of a measured call and 20 µs, and the function is one graph, for which `ortlens.freeze` was "
-    "tried and works: as information, unless `slower_call` or `heavy_guards` reports it.",
+    "tried and works; or a fifth of a generation of tokens without graph breaks. As "
+    "information, unless `slower_call` or `heavy_guards` reports it.",
     hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
 )
 def costly_entry(capture: Capture) -> Iterator[Finding]:
     """Report a function that would be faster frozen."""
     totals = totals_of(capture.ledger)
+    if totals is not None and totals.is_measured and capture.steps:
+        yield from _costly_steps(capture, totals)
     if totals is None or not is_to_freeze(capture):
         return
     slow, entering = _slow_call(capture), totals.ns["guards"]
@@ -230,6 +234,34 @@ def _saved_by_freezing(capture: Capture, totals: LedgerTotals, graph: Graph) -> 
 
 
 _WEIGHT = 0.25  # time of checking a weight, by that of binding a tensor
+
+
+def _costly_steps(capture: Capture, totals: LedgerTotals) -> Iterator[Finding]:
+    entering, is_probed = totals.ns.get("guards", 0), any(finding.rule == HEAVY_GUARDS for finding in capture.findings)
+    if capture.breaks or is_probed or entering < _STEPS_SHARE * totals.total_ns:
+        return
+    calls = sum(step.calls for step in capture.steps)
+    yield costly_entry.finding(
+        subject=totals.graph_ids[0],
+        severity="info",
+        title=f"entering compiled code takes {time_from_ns(entering)} of a generation of {time_from_ns(totals.total_ns)}, "
+        f"{time_from_ns(entering / max(calls, 1))} for each call of the model",
+        evidence="medians of the measured calls; guards are checked for each token",
+        **UNGUARDED_STEPS,
+        gain_ns=entering,
+        at_most=True,
+    )
+
+
+_UNGUARDED = (
+    'model.forward = torch.compile(model.forward, backend="ortlens", '
+    'options={"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe})'
+)
+UNGUARDED_STEPS: Mapping[str, Any] = remedy(
+    "Compile the model in place with the option guard_filter_fn, without the guards of its modules.",
+    "The mode, attributes and submodules of the model must stay as they are then: a change is not noticed, except of weights.",
+) | {"settings": (_UNGUARDED,)}
+"""What spares the steps of a generation most of their guards."""
 
 
 def _freeze(capture: Capture) -> dict[str, Any]:

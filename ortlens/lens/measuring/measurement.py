@@ -128,15 +128,14 @@ class Measurement:
 
     def _try_without_guards(self, call: Callable[[], Any], wait: Callable[[], None]) -> None:
         """Measure how much of a call is guards, where entering graphs takes much of it."""
-        from ortlens.lens.measuring.probes import guards_trial
+        from ortlens.lens.measuring.probes import guarded_calls, guards_trial
 
         by_dynamo = {graph.graph_id for graph in self.recorder.records(r.Graph) if graph.compile_id}  # an exported program has no guards
         parts = self.recorder.records(r.LedgerPart)
         entering = [part.ns for part in parts if part.part == "guards" and part.graph_id in by_dynamo]
-        several = len(entering) > 1
-        share = t.GUARDS_SHARE if several else t.ONE_GRAPH_SHARE
-        if sum(entering) >= max(t.GUARDS_NS, share * sum(part.ns for part in parts)):
-            guards_trial(self.recorder, call, wait, MEASURE_NS, several=several, freeze_call=self.captured().figures.freeze_call)
+        entered = guarded_calls(self.recorder, self.captured(), several=len(entering) > 1, generates=self.steps is not None)
+        if sum(entering) >= max(t.GUARDS_NS, entered.worth_share * sum(part.ns for part in parts)):
+            guards_trial(self.recorder, call, wait, MEASURE_NS, entered)
 
 
 _GUARDS_NS, _GUARDS_SHARE = 20_000, 0.1  # of a call, from which its guards are timed one container after the other

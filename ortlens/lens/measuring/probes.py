@@ -18,7 +18,18 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.runtime.ab_timing import compare, compare_briefly, waiting_for
-from ortlens.lens.measuring.trials import MAKING_NS, MAX_RUNNERS, CallTrials, ObservedPartition, Trial, dense, frozen, observe, preallocated
+from ortlens.lens.measuring.trials import (
+    MAKING_NS,
+    MAX_RUNNERS,
+    CallTrials,
+    GuardedCalls,
+    ObservedPartition,
+    Trial,
+    dense,
+    frozen,
+    observe,
+    preallocated,
+)
 from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import uncounted_eager
 from ortlens.progress import progress
@@ -43,6 +54,7 @@ class Probe:
     graphs: tuple[CompiledGraph, ...]
     call: Callable[[], Any]
     capture: Callable[[], r.Capture]  # for the rules to read
+    generates: bool = False  # whether the call generates tokens
     seen: list[ObservedPartition] = field(default_factory=list)
 
     def run(self) -> None:
@@ -85,7 +97,7 @@ class Probe:
         yield from calls.left_to_torch(fired)
         if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):  # Dynamo compiled it: else there are no guards
             several = len({seen.identity.graph_id for seen in self.seen}) > 1
-            yield from calls.guards(several=several, freeze_call=self.capture().figures.freeze_call)
+            yield from calls.guards(guarded_calls(self.recorder, self.capture(), several=several, generates=self.generates))
 
     def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
         """Convert again into a cache, then from that cache, and record the time saved."""
@@ -99,6 +111,12 @@ class Probe:
                 converted, read = (sum(_converting_ns(graph, folder) for graph in graphs) for _ in range(2))
             text = f"measured: converting took {time_from_ns(converted)}, reading the converted models back {time_from_ns(read)}"
             self.recorder.add(replace(known, measured=True, evidence=f"{known.evidence}; {text}"))
+
+
+def guarded_calls(recorder: Recorder, capture: r.Capture, *, several: bool, generates: bool) -> GuardedCalls:
+    """Note what is known of calls that enter one graph, or several."""
+    freeze_call = capture.figures.freeze_call
+    return GuardedCalls(several=several, breaks=bool(recorder.records(r.Break)), generates=generates, freeze_call=freeze_call)
 
 
 def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
@@ -121,11 +139,9 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
     return replace(base, title=title, evidence=evidence, **trial.remedy, gain_ns=gain, measured=True)
 
 
-def guards_trial(  # noqa: PLR0913 - a call, and what is known about it
-    recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, *, several: bool, freeze_call: str | None
-) -> None:
-    """Measure what skipping the guards would save, and record it if that is worth a warning; the last two are for `CallTrials.guards`."""
-    (trial,) = CallTrials([], call, wait).guards(several=several, freeze_call=freeze_call)
+def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, entered: GuardedCalls) -> None:
+    """Measure what skipping the guards would save, and record it if that is worth a warning."""
+    (trial,) = CallTrials([], call, wait).guards(entered)
     _measure(recorder, trial, {}, budget_ns, compare_briefly, keeps=lambda made: made.severity == "warning")
 
 

@@ -19,6 +19,7 @@ import torch
 
 from ortlens._process import usable_cores
 from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.findings.calls import UNGUARDED_STEPS
 from ortlens.analysis.findings.sessions import SESSIONS
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.backend.runtime.threads import ThreadChoice
@@ -129,8 +130,36 @@ MAKING_NS = 3_000_000_000  # a trial whose sessions take longer to create than t
 _FEW_NODES = 5
 
 GUARDS = "guards"  # subject of the finding about guards: they are evaluated for the call as a whole
-GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE = 200_000, 0.25, 0.5
+GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE, GENERATE_SHARE = 200_000, 0.25, 0.5, 0.1
 """What skipping guards must save to be worth a warning: that of several graphs can be had without a risk, by merging them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedCalls:
+    """What is known of a call whose guards are skipped."""
+
+    several: bool  # whether it enters several graphs, or one several times
+    breaks: bool  # whether the graph breaks
+    generates: bool  # whether it generates tokens, and enters the model for each
+    freeze_call: str | None  # freezes the target, which was tried; None where it was not, or does not work
+
+    @property
+    def worth_share(self) -> float:
+        """The share of a call that skipping them must save."""
+        return GENERATE_SHARE if self.generates else GUARDS_SHARE if self.several else ONE_GRAPH_SHARE
+
+    def remedy(self) -> Mapping[str, Any]:
+        """Say what saves it, as fields of a finding; merging graphs saves as much without a risk."""
+        if self.breaks:
+            return remedy("Remove the graph breaks, so that guards run once per call.")
+        if self.generates:
+            return UNGUARDED_STEPS
+        if self.several:
+            return remedy("Compile the functions that it enters one after the other as one, so that guards run once per call.")
+        return remedy(
+            "They run once per call, for everything that the code reads: modules, their Python attributes, globals.",
+            f"For deployment, `{self.freeze_call}` runs the same sessions without them." if self.freeze_call else "",
+        )
 
 
 _WORTH_FREEZING = 1 << 16  # bytes of weights below which freezing them is not tried
@@ -210,11 +239,8 @@ class CallTrials:
                 if (rule, graph_id) in fired and chosen:
                     yield self._without(rule, graph_id, chosen)
 
-    def guards(self, *, several: bool, freeze_call: str | None) -> Iterator[Trial]:
-        """Yield a trial of calls that skip Dynamo's guards; for `several` graphs, merging them saves as much without a risk.
-
-        `freeze_call` freezes the target, which was tried; None where it was not, or does not work.
-        """
+    def guards(self, entered: GuardedCalls) -> Iterator[Trial]:
+        """Yield a trial of calls that skip Dynamo's guards."""
 
         def pair() -> Pair:
             plain = self._whole({})
@@ -228,15 +254,10 @@ class CallTrials:
         yield Trial(
             rule="heavy_guards",
             subject=GUARDS,
-            change="skipping the guards",
-            remedy=remedy("Remove the graph breaks, so that guards run once per call.")
-            if several
-            else remedy(
-                "They run once per call, for everything that the code reads: modules, their Python attributes, globals.",
-                f"For deployment, `{freeze_call}` runs the same sessions without them." if freeze_call else "",
-            ),
+            change="skipping the guards of each step" if entered.generates else "skipping the guards",
+            remedy=entered.remedy(),
             worth_ns=GUARDS_NS,
-            worth_share=GUARDS_SHARE if several else ONE_GRAPH_SHARE,
+            worth_share=entered.worth_share,
             pair=pair,
         )
 

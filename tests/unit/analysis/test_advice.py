@@ -419,3 +419,27 @@ def test_numbers_of_compilations_that_start_again_do_not_mix_advice_up() -> None
     guards_of_two = ("n == 2.5", "len(xs) == 2")
     capture = Capture(recompiles=tuple(Recompile(compile_id="0/1", guard=guard, reason=guard) for guard in guards_of_two))
     assert kinds(capture) == ["pass_as_tensor", "same_count"]
+
+
+def test_a_whole_training_step_gets_one_advice_for_all_its_breaks() -> None:
+    """Taken from a function with `zero_grad`, `backward`, `step` and `item`."""
+    texts = {
+        5: ("Attempted to inline function marked as skipped", "step", "opt.zero_grad()"),
+        7: ("Unsupported Tensor.backward() call", "step", "loss.backward()"),
+        8: ("Call to `torch._dynamo.graph_break()`", "_use_grad", "torch._dynamo.graph_break()"),
+        9: ("Unsupported Tensor.item() call with capture_scalar_outputs=False", "step", "return loss.item()"),
+    }
+    breaks = [
+        Break(
+            break_id=f"b{line}", reason=reason, file="own.py", line=line, function="step", source=stop, stop_source=stop, stop_function=name
+        )
+        for line, (reason, name, stop) in texts.items()
+    ]
+    elsewhere = replace(breaks[3], break_id="b", function="forward", stop_function="forward")
+
+    def kinds(*rows: Break) -> list[str]:
+        return [known.kind for known in map(Adviser(Capture(breaks=rows)), rows) if known is not None]
+
+    assert kinds(*breaks, elsewhere) == ["compile_forward_alone"] * 4 + ["keep_in_tensor"]
+    assert "compile_forward_alone" not in kinds(*breaks[:2], breaks[3])
+    assert len(looks_of(overview_of(Capture(breaks=tuple(breaks))))) == 1

@@ -11,7 +11,7 @@ from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import price_of
 from ortlens.trace.facts import facts_of
-from ortlens.trace.records import Break, Finding, GuardCost
+from ortlens.trace.records import Break, Finding, GuardCost, Step
 from ortlens.views.tiles import tiles_of
 from tests.facts import head
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, found, graph, ledger, node, parted, partition, session
@@ -46,6 +46,12 @@ def guarded(ns: int, source: str = "L['self'].__dict__['table']", **changes: Any
     made = slow_call(30 * MICRO, guards=80 * MICRO, run=20 * MICRO, residual=0)
     costs = (GuardCost(source="L", count=4024, ns=60 * MICRO), GuardCost(source=source, count=4000, ns=ns, file=FILE, line=7))
     return replace(made, figures=replace(made.figures, guards=costs), **changes)
+
+
+def generating(guards: int, **changes: Any) -> Capture:  # noqa: ANN401 - fields of a capture
+    """A generation of three calls of the model, which takes 100 µs."""
+    made = slow_call(300 * MICRO, guards=guards * MICRO, run=(100 - guards) * MICRO, residual=0)
+    return replace(unfreezable(made), **{"steps": (Step(role="decode", calls=3.0, tokens=3.0, ns=100 * MICRO),)} | changes)
 
 
 def unfreezable(capture: Capture) -> Capture:
@@ -108,6 +114,7 @@ WORDED: tuple[tuple[str, Capture], ...] = (
     ("slower_call", frozen_or_not(BROKEN)),
     ("slower_call", unfreezable(frozen_or_not())),
     ("costly_guards", guarded(50 * MICRO, "L['self'].table")),
+    ("costly_entry", generating(30)),
     ("computed_once", weighted()),
     ("computed_once", weighted(arguments=0)),
     ("costly_entry", slow_call(0, guards=20 * MICRO, run=60 * MICRO, residual=0)),
@@ -198,6 +205,9 @@ TRAINED = tuple(replace(row, phase="forward") for row in mostly_entered().graphs
         ("costly_entry", mostly_entered(partitions=()), []),  # nothing runs in ONNX Runtime, frozen or not
         ("costly_entry", mostly_entered(breaks=(BROKEN,)), []),
         ("costly_entry", unfreezable(mostly_entered()), []),
+        ("costly_entry", generating(20), [20 * MICRO]),
+        ("costly_entry", generating(19), []),
+        ("costly_entry", generating(20, breaks=(BROKEN,)), []),
         ("costly_entry", mostly_entered(sessions=(session(cause="weights"),)), []),  # what changes would be a constant
         ("slower_call", frozen_or_not(), [14 * MICRO]),  # a slow call and its costly entry are one finding
         ("costly_entry", frozen_or_not(), []),
