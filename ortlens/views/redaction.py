@@ -49,7 +49,9 @@ def redacted_capture(capture: Capture) -> Capture:
     )
     environment = {key: _without_secrets(key, scrub(value)) for key, value in capture.environment.items()}
     ways = tuple(replace(way, note=scrub(way.note)) for way in capture.figures.ways)
-    figures = replace(capture.figures, ways=ways)
+    guards = tuple(replace(row, file=row.file and (names.get(row.file) or file_name(row.file))) for row in capture.figures.guards)
+    refused = capture.figures.freeze_refused
+    figures = replace(capture.figures, ways=ways, guards=guards, freeze_refused=refused and scrub(refused))
     return replace(capture, name=scrub(capture.name), environment=environment, figures=figures, attachments={}, **tables)
 
 
