@@ -41,6 +41,13 @@ function severities(findings, rows, shown) {
   return tools;
 }
 
+/** What to do, or the action that does it: what one change mends says so once. */
+function advice(store, todo, row) {
+  const cause = store.data.overview.causes?.[row];
+  if (cause) return el("p.ol-advice", {}, "Of the same cause as ", button(`action ${cause}`, () => store.set({ tab: "actions" }), { class: "ol-link" }));
+  return todo ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(todo)) : null;
+}
+
 function findingCard(store, table, row) {
   const get = (name) => table.get(row, name);
   const id = store.identity.idOf("findings", row);
@@ -50,7 +57,7 @@ function findingCard(store, table, row) {
     `article.ol-event.ol-${severity}`,
     { "data-ids": id, "aria-label": `${severity}: ${clipped(get("title") ?? "", 200)}` },
     el("h4", {}, el("span.ol-sign", { title: severity, role: "img", "aria-label": severity }, SIGNS[severity] ?? "·"), " ", link(store, id, clipped(get("title") || "a finding without a title", 400))),
-    get("mitigation") ? el("p.ol-advice", {}, el("b", {}, "Do: "), ...prose(get("mitigation"))) : null,
+    advice(store, get("mitigation"), row),
     facts([
       ["gain", gain ? `${gain}, per call` : null],
       ["why it matters", get("hazard") ? visible(get("hazard")) : null],

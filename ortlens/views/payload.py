@@ -18,9 +18,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
+from ortlens.analysis.consequences import OF_FINDINGS
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
+from ortlens.analysis.recommendations import looks_of, ranked_looks
 from ortlens.analysis.roofline import Roof, roofs
 from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
 from ortlens.trace.codec import json_float, plain
@@ -183,9 +184,17 @@ def overview_facts(overview: Overview, capture: Capture, hints: Hints = SAVED) -
         "call_order": _call_order(overview, capture),
         "slow_lines": [asdict(line) for line in overview.slow_lines],
         "recompile_count": sum(recompiles_by_role(overview).values()),
+        "causes": _causes(overview),
         "gains": [gain_words(finding, is_busy=overview.is_busy) for finding in overview.findings],
         "reasons": dict(REASON_WORDS),
     }
+
+
+def _causes(overview: Overview) -> list[int | None]:
+    """Return for each finding the place of the action that is its cause, from 1; None where it has one of its own, or none."""
+    looks = enumerate(ranked_looks(overview), start=1)
+    places = {item.index: place for place, look in looks for item in look.consequences if item.subject in OF_FINDINGS}
+    return [places.get(index) for index in range(len(overview.findings))]
 
 
 def _call(overview: Overview) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ortlens.analysis.consequences import OF_FINDINGS
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import ranked_looks
 from ortlens.trace.records import Break, Capture, Finding, Recompile
+from ortlens.views.payload import overview_facts
 from ortlens.views.sentences import consequence_sentences
 from ortlens.views.text import summary
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, graph, node, session
@@ -95,3 +96,14 @@ def test_what_is_faster_without_onnx_runtime_says_so_under_its_cause() -> None:
     (look,) = ranked_looks(overview_of(staying(replace(SLOW, todo="Leave it uncompiled"))))
     assert consequence_sentences(look) == ["or leave it uncompiled; saves 80.0 µs per call, measured; slower_than_torch of g0"]
     assert look.what == "aten.median.dim"
+
+
+def test_a_finding_names_the_action_that_mends_it() -> None:
+    capture = staying(SLOW, *SPLIT)
+    facts = overview_facts(overview_of(capture), capture)
+    assert [(row.rule, cause) for row, cause in zip(overview_of(capture).findings, facts["causes"], strict=True)] == [
+        ("slower_than_torch", 1),
+        ("small_partitions", 1),
+        ("boundary_copies", 1),
+        *((row.rule, None) for row in overview_of(capture).findings[3:]),
+    ]
