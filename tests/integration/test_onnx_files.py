@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -286,6 +287,26 @@ def test_what_runs_beside_the_preferred_provider_is_placed_with_a_reason() -> No
     assert lens.nodes.reason.str.startswith("AzureExecutionProvider").all()
     assert "2 nodes on CPUExecutionProvider; AzureExecutionProvider" in lens.summary()
     assert "kernels_on_cpu" in lens.findings.rule.tolist()
+
+
+def test_a_provider_that_was_asked_for_and_not_registered_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has one execution provider")
+    # What ONNX Runtime does, without an error, where a library is missing or the provider is a plugin.
+    monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda _: ["CPUExecutionProvider"])
+    lens = ortlens.explain(product(), calls=1, options={"preferred_execution_providers": ["AzureExecutionProvider"]})()
+    assert lens.sessions.providers.iloc[0] == ("CPUExecutionProvider",)
+    assert "provider_fallback" in lens.findings.rule.tolist()
+
+
+@pytest.mark.skipif(not hasattr(onnxruntime, "get_ep_devices"), reason="from onnxruntime 1.23 on")
+def test_devices_in_the_session_options_are_not_overridden() -> None:
+    options = onnxruntime.SessionOptions()
+    options.add_provider_for_devices([device for device in onnxruntime.get_ep_devices() if device.ep_name == "CPUExecutionProvider"], {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # ONNX Runtime warns where providers are passed as well
+        lens = ortlens.explain(product(), calls=1, options={"ort_session_options": options})()
+    assert lens.sessions.providers.iloc[0] == ("CPUExecutionProvider",)
 
 
 @pytest.mark.slow
