@@ -70,7 +70,7 @@ def test_a_fault_that_nothing_avoids_is_named(monkeypatch: pytest.MonkeyPatch) -
     check = _check("ORT faults")
     assert check.status == "warning"
     assert f"Not avoided: {fault.culprit}: it adds wrongly" in check.found
-    assert "lens.verify" in check.advice
+    assert "--verify" in check.advice
     monkeypatch.setattr("onnxruntime.__version__", "1.99.0")
     assert f"looked for in {register.MEASURED[0]} to {register.MEASURED[-1]}" in _check("ORT faults").found
 

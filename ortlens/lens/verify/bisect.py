@@ -233,7 +233,7 @@ _CALL_MITIGATIONS = {
     ),
     "lowering": remedy('Try torch.compile(..., backend="aot_eager"): if it differs too, report it to PyTorch, else to ortlens.'),
     "inside": remedy("Begin with the value inside that is reported, if one is; a repro has the evidence for a report."),
-    "unsought": remedy("Verify again with more time, which finds out where it comes from."),
+    "unsought": remedy("Verify again with more time (`budget_s`, `--budget`), which finds out where it comes from."),
     "": remedy("Report it with the function and its inputs."),
 }
 
