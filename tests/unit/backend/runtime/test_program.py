@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from ortlens.backend.partitioning.extraction import Partition, split
 from ortlens.backend.partitioning.plan import plan_partitions
-from ortlens.backend.runtime.program import eager_nodes, make_program
+from ortlens.backend.runtime.program import _behind_prim, eager_nodes, make_program
 from ortlens.trace.runlog import EagerLog
 from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, traced, verdicts_of
 
@@ -180,3 +180,10 @@ def test_arguments_of_every_kind_reach_the_operator_as_they_are() -> None:
     taken = (value, [value, None], (1, (2.5, True)), "it's", slice(None, value, 2), torch.float16, torch.device("cpu"), float("inf"))
     assert args == (*taken, {"k": [value]})
     assert kwargs == {"flag": False, "nested": {"a": value}}
+
+
+@pytest.mark.parametrize(("prim", "called"), [("bessel_j0", torch.special.bessel_j0), ("broadcast_in_dim", None), ("copy_to", None)])
+def test_a_prim_that_makes_a_tensor_is_called_without_its_checks(prim: str, called: Any) -> None:
+    target = getattr(torch.ops.prims, prim).default
+    assert _behind_prim(target) is (called or target)
+    assert _behind_prim(torch.ops.aten.sin.default) is torch.ops.aten.sin.default
