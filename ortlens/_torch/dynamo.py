@@ -7,8 +7,10 @@ import functools
 import inspect
 import json
 import logging
+import os
 import pathlib
 import sys
+import tempfile
 import time
 import types
 import warnings
@@ -370,14 +372,37 @@ def record_allocations(sizes: list[int]) -> Iterator[None]:
         yield
         return
     profiler: Any = legacy  # its names have no annotations
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        profiler._enable_profiler_legacy(profiler.profile(profile_memory=True).config())
-    try:
-        yield
-    finally:
-        events = [event for of_thread in profiler._disable_profiler_legacy() for event in of_thread]
-        sizes += [event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"]
+    with _without_warning_of_unknown_blocks():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            profiler._enable_profiler_legacy(profiler.profile(profile_memory=True).config())
+        try:
+            yield
+        finally:
+            events = [event for of_thread in profiler._disable_profiler_legacy() for event in of_thread]
+            sizes += [event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"]
+
+
+@contextlib.contextmanager
+def _without_warning_of_unknown_blocks() -> Iterator[None]:
+    """Leave out of stderr what c10/core/CPUAllocator.cpp says of memory that is freed and was allocated before, as of the last call."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            yield
+            return
+        written = stack.enter_context(tempfile.TemporaryFile())
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            written.seek(0)
+            for line in written:
+                if b"Memory block of unknown size" not in line:
+                    os.write(2, line)
 
 
 def profiler_is_enabled() -> bool:

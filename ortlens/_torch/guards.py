@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _FEW, _SHARE, _MOST = 50, 0.2, 0.8
 _TIMES, _NEAR, _MOST_PARTS = 9, 16, 3
+_ROOTS = ("L", "G")  # variables and globals, as Dynamo names them
 _PLACE = re.compile(r"# (?P<file>[^#]+):(?P<line>\d+) in ")
 
 
@@ -82,12 +83,14 @@ def _count(manager: Any) -> int:
 
 
 def _crowded(manager: Any, whole: int) -> Iterator[Any]:
-    """Yield the containers with many of the guards, of which no part has most of them."""
+    """Yield the containers, but modules, with many of the guards, of which no part has most of them."""
     for child in _children(manager):
         count = _count(child)
         if count < max(_FEW, _SHARE * whole):
             continue
-        if any(_count(part) >= _MOST * count for part in _children(child)):
+        parts = list(_children(child))
+        is_of_program = child.get_source() not in _ROOTS and not any("._modules" in part.get_source() for part in parts)
+        if not is_of_program or any(_count(part) >= _MOST * count for part in parts):
             yield from _crowded(child, whole)
         else:
             yield child

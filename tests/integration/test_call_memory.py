@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 import ortlens
 from ortlens.analysis.memory import call_memory
 from tests.integration.marked_lines import line_of
+
+if TYPE_CHECKING:
+    import pytest
 
 VALUE = 1024 * 1024 * 16 * 4  # bytes of the differences below
 
@@ -16,10 +21,11 @@ def near(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(-apart, -1) @ x
 
 
-def test_a_call_that_holds_much_is_measured_with_its_line() -> None:
+def test_a_call_that_holds_much_is_measured_with_its_line(capfd: pytest.CaptureFixture[str]) -> None:
     x = torch.randn(1, 1024, 16)
     with torch.no_grad():
         capture = ortlens.explain(near, dynamic=True)(x).captured()
+    assert not capfd.readouterr().err
     memory = call_memory(capture)
     assert memory is not None
     assert memory.uncompiled_bytes == 2 * VALUE

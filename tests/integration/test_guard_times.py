@@ -63,3 +63,16 @@ def test_variables_of_a_closure_are_known() -> None:
 def test_what_is_no_function_of_python_has_no_entry() -> None:
     assert entry_of(torch.sin, (torch.ones(2),), {}) is None
     assert entry_of(Table(), (), {"unknown": 1}) is None
+
+
+def test_a_module_is_no_container_of_the_program() -> None:
+    net, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))), torch.ones(2, 4)
+
+    def applied(x: torch.Tensor) -> torch.Tensor:
+        return net(x)  # type: ignore[no-any-return]  # torch has no annotation here
+
+    torch.compile(applied, backend="eager")(x)
+    code, variables = entry_of(applied, (x,), {}) or (None, {})
+    assert code is not None
+    (whole,) = _torch.guard_times(code, variables, bool)
+    assert whole.count > 20
