@@ -234,7 +234,8 @@ def look_sentence(look: Recommendation) -> str:
     at = f"{where}: " if (where := look_place(look)) else ""
     is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
-    cost = f" ({price})" if price else ""
+    is_cost = look.subject == "break" and bool(look.ns_per_call)  # of which the change that removes it may take some itself
+    cost = f" ({'the break costs ' if is_cost else ''}{price})" if price else ""
     saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
     todo = visible(look.todo[:1].lower() + look.todo[1:])
     if look.subject in ("finding", "for_training", "slower", "rule"):

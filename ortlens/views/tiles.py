@@ -186,10 +186,13 @@ def _time(verdict: TimeVerdict, overview: Overview, call: Call) -> Tile:
 def _splits(splits: Splits, overview: Overview) -> Tile:
     tile = partial(Tile, name="splits", title="Splits")
     partitions = [] if splits.partitions is None else [counted(splits.partitions, "partition")]
+    planned = len(overview.recompiles) - splits.recompiles
     facts = [
         counted(splits.breaks, "graph break") if splits.breaks else "no graph break",
         *partitions,
-        counted(splits.recompiles, "recompile") if splits.recompiles else "no recompile",
+        counted(len(overview.recompiles), "recompile") + (f" ({planned:,} of decode after prefill)" if planned else "")
+        if overview.recompiles
+        else "no recompile",
     ]
     if splits.is_cut_short:
         detail = f"the dry run ended{dry_run_end(overview)}; until there {', '.join(facts)}"

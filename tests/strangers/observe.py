@@ -84,7 +84,8 @@ class Loaded:
             with self.modes():
                 lens = ortlens.explain(self.model, **self.how)(*self.args, **self.kwargs)
                 if self.get("is_profiled"):
-                    lens.profile(*self.args, **self.kwargs)
+                    with contextlib.suppress(ortlens.UsageError):  # nothing is left in ONNX Runtime
+                        lens.profile(*self.args, **self.kwargs)
         return lens
 
     def set(self, settings: Sequence[str]) -> None:
@@ -156,7 +157,8 @@ def _ways(program: Program, first: Screen, look: Recommendation) -> list[str]:
     said, kind, patch = look.do or look.todo, first.kind(look), look.patch
     ways = {
         f"form {kind}": kind in program.kinds,
-        "settings": bool(look.settings) and not ("run()" in program.text and look.settings[0].startswith("model =")),
+        # `run()` compiles by itself, and what is set on the model may not be the target's.
+        "settings": bool(look.settings) and not look.settings[0].startswith("model =" if "run()" in program.text else "model."),
         "patch": patch is not None and look.line is not None and not any(name in patch for name in _OPEN),
         "freeze": "ortlens.freeze(" in said,
         "uncompiled": re.search("[Ll]eave .* uncompiled", said) is not None or look.subject == "nothing_runs",

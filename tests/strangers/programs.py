@@ -86,12 +86,13 @@ def model(x):
     return torch.empty_like(y).index_copy(0, order, y)
 args = (torch.randn(64, 32),)
 === weights replaced each call | weights_changed|unfrozen_weights
-net = model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
-def calls():
-    x = torch.randn(4, 512)
+net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
+def run():
+    fast, x = torch.compile(net, backend="ortlens"), torch.randn(4, 512)
     for step in range(12):
         net[0].weight = nn.Parameter(torch.full((512, 512), 0.1 * step))  #!
-        yield (x,)
+        y = fast(x)
+    return y
 === a compiled optimiser |
 net, is_random = nn.Linear(256, 256), True
 optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -126,14 +127,11 @@ def model(x, step):
 calls = lambda: ((torch.ones(8, 64), torch.tensor(step)) for step in range(4))
 #? call_outside: calls = lambda: ((torch.ones(8, 64), scale_of(torch.tensor(step))) for step in range(4))
 === a guard of PyTorch's own | recompile
-model = lambda x: F.max_pool2d(x, 3, stride=2).flatten(1).softmax(-1)  #!
+is_other, model = True, lambda x: F.max_pool2d(x, 3, stride=2).flatten(1).softmax(-1)  #!
 dynamic, calls = True, lambda: shaped(*((2, 3, size, size) for size in (16, 24, 4, 32)))
 #? same_condition: dynamic, calls = True, lambda: shaped(*((2, 3, size, size) for size in (16, 24, 40, 32)))
-=== memory of pairs | memory_peak
-def model(x):
-    pairs = x[:, None, :] - x[None, :, :]  #!
-    return torch.cat([pairs.exp(), pairs.sin(), pairs.square()], -1).sum(-1)  #!
-args = (torch.randn(512, 64),)
+=== memory of intermediates | memory_peak
+model, args = lambda x: (x * 2 + 1).sigmoid().tanh().exp().sin().sum(), (torch.randn(8, 1024, 1024),)  #!
 === guards of a large dict | heavy_guards|costly_guards|costly_entry|slower_call
 class Net(nn.Module):
     def forward(self, x):  #!
@@ -148,6 +146,9 @@ model = lambda x: x + (grid() @ grid() @ grid() @ grid()).softmax(-1).sum()
 === generate | costly_entry|heavy_guards
 from transformers import GPT2Config, GPT2LMHeadModel
 net = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, eos_token_id=None, bos_token_id=None)).eval()
+without = None
+#? heavy_guards,costly_entry: without = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+if without: net.forward, is_compiled = torch.compile(net.forward, backend="ortlens", options=without), False
 model, args, kwargs = net.generate, (torch.randint(0, 100, (1, 8)),), {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
 === a whole training step | break
 net = stack(3, 64)
