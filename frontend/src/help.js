@@ -33,7 +33,7 @@ export const HELP = {
   },
   roofline: {
     help: "Each dot is a kernel, the larger, the longer it takes: how many operations it makes per byte, and how many per second. The line is what this machine reached; dots far below it could be faster. Click selects.",
-    missing: "No kernel was held against the machine. Kernels are measured by a profile, the machine's peaks where a kernel of the CPU takes 50 µs, or all of a session 1 ms.",
+    missing: "No kernel was compared with the machine's peak. Kernels are measured by a profile, the machine's peaks where a kernel of the CPU takes 50 µs, or all of a session 1 ms.",
     wants: ["profile"],
   },
   source: {

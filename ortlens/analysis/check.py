@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
 LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]
 
-_SMALL = 0.05  # a partition with a smaller share of the time of all partitions is not held against a slowdown; the call is
+_SMALL = 0.05  # a partition with a smaller share of the time of all partitions does not count as a slowdown; the call does
 _KINDS: tuple[tuple[Kind, str], ...] = (
     ("break", "breaks"),
     ("recompile", "recompiles"),
@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a capture is held against; None where nothing is asked."""
+    """What a capture must not exceed; None where nothing is asked."""
 
     max_breaks: int | None = None  # distinct graph breaks at most
     max_recompiles: int | None = None  # recompiles at most

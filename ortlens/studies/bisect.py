@@ -43,7 +43,7 @@ _WARM_SHARE = 5  # the first fifth of the runs fills caches and arenas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """What varies. The first of several values belongs to the base; a single one is held against what is installed."""
+    """What varies. The first of several values belongs to the base; a single one is compared with what is installed."""
 
     onnxruntime: Sequence[str] = ()  # versions, or distributions with a version, such as `onnxruntime-openvino==1.24.1`
     torch: Sequence[str] = ()  # versions

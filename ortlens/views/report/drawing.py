@@ -161,7 +161,7 @@ def _draw_course(groups: Sequence[Sequence[Run]], axes: Axes) -> None:
 
 
 def _roofline(capture: Capture) -> Figure | None:
-    """Show how fast kernels with counted operations are for this machine; None where none was held against measured peaks."""
+    """Show how fast kernels with counted operations are for this machine; None where none was compared with measured peaks."""
     current = {kernel.session_id for kernel in current_kernels(capture)}
     placed = [row for row in roofs(capture) if row.session_id in current and row.intensity and row.flops_per_s]
     if not any(row.peak_flops_per_s and row.peak_bytes_per_s for row in placed):

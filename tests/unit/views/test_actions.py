@@ -102,7 +102,7 @@ def test_lines_that_need_the_same_change_are_one_action_that_names_the_costliest
     capture = Capture(breaks=tuple(breaks))
     first, second = facts(capture)
     assert (first["where"], first["count"], first["ns"], first["id"]) == ("m.py:3 and 2 other lines", 4, 406_000, "break:b3")
-    assert first["sentence"].startswith("m.py:3 and 2 other lines: remove it (406 µs per call, measured")
+    assert first["sentence"].startswith("m.py:3 and 2 other lines: remove it (the break costs 406 µs per call, measured")
     assert (second["where"], second["count"], second["ns"]) == ("m.py:9", 1, 100_000)
 
 
