@@ -135,10 +135,17 @@ class CompiledGraph:
             self.context.reporter.planned(self.plan, self.runners, self.phases, weights=weights, min_nodes=least)
 
     def _first_run(self, args: list[Any]) -> list[Any]:
-        if devices.capturing(args):  # a session could not be created
+        if self._is_captured(args):  # a session could not be created
             return self._with_views(eager_graph(self.lowered.partitioned))(args)
         self.prepare(args)
         return self.run(args)
+
+    def _is_captured(self, args: list[Any]) -> bool:
+        try:
+            return devices.capturing(args)
+        except Exception as error:  # noqa: BLE001 - whatever fails, PyTorch can run the graph
+            self._fall_back(error)
+            return True
 
     def prepare(self, args: list[Any]) -> None:
         """Create the sessions, once, of the weights in `args` (of all if each size has one); if that fails, PyTorch runs the graph."""

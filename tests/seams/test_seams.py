@@ -23,7 +23,7 @@ NAMED = [
     # Others.
     ("Lens", "ortlens.trace.runlog.RunLog.record"),
     ("explain", "ortlens._torch.process.trace_again"),
-    ("explain", "ortlens.trace.runlog._Shard.make_room"),  # in the log of a measurement, which belongs to no capture
+    ("Lens(journal=...)", "ortlens.backend.runtime.devices.capturing"),
     ("capture", "ortlens.lens.environment.chosen_options"),
     ("Lens", "ortlens.lens.dynamo.listener._event_of"),
     ("Lens", "ortlens.lens.dynamo.listener._TraceListener._attach"),

@@ -295,9 +295,9 @@ class PartitionRunner:
         key = self._key_of(args)
         made = self._prepared.get(key)
         if made is None:
-            if devices.capturing(args):
-                return self.failed(args, cuda.CalledInCapture())
             try:
+                if devices.capturing(args):
+                    return self.failed(args, cuda.CalledInCapture())
                 made = self._prepared_now(key, args)
             except Exception as error:  # noqa: BLE001 - whatever the reason, PyTorch has the right answer
                 return self.failed(args, error)
