@@ -161,20 +161,25 @@ def has_index(statement: ast.AST) -> bool:
     """Tell whether a statement indexes something by anything but numbers and slices."""
     indexes = [node.slice for node in ast.walk(statement) if isinstance(node, ast.Subscript)]
     parts = [part for index in indexes for part in (index.elts if isinstance(index, ast.Tuple) else (index,))]
-    return any(not isinstance(part, ast.Constant | ast.Slice | ast.UnaryOp) for part in parts)
+    return any(not isinstance(part, ast.Slice) and not _is_number(part) for part in parts)
 
 
 def _implied(statement: ast.stmt) -> Use | None:
     if calls_of_math(statement):
         return "math"
     for node in ast.walk(statement):
-        if isinstance(node, ast.Slice):
+        if isinstance(node, ast.Slice) and not all(_is_number(bound) for bound in (node.lower, node.upper, node.step) if bound is not None):
             return "size"
         if isinstance(node, ast.Compare | ast.BoolOp | ast.IfExp | ast.If | ast.While):
             return "decides"
         if isinstance(node, ast.Call) and _name_of(node) == "range":
             return "size"
-    return "index" if any(isinstance(node, ast.Subscript) for node in ast.walk(statement)) else None
+    return "index" if has_index(statement) else None
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Tell whether an expression is a number, as `1` or `-1`."""
+    return isinstance(node, ast.Constant | ast.UnaryOp)
 
 
 def _uses_above(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[Use]:

@@ -18,7 +18,7 @@ from ortlens.analysis import advice, guards
 from ortlens.analysis.advice import Adviser, advice_for_break, advice_for_fallback, advised, hint_for
 from ortlens.analysis.catalogue import SENTENCES, advise
 from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
-from ortlens.analysis.number_uses import LATER, Flow, flow_from
+from ortlens.analysis.number_uses import LATER, Flow, Use, flow_from, use_of_number
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
@@ -443,3 +443,11 @@ def test_a_whole_training_step_gets_one_advice_for_all_its_breaks() -> None:
     assert kinds(*breaks, elsewhere) == ["compile_forward_alone"] * 4 + ["keep_in_tensor"]
     assert "compile_forward_alone" not in kinds(*breaks[:2], breaks[3])
     assert len(looks_of(overview_of(Capture(breaks=tuple(breaks))))) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "use"),
+    [("t = t + iou(b[i][None], b[order[1:]]).sum()", "index"), ("y = x[:n]", "size"), ("y = x[1:-1] + x[0]", None)],
+)
+def test_a_slice_between_numbers_is_no_size_that_a_line_needs(source: str, use: Use | None) -> None:
+    assert use_of_number(source) == use
