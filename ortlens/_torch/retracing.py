@@ -16,7 +16,7 @@ from ortlens._torch.dynamo import writes_no_trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_BUILTINS = "__builtins_dict__"  # the one global that Dynamo does not take back when its code is freed
+_BUILTINS = "__builtins_dict__"  # the one global that Dynamo may not take back when its code is freed
 _FRAME = -1  # an id that Dynamo gives to no frame, so that its own go on counting as before
 
 
@@ -32,6 +32,7 @@ def retrace(
     import torch._dynamo
     from torch._dynamo.convert_frame import convert_frame
     from torch._dynamo.hooks import Hooks
+    from torch._dynamo.utils import CleanupManager
 
     hooks = Hooks()
     alone = {"enable_compiler_collectives": False} if hasattr(torch._dynamo.config, "enable_compiler_collectives") else {}
@@ -41,7 +42,9 @@ def retrace(
         try:
             convert_frame(backend, hooks)(frame, None, hooks, {"_id": _FRAME})  # type: ignore[arg-type]  # a frame by its fields
         finally:
-            for name in [name for name in frame.f_globals if name not in known and name.startswith(_BUILTINS)]:
+            hooks_of = list(CleanupManager.instance.values.values())  # these run when the code is freed, and raise if the global is gone
+            awaited = {hook.name for cleanups in hooks_of for hook in cleanups}
+            for name in [name for name in frame.f_globals if name not in known and name.startswith(_BUILTINS) and name not in awaited]:
                 del frame.f_globals[name]
 
 
