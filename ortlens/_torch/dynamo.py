@@ -386,13 +386,12 @@ def record_allocations(sizes: list[int]) -> Iterator[None]:
 @contextlib.contextmanager
 def _without_warning_of_unknown_blocks() -> Iterator[None]:
     """Leave out of stderr what c10/core/CPUAllocator.cpp says of memory that is freed and was allocated before, as of the last call."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stderr = os.dup(2)
-        except OSError:  # it is closed
-            yield
-            return
-        written = stack.enter_context(tempfile.TemporaryFile())
+    try:
+        stderr = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    with tempfile.TemporaryFile() as written:
         os.dup2(written.fileno(), 2)
         try:
             yield

@@ -58,17 +58,24 @@ def dynamo_setting(name: str) -> Any:
 def _frame(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> types.SimpleNamespace:
     """Make up the frame of a call: `_get_frame` of `torch/_dynamo/convert_frame.py` does the same for an export."""
     owner, plain = getattr(function, "__self__", None), getattr(function, "__func__", function)
-    bound = inspect.signature(plain, follow_wrapped=False).bind(*(() if owner is None else (owner,)), *args, **kwargs)
-    bound.apply_defaults()
-    cells = plain.__closure__ or ()
-    free = {name: cell.cell_contents for name, cell in zip(plain.__code__.co_freevars, cells, strict=True)}
     return types.SimpleNamespace(
         f_code=plain.__code__.replace(),
         f_globals=plain.__globals__,
-        f_locals={**bound.arguments, **free},
+        f_locals=variables_of_call(plain, args if owner is None else (owner, *args), kwargs),
         f_builtins=vars(builtins),
-        closure=cells,
+        closure=plain.__closure__ or (),
     )
+
+
+def variables_of_call(function: types.FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables with which a call of a Python function begins: its arguments, and those of the functions around it.
+
+    Raises TypeError for arguments that do not fit, ValueError for a variable that has no value yet.
+    """
+    bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+    bound.apply_defaults()
+    free = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {**bound.arguments, **{name: cell.cell_contents for name, cell in free}}
 
 
 @contextlib.contextmanager

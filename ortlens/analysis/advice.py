@@ -60,26 +60,8 @@ _BUILTINS = {**dict.fromkeys(("str", "repr", "format"), "format_outside"), **dic
 _USES: Mapping[Use, str] = {"index": "index_select", "size": "pass_as_int", "text": "format_outside", "decides": "choose_with_where"}
 _IN_TORCH = frozenset(
     {
-        *(
-            "exp",
-            "expm1",
-            "exp2",
-            "log",
-            "log1p",
-            "log2",
-            "log10",
-            "sqrt",
-            "pow",
-            "hypot",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "atan2",
-        ),
-        *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "fmod"),
+        *("exp", "expm1", "exp2", "log", "log1p", "log2", "log10", "sqrt", "pow", "hypot", "fmod", "erf", "erfc", "lgamma"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
     }
 )
 """Functions of `math` that torch has by the same name, for tensors."""

@@ -74,6 +74,13 @@ sessions_by_partition: Callable[[Capture], dict[str, list[Session]]] = once(
 )
 """In the order in which they were made."""
 
+
+def latest_sessions(capture: Capture, graph: Graph) -> list[Session]:
+    """List the newest session of each partition of a graph that has one."""
+    sessions, parts = sessions_by_partition(capture), partitions_by_graph(capture).get(graph.graph_id, [])
+    return [sessions[part.partition_id][-1] for part in parts if part.partition_id in sessions]
+
+
 fallbacks_by_graph: Callable[[Capture], dict[str, list[Fallback]]] = once(
     lambda capture: grouped((row.graph_id, row) for row in capture.fallbacks)
 )

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.index import grouped, nodes_by_graph, once, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import (
+    grouped,
+    latest_sessions,
+    nodes_by_graph,
+    nodes_by_partition,
+    once,
+    partitions_by_graph,
+    sessions_by_partition,
+)
 from ortlens.trace.records import column, optional, same
 
 if TYPE_CHECKING:
@@ -176,13 +184,11 @@ def call_memory(capture: Capture) -> CallMemory | None:
     """Sum up the memory of a measured call; None where it was not measured."""
     peak = capture.figures.peak_bytes
     current = [graph for graph in current_graphs(capture.graphs) if graph.phase != "backward"]
-    parts = [part for graph in current for part in partitions_by_graph(capture).get(graph.graph_id, [])]
-    sessions = sessions_by_partition(capture)
-    keeping = [session for part in parts for session in sessions.get(part.partition_id, [])[-1:] if session.kept_bytes is not None]
+    keeping = [session for graph in current for session in latest_sessions(capture, graph) if session.kept_bytes is not None]
     if peak is None or not keeping:
         return None
     largest = max(keeping, key=lambda session: session.kept_bytes or 0)
-    own = [node for node in capture.nodes if node.partition_id == largest.partition_id]
+    own = nodes_by_partition(capture).get(largest.partition_id, [])
     name = peak_of(own, ()).node
     return CallMemory(
         bytes=peak + sum(session.kept_bytes or 0 for session in keeping),

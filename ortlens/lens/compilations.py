@@ -386,12 +386,9 @@ def entry_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     if not isinstance(function, FunctionType):
         return None
     try:
-        bound = inspect.signature(function).bind(*given, **kwargs)
-        bound.apply_defaults()
-        held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)}
+        return function.__code__, _torch.variables_of_call(function, given, kwargs)
     except (TypeError, ValueError):  # arguments that do not fit, and empty cells
         return None
-    return function.__code__, {**bound.arguments, **held}
 
 
 def _name_of(target: object) -> str:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.trace.recorder import Recorder
 
+_CALLS_OF_MODULE = ("forward", "_wrapped_call_impl")  # methods that a compiled module has as its target
 _TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
 
 
@@ -261,10 +262,7 @@ class Lens(CaptureView):
 
         target, figures = self._targets.first(), self._recorder.captured().figures
         owner = getattr(target, "__self__", None)
-        if isinstance(owner, torch.nn.Module) and getattr(target, "__name__", "") in (
-            "forward",
-            "_wrapped_call_impl",
-        ):  # a compiled module's
+        if isinstance(owner, torch.nn.Module) and getattr(target, "__name__", "") in _CALLS_OF_MODULE:
             target = owner
         spent = sum((graph.dynamo_ns or 0) + (graph.aot_ns or 0) for graph in self._recorder.records(r.Graph))
         is_known = figures.freeze_call is not None or figures.freeze_refused is not None

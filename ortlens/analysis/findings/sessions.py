@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times, sessions_and_graphs
 from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.index import fallbacks_by_graph, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.index import fallbacks_by_graph, latest_sessions, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.roofline import usable_cores
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -16,7 +16,7 @@ from ortlens.units import counted, size_from_bytes, time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ortlens.trace.records import Capture, Finding, Graph, Session, WeightsChange
+    from ortlens.trace.records import Capture, Finding, Session, WeightsChange
 
 SESSIONS = "sessions"
 """Subject of findings about the settings that all sessions share."""
@@ -169,11 +169,12 @@ def unfrozen_weights(capture: Capture) -> Iterator[Finding]:
         if graph.phase != "inference":
             continue
         for part in partitions.get(graph.graph_id, []):
-            latest = sessions.get(part.partition_id, [])[-1:]
+            own = sessions.get(part.partition_id, [])
+            latest = own[-1:]
             weights = part.weight_bytes or 0
             frozen = latest[0].frozen_bytes if latest else None
             weights -= (latest[0].table_bytes or 0) if latest else 0
-            changed = any(session.cause == "weights" for session in sessions.get(part.partition_id, []))
+            changed = any(session.cause == "weights" for session in own)
             if frozen is None or weights < _WORTH_FREEZING or 2 * frozen >= weights or changed:
                 continue
             yield unfrozen_weights.finding(
@@ -216,14 +217,6 @@ def unpacked_weights(capture: Capture) -> Iterator[Finding]:
         )
 
 
-def _latest_sessions(graph: Graph, capture: Capture) -> list[Session]:
-    """List the newest session of each partition of a graph that has one."""
-    sessions = sessions_by_partition(capture)
-    return [
-        sessions[part.partition_id][-1] for part in partitions_by_graph(capture).get(graph.graph_id, []) if part.partition_id in sessions
-    ]
-
-
 @rule(
     name="session_arenas",
     looks_for="Sessions that each keep memory for their activations, of which a call uses one after the other.",
@@ -233,7 +226,7 @@ def _latest_sessions(graph: Graph, capture: Capture) -> list[Session]:
 def session_arenas(capture: Capture) -> Iterator[Finding]:
     """Report graphs whose sessions keep much memory side by side."""
     for graph in current(capture):
-        latest = _latest_sessions(graph, capture)
+        latest = latest_sessions(capture, graph)
         peaks = sorted(session.arena_bytes or 0 for session in latest)
         if sum(peaks[:-1]) < _MUCH_IN_ARENAS:
             continue
@@ -341,7 +334,7 @@ def tiny_graph(capture: Capture) -> Iterator[Finding]:
     times, partitions = run_times(capture), partitions_by_graph(capture)
     costs, per_graph = crossings(capture), graph_times(capture)
     for graph in current(capture):
-        latest = _latest_sessions(graph, capture)
+        latest = latest_sessions(capture, graph)
         timed = [times[session.session_id] for session in latest if session.session_id in times]
         crossing, running = sum(time.crossing_ns for time in timed), sum(time.run_ns for time in timed)
         is_whole = graph.partition_count == 1 and not graph.fallback_count

@@ -169,13 +169,15 @@ def _pad_of(target: Any) -> Callable[..., Any]:
             return basics.registered(target)(x, padding)
         made = basics.registered(target)(x, [max(amount, 0) for amount in known]) if max(known) > 0 else x
         for place in range(0, len(known), 2):
-            axis = op.Constant(value_ints=[len(x.shape) - 1 - place // 2])
-            start, end = op.Constant(value_ints=[max(-known[place], 0)]), min(known[place + 1], 0)
-            until = op.Constant(value_ints=[end]) if end else op.Constant(value_ints=[torch.iinfo(torch.int64).max])
-            made = op.Slice(made, start, until, axis)
+            made = _cropped(made, known[place], known[place + 1], len(x.shape) - 1 - place // 2)
         return made
 
     return pad
+
+
+def _cropped(x: Any, before: int, after: int, dim: int) -> Any:
+    """Remove what negative amounts of padding remove at both ends of a dimension."""
+    return op.Slice(x, _vector([max(-before, 0)]), _vector([min(after, 0) or _END]), _vector([dim]))
 
 
 for _target in (
@@ -190,11 +192,11 @@ def pad_circular(x: Any, pad: Sequence[int]) -> Any:
     """`aten._pad_circular` of amounts that repeat what negative ones leave, which lowering leaves whole."""
     rank = len(x.shape)
     for place in range(len(pad) // 2):
-        before, after, dim = pad[2 * place], pad[2 * place + 1], _vector([rank - 1 - place])
-        left = op.Slice(x, _vector([max(-before, 0)]), _vector([min(after, 0) or _END]), dim) if min(before, after) < 0 else x
-        parts = [op.Slice(left, _vector([-before]), _vector([_END]), dim)] if before > 0 else []
-        parts += [left, op.Slice(left, _vector([0]), _vector([after]), dim)] if after > 0 else [left]
-        x = op.Concat(*parts, axis=-1 - place)
+        before, after, dim = pad[2 * place], pad[2 * place + 1], rank - 1 - place
+        left = _cropped(x, before, after, dim) if min(before, after) < 0 else x
+        parts = [op.Slice(left, _vector([-before]), _vector([_END]), _vector([dim]))] if before > 0 else []
+        parts += [left, op.Slice(left, _vector([0]), _vector([after]), _vector([dim]))] if after > 0 else [left]
+        x = op.Concat(*parts, axis=dim)
     return x
 
 
