@@ -61,6 +61,7 @@ def test_what_is_committed_was_made_from_these_cells_and_shows_without_javascrip
     outputs = [output for cell in cells for output in cell.outputs]
     assert len(outputs) >= 5
     assert {output.output_type for output in outputs} <= {"display_data", "execute_result", "stream"}
+    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
     assert {kind for output in outputs for kind in output.get("data", {})} <= SHOWN
     assert not any("<script" in text for text in texts(notebook))
     for cell in cells:
