@@ -106,7 +106,7 @@ from ortlens._torch.exporter import (
 )
 from ortlens._torch.guards import GuardTime, guard_times
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
-from ortlens._torch.retracing import dynamo_setting, retrace, variables_of_call
+from ortlens._torch.retracing import dynamo_setting, dynamo_settings, has_side_effects, retrace, variables_of_call
 from ortlens._torch.tensors import (
     allows_tf32,
     convolution_is_in_onednn,

@@ -20,14 +20,11 @@ _BUILTINS = "__builtins_dict__"  # the one global that Dynamo may not take back 
 _FRAME = -1  # an id that Dynamo gives to no frame, so that its own go on counting as before
 
 
-def retrace(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Callable[..., Any], settings: Mapping[str, Any]
-) -> None:
+def retrace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Callable[..., Any]) -> None:
     """Have Dynamo compile one call of a Python function, up to its first graph break, and throw it away; raises what compiling raises.
 
     `ConvertFrame` of `torch/_dynamo/convert_frame.py` is what Dynamo calls with each new frame: it returns what to run, and runs nothing.
-    The frame is made up, of a copy of the function's code, on which nothing was compiled yet. `settings` are those of
-    `torch._dynamo.config` that differ meanwhile.
+    The frame is made up, of a copy of the function's code, on which nothing was compiled yet.
     """
     import torch._dynamo
     from torch._dynamo.convert_frame import convert_frame
@@ -36,7 +33,7 @@ def retrace(
 
     hooks = Hooks()
     alone = {"enable_compiler_collectives": False} if hasattr(torch._dynamo.config, "enable_compiler_collectives") else {}
-    with torch._dynamo.config.patch({**alone, **settings}), _unseen():  # other ranks trace nothing now
+    with torch._dynamo.config.patch(alone), _unseen():  # other ranks trace nothing now
         frame = _frame(function, args, kwargs)
         known = frozenset(frame.f_globals)
         try:
@@ -46,6 +43,26 @@ def retrace(
             awaited = {hook.name for cleanups in hooks_of for hook in cleanups}
             for name in [name for name in frame.f_globals if name not in known and name.startswith(_BUILTINS) and name not in awaited]:
                 del frame.f_globals[name]
+
+
+@contextlib.contextmanager
+def dynamo_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Change settings of `torch._dynamo.config` while the block lasts."""
+    import torch._dynamo
+
+    with torch._dynamo.config.patch(dict(settings)):
+        yield
+
+
+def has_side_effects() -> bool:
+    """Tell whether what the running compilation traced changes Python objects that were there before, or hooks a tensor."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
+
+    effects = InstructionTranslator.current_tx().output.side_effects
+    kinds = AttributeMutationExisting | ValueMutationExisting
+    known = (item for item in effects.id_to_variable.values() if isinstance(item.mutation_type, kinds))
+    return bool(effects.tensor_hooks) or any(map(effects.is_modified, known))
 
 
 def dynamo_setting(name: str) -> Any:

@@ -72,7 +72,7 @@ _WITHOUT_SHAPES = frozenset({"linalg_lstsq", "ctc_loss"})
 """Operators that PyTorch cannot trace with `capture_dynamic_output_shape_ops` either."""
 
 _NUMBERS = ("keep_in_tensor", "use_torch_math")
-_REPORTING = ("print_outside", "warn_outside", "log_outside")
+REPORTING = ("print_outside", "warn_outside", "log_outside")
 _DRAWING = ("dropout", "bernoulli", "multinomial", "rand", "normal", "exponential", "uniform", "poisson")
 _DROPOUT = "dropout"
 _BY_TRAITS = ("keep_in_tensor", "mask_with_where", "call_outside", "call_layer_outside", "mark_dynamic", "compile_dynamic", "one_dtype")
@@ -191,17 +191,20 @@ def hint_for(item: Break) -> str:
 
 def _as_tried(item: Break, advice: Advice | None) -> Advice | None:
     """Take out of an advice what failed when it was tried; a setting that was seen to help precedes a rewrite that was not."""
-    if advice is not None and (advice.kind in item.removed_by or not set(advice.settings).isdisjoint(item.kept_despite)):
+    is_line = advice is not None and advice.kind in item.removed_by[:1] and advice.kind not in REPORTING
+    if advice is not None and (is_line or not set(advice.settings).isdisjoint(item.kept_despite)):
         advice = replace(advice, params={name: value for name, value in advice.params.items() if name not in ("setting", "listed")})
-    setting = next((line for line in item.removed_by if line.startswith(_CONFIG)), None)
-    if setting is not None and (advice is None or (advice.kind not in item.removed_by and advice.kind not in _REPORTING)):
-        return advise("set_config", setting=setting, tried=True)
+    setting = next((line for line in item.removed_by[:1] if line.startswith(_CONFIG)), None)
+    if setting is not None and (advice is None or advice.kind not in REPORTING):
+        return advise("set_config", setting=setting, tried="setting")
     if advice is None:
         return None
     if advice.kind in item.kept_despite:
         return advise("move_line", number=True) if advice.kind in _NUMBERS else None
-    is_tried = not {advice.kind, *advice.settings}.isdisjoint(item.removed_by)
-    return replace(advice, params={**advice.params, "tried": ""}) if is_tried else advice
+    if {advice.kind, *advice.settings}.isdisjoint(item.removed_by):
+        return advice
+    by = "setting" if set(item.removed_by) & set(advice.settings) else "line"
+    return replace(advice, params={**advice.params, "tried": by})
 
 
 def _by_rule(item: Break) -> Advice | None:

@@ -240,7 +240,7 @@ class Advice:
     def sentence(self) -> str:
         """Word the advice, without a full stop."""
         template = SENTENCES[self.kind] + (_AT_LIMIT if "last_guard" in self.params else "")
-        template += (_TRIED_SETTING if self.settings else _TRIED) if self.is_tried else ""
+        template += (_TRIED_SETTING if self.params["tried"] == "setting" else _TRIED) if self.is_tried else ""
         chosen = _CLAUSE.sub(lambda found: found["text"] if (found["name"] in self.params) != bool(found["without"]) else "", template)
         return chosen.format_map(self.params)
 

@@ -14,6 +14,7 @@ from ortlens.analysis.findings.compiling import STORM, is_limit, training_forwar
 from ortlens.analysis.findings.registry import RULE_NAMES
 from ortlens.analysis.findings.slower import slower_than_torch
 from ortlens.analysis.guards import guard_place
+from ortlens.analysis.rewrites import line_after
 from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.trace.records import column, optional, same
@@ -38,11 +39,6 @@ _CHECK = "aten._assert_"
 _OF_TYPE = ("bfloat16", "complex")
 """Causes that all operators of a data type share."""
 _NUMBER = re.compile(r"\d+")
-_BRANCH = re.compile(r"^(?:el)?if (?P<condition>.+):$")
-_CHOICE = re.compile(r"^(?P<head>return |\w+ = )(?P<yes>.+) if (?P<condition>.+) else (?P<no>.+)$")
-_MATH = re.compile(r"\bmath\.(?P<name>\w+)\(")
-_WORDED = re.compile(r"\b(?:and|or|not|is|in)\b")
-_BY_WHERE = ("choose_with_where", "keep_answer_in_tensor", "mask_with_where")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +57,7 @@ class Recommendation:
     count: int  # nodes, graph boundaries or recompiles behind it
     other_lines: int = 0  # that need the same change, for breaks and operators; `line` is the costliest of all
     ns_per_call: int | None  # None where it was not measured
+    is_saving: bool = False  # whether that is what the change of a break saves, else what the break costs
     is_measured: bool = True  # else it is an estimate
     at_most: bool = False  # whether that is a limit, as in `Finding.at_most`
     is_busy: bool = False  # whether other work ran beside the calls, so that its time is less certain
@@ -103,7 +100,9 @@ class ActionRow:
     line: int | None = optional("Number of the user line.")
     do: str = column("What to change.")
     gain_ns: int | None = optional(
-        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch.", unit="ns"
+        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch; of a break whose "
+        "change was timed, what that saves.",
+        unit="ns",
     )
     confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
     tried: bool = column(
@@ -133,45 +132,6 @@ def _with_source(item: Recommendation, sources: Mapping[tuple[str | None, int | 
 def _sources(capture: Capture) -> dict[tuple[str | None, int | None], str]:
     placed: tuple[Node | Fallback | Break, ...] = (*capture.nodes, *capture.fallbacks, *capture.breaks)
     return {(item.file, item.line): item.source for item in reversed(placed) if item.source and item.file}
-
-
-def line_after(source: str, advice: Advice | None) -> str | None:
-    """Rewrite the user's line as advised, with names that say what to fill in; empty to delete it, None where no rule fits."""
-    line = source.strip()
-    edited = edited_line(line, advice)
-    if advice is None or edited is not None:
-        return edited
-    branch = _BRANCH.match(line) if advice.kind in _BY_WHERE else None
-    if branch is None or _WORDED.search(branch["condition"]):
-        return None
-    return f"result = torch.where({branch['condition']}, result_if_true, result_if_false)"
-
-
-def edited_line(line: str, advice: Advice | None) -> str | None:
-    """Rewrite a line as advised where that is complete and runs as it is; otherwise as `line_after`."""
-    if line == "torch._dynamo.graph_break()":
-        return ""
-    if advice is None:
-        return None
-    if advice.kind == "use_torch_math":
-        return _MATH.sub(r"torch.\g<name>(", line)
-    if advice.kind == "keep_in_tensor":
-        return _without_call(line, advice.params.get("call"))
-    choice = _CHOICE.match(line) if advice.kind in _BY_WHERE else None
-    if choice is None or _WORDED.search(choice["condition"]):  # Python's words for one truth do not work on a tensor of them
-        return None
-    return f"{choice['head']}torch.where({choice['condition']}, {choice['yes']}, {choice['no']})"
-
-
-def _without_call(line: str, call: str | None) -> str | None:
-    """Leave out what takes a number, `.item()` or `float()`, where the line has it once; what is left may need its parentheses."""
-    if call == ".item()":
-        return line.replace(call, "") if line.count(call) == 1 else None
-    head = (call or "").removesuffix(")")
-    if head not in ("float(", "int(") or line.count(head) != 1:
-        return None
-    before, _, after = line.partition(head)
-    return None if before[-1:].isalnum() or before[-1:] in ("_", ".") else f"{before}({after}"
 
 
 def looks_of(overview: Overview) -> tuple[Recommendation, ...]:
@@ -238,6 +198,7 @@ def _merged(looks: Iterator[Recommendation]) -> list[Recommendation]:
                 count=sum(look.count for look in group),
                 other_lines=len({(look.file, look.line) for look in group}) - 1 if first.subject == "break" else 0,
                 ns_per_call=sum(costs) if costs else None,
+                is_saving=all(look.is_saving for look in group),
                 own_code_ns=own,
                 recompile_ns=sum(look.recompile_ns for look in group),
             )
@@ -293,7 +254,7 @@ def _nothing_runs(overview: Overview) -> Iterator[Recommendation]:
 def _breaks(overview: Overview) -> Iterator[Recommendation]:
     whole = overview.ledger.total_ns if overview.ledger is not None else 0
     for index, (item, advice) in enumerate(zip(overview.breaks, overview.break_advice, strict=True)):
-        is_free = price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole  # measured, and nothing to be saved
+        is_free = not item.saved_ns and price_of(item) == 0 and own_code_ns(item) <= _MUCH * whole  # measured, and nothing to be saved
         if is_free or (advice is not None and advice.is_expected):
             continue
         hint = hint_for(item)
@@ -303,8 +264,9 @@ def _breaks(overview: Overview) -> Iterator[Recommendation]:
             what=item.reason,
             why=item.reason,
             count=item.occurrences,
-            ns_per_call=price_of(item),
-            own_code_ns=own_code_ns(item),
+            ns_per_call=price_of(item) if item.saved_ns is None else item.saved_ns,
+            own_code_ns=own_code_ns(item) if item.saved_ns is None else 0,
+            is_saving=item.saved_ns is not None,
             **same(item, "file", "line", "source"),
             **_todo(advice, settings_of_hint(hint)) | ({} if advice else {"do": hint}),
         )

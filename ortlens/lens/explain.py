@@ -62,7 +62,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
 
     Other compilations of the same function stay; where PyTorch gave up on its code earlier, they try once more. The caller's
     gradient mode applies: under `torch.no_grad()` the inference graph is compiled, otherwise the forward graph of a training step.
-    Where PyTorch breaks a graph, what might avoid that is tried, for about a second: the call is traced with the change, and not run.
+    Where PyTorch breaks a graph, what might avoid that is tried, for about a second: the call is traced with the change, and not run. What
+    avoids it is then compiled and timed in turns with the present call, where the model compiled within three seconds.
 
     Args:
         target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo. Of `model.generate`,

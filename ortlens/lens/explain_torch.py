@@ -73,7 +73,8 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
             with _compiling(target):
                 lens.result = _try_with_fakes(lens, target, fast, args, kwargs, device)
         else:
-            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls)
+            again = partial(torch.compile, backend=lens.apart, dynamic=dynamic, **apart)
+            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls, again)
 
 
 def _compiled(
@@ -92,34 +93,53 @@ def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, .
     return None if isinstance(source, torch.export.ExportedProgram) else lambda: source(*args, **kwargs)
 
 
-def _called(lens: Lens, target: Any, call: Callable[[], Any], uncompiled: Callable[[], Any] | None, calls: int | None) -> Any:
-    """Call once to compile, then for stable figures with a clock around every graph; return the result of the last call."""
+def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
+    lens: Lens,
+    target: Any,
+    call: Callable[[], Any],
+    uncompiled: Callable[[], Any] | None,
+    calls: int | None,
+    again: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Any:
+    """Call once to compile, then for stable figures with a clock around every graph; return the result of the last call.
+
+    `again` compiles the target beside, for what is tried.
+    """
+    trials: Trials | None = None
+    changed = 0
     fast, plain = Calls(call), None if uncompiled is None else Calls(uncompiled)
     try:
         with _compiling(target):
             result = fast()
         if lens.compilations.recorder.count(r.Break):
-            _try_changes(lens, target)
+            trials = _try_changes(lens, target)
         if calls == 1:
             return result
         if calls:  # whoever counts the calls may have reasons to
             return lens.measured(fast, made=1, max_calls=calls - 1, budget_ns=None)
-        return lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
+        result = lens.measured(fast, made=1, max_calls=MAX_CALLS - 1, budget_ns=_STABLE_NS, uncompiled=plain)
+        if trials is not None:
+            with lens_guard(lens.compilations.recorder, "timing what would avoid graph breaks"):
+                changed = trials.time(fast, again, lens.live_graphs())
+        return result
     finally:
         uncompiled_calls = plain.made if plain is not None else 0
-        lens.compilations.recorder.note(explain_calls=fast.made, explain_uncompiled_calls=uncompiled_calls)
+        lens.compilations.recorder.note(explain_calls=fast.made + changed, explain_uncompiled_calls=uncompiled_calls)
 
 
-def _try_changes(lens: Lens, target: Any) -> None:
+def _try_changes(lens: Lens, target: Any) -> Trials | None:
     """Try what would avoid the graph breaks, without a call; those of `generate` are of its model, and a frozen callable has none."""
     recorder, example = lens.compilations.recorder, lens.compilations.targets.example
     if example is None or is_generate(target):
-        return
+        return None
+    trials = None
     with lens_guard(recorder, "trying what would avoid graph breaks"):
         args, kwargs = example
         while isinstance(target, partial):
             target, args, kwargs = target.func, (*target.args, *args), {**target.keywords, **kwargs}
-        Trials(recorder=recorder, target=target, args=args, kwargs=kwargs, backend=lens.planned).run()
+        trials = Trials(recorder=recorder, target=target, args=args, kwargs=kwargs, backend=lens.planned)
+        trials.run()
+    return trials
 
 
 def _compiling(target: Any) -> AbstractContextManager[object]:

@@ -179,6 +179,10 @@ class Lens(CaptureView):
         compiled: Callable[..., Any] = _torch.lookup_backend("aot_eager")(graph_module, example_inputs)
         return compiled
 
+    def apart(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a Dynamo graph as the lens does, into whatever records at the time."""
+        return (self._ort or self._foreign)(graph_module, example_inputs)
+
     def call_target(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the first callable that was compiled through this lens; raises UsageError if there is none, or only a dry run was made."""
         return self._targets.call(args, kwargs)

@@ -95,11 +95,12 @@ def gain_text(look: Recommendation) -> str:
     if look.ns_per_call is None:
         return "gain unknown"
     if not look.ns_per_call:
-        return f"saves {NO_MORE}" if look.at_most else f"no time measured{besides(0, look.own_code_ns)}"
+        nothing = NO_MORE if look.at_most else "no time" if look.is_saving else None
+        return f"saves {nothing}" if nothing else f"no time measured{besides(0, look.own_code_ns)}"
     amount = time_from_ns(look.ns_per_call)
     if look.subject == "fallback":  # a change brings the difference to what it takes then
         return f"takes {amount} per call in PyTorch"
-    if look.subject == "break":
+    if look.subject == "break" and not look.is_saving:
         return f"costs {amount} per call{besides(look.ns_per_call, look.own_code_ns)}"
     return f"saves {amount_words(look.ns_per_call, is_measured=look.is_measured, at_most=look.at_most)} per call"
 

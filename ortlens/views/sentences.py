@@ -9,7 +9,7 @@ from ortlens.analysis.findings.compiling import recompile_storm
 from ortlens.analysis.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.tiles import dry_run_end
-from ortlens.views.time_sentences import price_text, saving_words
+from ortlens.views.time_sentences import price_of_change, price_text, saving_words
 from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, visible
 
 if TYPE_CHECKING:
@@ -234,7 +234,9 @@ def look_sentence(look: Recommendation) -> str:
     at = f"{where}: " if (where := look_place(look)) else ""
     is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
     price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
-    is_cost = look.subject == "break" and bool(look.ns_per_call)  # of which the change that removes it may take some itself
+    if look.is_saving:
+        price = price_of_change(look.ns_per_call or 0, is_busy=look.is_busy)
+    is_cost = look.subject == "break" and bool(look.ns_per_call) and not look.is_saving  # the change that removes it may take some itself
     cost = f" ({'the break costs ' if is_cost else ''}{price})" if price else ""
     saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
     todo = visible(look.todo[:1].lower() + look.todo[1:])

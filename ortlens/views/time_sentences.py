@@ -223,6 +223,13 @@ def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool
     return f"{taken}{besides(price, own)}, {_how(is_measured=True, is_busy=is_busy)}{entering}"
 
 
+def price_of_change(saved: int, *, is_busy: bool) -> str:
+    """Say what a change that was timed saves per call, in ns."""
+    if not saved:
+        return f"saves no time, {_how(is_measured=True, is_busy=is_busy)} with and without it"
+    return f"saves {time_from_ns(saved)} per call, {_how(is_measured=True, is_busy=is_busy)} with and without it"
+
+
 def besides(price: int, own: int) -> str:
     """Name the program's own code between graphs, after a comma, where it takes more than `price`; else empty."""
     return f", besides {time_from_ns(own)} of PyTorch and Python between the graphs" if own > price else ""

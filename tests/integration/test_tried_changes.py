@@ -1,10 +1,11 @@
 """What would avoid a graph break is tried by tracing: nothing of the program runs, nothing stays, and what fails is not advised."""
 
-# ruff: noqa: T201 - what breaks the graph
+# ruff: noqa: T201, SIM108 - what breaks the graph, and in which form
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import math
 from collections import Counter
@@ -35,9 +36,19 @@ def scattered(src: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     return src.new_zeros(rows, src.shape[1]).index_add_(0, at, src)
 
 
+def turned(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    return x.cos() if x.sum() > 0 else x.tan()  # either way
+
+
 def scaled(x: torch.Tensor) -> torch.Tensor:
     x = x.sin()
     return x / float(x.norm())
+
+
+def scaled_by_item(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    return x / (1 + x.norm().item())
 
 
 def decayed(x: torch.Tensor, at: int) -> torch.Tensor:
@@ -76,11 +87,43 @@ def twice(x: torch.Tensor) -> torch.Tensor:
     return x * x.amax().item()
 
 
+def branched(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    if x.sum() > 0:  # either way
+        x = x.exp()
+    else:
+        x = x.cos()
+    return x.tan()
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    x = x.sin()
+    kept = copy.deepcopy(x)
+    return x.cos() + kept
+
+
+@torch.compiler.disable
+def untraced(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 def lowered(x: torch.Tensor) -> torch.Tensor:
     x = x.sin()
-    if x.sum() > 0:
-        x = x.cos()
+    x = untraced(x)
     return x * x.mean().item()
+
+
+class Running(nn.Module):
+    """A module that keeps numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means: list[float] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        self.means.append(0.5 * x.mean().item())
+        return x.cos()
 
 
 class Halved(nn.Module):
@@ -137,12 +180,15 @@ ROWS = (
     Row(masked, (X,), *TRIED, (SHAPES,)),
     Row(shown, (X,), *TRIED, ("torch._dynamo.config.reorderable_logging_functions.add(print)",)),
     Row(Layered(), (X,), *TRIED, (), "return x * x.mean()"),
+    Row(branched, (X,), *TRIED, (), "result = torch.where(x.sum() > 0, result_if_true, result_if_false)", "Compute both outcomes"),
+    Row(turned, (X,), *TRIED, (), "return torch.where(x.sum() > 0, x.cos(), x.tan())"),
+    Row(copied, (X,), *TRIED, (), "kept = x.clone()"),
     Row(Recurrent(nn.GRU(8, 8)), (X,), *TRIED, (RNN,)),
     Row(Recurrent(nn.LSTM(8, 8)), (X,), *UNTRIED, (), None, "Call the recurrent layer outside"),
     Row(Recurrent(nn.RNN(8, 8)), (X,), *UNTRIED, (), None, "Call the recurrent layer outside"),
     # What fails is not advised.
     Row(chosen, (X, ONE), *UNTRIED, (), None, "Use `torch.index_select`"),
-    Row(told, (X,), *UNTRIED, (), None, "Print before or after the compiled function"),
+    Row(told, (X,), *TRIED, (), None, "Print before or after the compiled function"),  # left out, but not printed by PyTorch
 )
 
 
@@ -218,3 +264,50 @@ def test_nothing_runs_and_nothing_stays(capsys: pytest.CaptureFixture[str]) -> N
         torch.compile(counted, backend=plain)(X)
     assert not any(item.removed_by or item.kept_despite for item in plain.captured().breaks), "only `explain` tries"
     assert sum(counters["graph_break"].values()) == 2 * before, "what was tried counts nowhere"
+
+
+def explained(target: Callable[..., Any]) -> ortlens.Lens:
+    torch._dynamo.reset()
+    with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        return ortlens.explain(target)(X)
+
+
+@pytest.mark.parametrize("target", [copied, told, branched, Layered(), twice])
+def test_what_was_tried_is_timed(target: Callable[..., Any]) -> None:
+    lens = explained(target)
+    saved = [item.saved_ns for item in lens.captured().breaks]
+    assert saved
+    assert all(ns is not None and ns >= 0 for ns in saved)
+    gains = lens.actions.gain_ns[lens.actions.kind == "break"].sum()
+    assert gains == sum(ns or 0 for ns in saved)
+    assert "measured with and without it" in " ".join(lens.summary().split())
+
+
+def test_a_changed_line_that_changes_more_than_the_result_is_not_run() -> None:
+    module = Running()
+    (item,) = explained(module).captured().breaks
+    assert "keep_in_tensor" in item.removed_by
+    assert {type(mean) for mean in module.means} == {float}
+
+
+@pytest.mark.parametrize(
+    ("gains", "removed_by", "kept_despite", "saved"),
+    [
+        ({"keep_in_tensor": 7, SCALARS: 9}, (SCALARS, "keep_in_tensor"), (), 9),
+        ({"keep_in_tensor": -4, SCALARS: -9}, ("keep_in_tensor",), (SCALARS,), 0),
+        ({"keep_in_tensor": None, SCALARS: 0}, ("keep_in_tensor",), (SCALARS,), None),
+    ],
+)
+def test_what_takes_no_less_time_is_not_advised_as_a_setting(
+    gains: dict[str, int | None],
+    removed_by: tuple[str, ...],
+    kept_despite: tuple[str, ...],
+    saved: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def timed(_self: tried_changes.Trials, way: tried_changes.Helpful, *_: Any) -> tuple[int, int | None]:  # noqa: ANN401 - of any kind
+        return 1, gains[way.name]
+
+    monkeypatch.setattr(tried_changes.Trials, "_timed", timed)
+    (item,) = explained(scaled_by_item).captured().breaks
+    assert (item.removed_by, item.kept_despite, item.saved_ns) == (removed_by, kept_despite, saved)

@@ -1,7 +1,11 @@
-"""Tries what would avoid a graph break: the call is traced again with the change, and never run.
+"""Tries what would avoid a graph break: the call is traced again with the change, without running it, and then timed with it.
 
 A setting is set for the trace alone, and a line is changed in a copy of the function. The call stops at its first break, so that one break
 after the other is tried, each with what removed those before it. What could not be tried is left as advice that was not.
+
+What a break costs is not what its change saves: the change may compute more, and a larger graph may be faster. So the changed call is
+compiled beside the present one, and both take turns. A line is changed only where the whole call is one graph that changes nothing
+outside: else a changed program would leave its marks in the user's objects.
 """
 
 from __future__ import annotations
@@ -22,20 +26,30 @@ import torch
 
 from ortlens import _torch
 from ortlens._shell import display_name
-from ortlens.analysis.advice import changes_to_try
+from ortlens.analysis.advice import REPORTING, changes_to_try
+from ortlens.analysis.catalogue import SENTENCES
 from ortlens.analysis.index import grouped
-from ortlens.analysis.recommendations import edited_line
+from ortlens.analysis.rewrites import chosen_name, is_one_truth, line_to_try
+from ortlens.analysis.speed import AbTiming
+from ortlens.analysis.timing import own_code_ns, price_of
+from ortlens.backend.graph import CompiledGraph
+from ortlens.backend.runtime.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
+from ortlens.lens.measuring.measurement import Calls
+from ortlens.lens.watching import unlogged
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.analysis.catalogue import Advice
 
 _BUDGET_NS = 1_000_000_000
+_COMPILING_NS = 3_000_000_000  # of what compiles longer, what its changes save is not timed
+_SETTLING = 4  # calls until nothing is compiled any more
+_TURNS_NS, _FEWEST, _MOST = 200_000_000, 5, 40
 _SHARE = 0.5  # of the time that the graphs took to compile, where that is more than two seconds: a trace of theirs takes as long
 _PRIVATE = re.compile(r"\b__[a-z]\w*?(?<!__)\b")
 """A name that a class changes, as `self.__x`."""
@@ -55,14 +69,16 @@ class Outcome(NamedTuple):
 
     places: tuple[Place, ...]  # of its breaks
     compiles: bool  # whether nothing failed, and what was compiled serves other values of its tensors too
+    leaves_marks: bool  # whether what was traced changes anything but what it returns
 
 
 class Edit(NamedTuple):
-    """One line changed in a function."""
+    """One statement changed in a function."""
 
     function: Any  # a function of Python; its type would be read as that of a method
     line: int  # in its file
-    text: str  # empty to delete it
+    last: int  # line at which it ends
+    text: str  # in one line; empty to delete it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,14 @@ class Change:
         return Change({**self.settings, **other.settings}, (*self.edits, *other.edits))
 
 
+class Helpful(NamedTuple):
+    """A change with which a line breaks no graph."""
+
+    name: str  # as in `Break.removed_by`
+    change: Change
+    outcome: Outcome
+
+
 @dataclass(slots=True, kw_only=True)
 class Trials:
     """Tries changes for one target."""
@@ -86,6 +110,7 @@ class Trials:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     backend: Callable[[torch.fx.GraphModule, Any], Callable[..., Any]]  # compiles without a session
+    _helpful: dict[Place, list[Helpful]] = field(default_factory=dict)  # in the order in which the call meets the lines
     _deadline: int = 0
 
     def run(self) -> None:
@@ -93,66 +118,145 @@ class Trials:
         function = _function_of(self.target)
         if function is None:
             return
-        spent = sum(graph.compile_ns or 0 for graph in self.recorder.records(r.Graph))
-        self._deadline = time.perf_counter_ns() + max(_BUDGET_NS, round(_SHARE * spent))
+        self._deadline = time.perf_counter_ns() + max(_BUDGET_NS, round(_SHARE * self._spent()))
         known = grouped((Place(item.file, item.line), item) for item in self.recorder.records(r.Break))
-        change, done = Change(), set[Place]()
+        change = Change()
         outcome = self._traced(function, change)
-        while outcome is not None and outcome.places and outcome.places[0] in known and outcome.places[0] not in done:
+        while outcome is not None and outcome.places and outcome.places[0] in known and outcome.places[0] not in self._helpful:
             place = outcome.places[0]
-            done.add(place)
-            outcome, change = self._first_that_helps(function, known, place, change)
+            found = self._tried(function, known, place, change)
+            if not found:
+                return
+            self._helpful[place] = found
+            outcome, change = found[0].outcome, found[0].change
 
-    def _first_that_helps(
-        self, function: Callable[..., Any], known: Mapping[Place, list[r.Break]], place: Place, before: Change
-    ) -> tuple[Outcome | None, Change]:
-        """Try the changes for a line until one removes its breaks, and others than those known do not come; None where none does."""
+    def _spent(self) -> int:
+        return sum(graph.compile_ns or 0 for graph in self.recorder.records(r.Graph))
+
+    def _tried(self, function: Callable[..., Any], known: Mapping[Place, list[r.Break]], place: Place, before: Change) -> list[Helpful]:
+        """Try the changes for a line, until one helps: removes its breaks, and others than those known do not come. A single line: all."""
+        helpful: dict[str, Helpful] = {}
         failed: list[str] = []
         for item, advice in ((found, advice) for found in known[place] for advice in changes_to_try(found)):
             change = self._change(advice, item)
             name = advice.settings[0] if advice.kind == "set_config" else advice.kind
-            if change is None or name in failed or time.perf_counter_ns() > self._deadline:
+            is_done = name in failed or name in helpful or (helpful and len(known) > 1)
+            if change is None or is_done or time.perf_counter_ns() > self._deadline:
                 continue
             outcome = self._traced(function, before.and_then(change))
             if outcome is None:
                 continue
             if outcome.compiles and place not in outcome.places and known.keys() >= set(outcome.places[:1]):
-                self._note(known[place], removed_by=(name,), kept_despite=tuple(failed))
-                return outcome, before.and_then(change)
-            failed.append(name)
-        self._note(known[place], kept_despite=tuple(failed))
-        return None, before
+                helpful[name] = Helpful(name, before.and_then(change), outcome)
+            else:
+                failed.append(name)
+        self._note(known[place], removed_by=tuple(helpful), kept_despite=tuple(failed))
+        return list(helpful.values())
 
-    def _note(self, items: list[r.Break], **facts: tuple[str, ...]) -> None:
+    def time(
+        self, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Sequence[CompiledGraph]
+    ) -> int:
+        """Time the call with what removed its breaks, in turns with the `present` one, and note what that saves.
+
+        `compiled` compiles a function without recording, `graphs` are those of the present call. Returns how many calls were made.
+        """
+        if not self._helpful or self._spent() > _COMPILING_NS:
+            return 0
+        last = list(self._helpful.values())[-1]  # with what removed those before it
+        ways = last if len(self._helpful) == 1 else last[:1]
+        made, gains = 0, dict[str, int | None]()
+        for way in ways:
+            calls, gains[way.name] = self._timed(way, present, compiled, graphs)
+            made += calls
+        items = [item for item in self.recorder.records(r.Break) if Place(item.file, item.line) in self._helpful]
+        if len(self._helpful) == 1:  # of several lines it is not known which one takes longer
+            useful = sorted((name for name, gain in gains.items() if _is_useful(name, gain)), key=lambda name: _place(name, gains[name]))
+            self._note(items, removed_by=tuple(useful), kept_despite=(*items[0].kept_despite, *gains.keys() - set(useful)))
+            gains = {name: max(gain, 0) if (gain := gains[name]) is not None else None for name in useful[:1]}
+        saved = next(iter(gains.values()), None)
+        if saved is not None and saved >= 0:
+            prices = [(price_of(item) or 0) + own_code_ns(item) + 1 for item in items]
+            for item, price in zip(items, prices, strict=True):
+                self._note([item], saved_ns=round(saved * price / sum(prices)))
+        return made
+
+    def _timed(
+        self, way: Helpful, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Any
+    ) -> tuple[int, int | None]:
+        """Return how often a changed target was called, and what it saves: 0 where no difference is seen, None where it was not timed."""
+        if way.change.edits and (way.outcome.places or way.outcome.leaves_marks):
+            return 0, None
+        heard, fast = Recorder(), compiled(self.target)
+        calls, wait = Calls(lambda: fast(*self.args, **self.kwargs)), waiting_for(self.target, self.args)
+        codes, settings = _codes(way.change.edits), way.change.settings
+        with _changed(codes, settings), CURRENT.recording_into(heard):
+            for _ in range(_SETTLING):
+                known = heard.count(r.Graph)
+                calls()
+                if known == heard.count(r.Graph):
+                    break
+            else:
+                return calls.made, None
+        usual = clocked(present, wait)()
+        ours, other = (shortest_of_few(run, wait, usual_ns=usual) for run in (present, calls))
+
+        def changed() -> int:
+            with _changed(codes, settings):
+                return other()
+
+        deadline = time.perf_counter_ns() + _TURNS_NS
+        with unlogged((*graphs, *(graph for graph in heard.live if isinstance(graph, CompiledGraph)))):
+            turns = AbTiming(*take_turns((ours, changed), fewest=_FEWEST, most=_MOST, is_over=lambda: time.perf_counter_ns() > deadline))
+        return calls.made, turns.gain_ns if turns.is_faster or turns.is_slower else 0
+
+    def _note(self, items: list[r.Break], **facts: Any) -> None:
         for item in items:
             self.recorder.amend(r.Break, item.break_id, **facts)
 
     def _change(self, advice: Advice, item: r.Break) -> Change | None:
         if advice.kind == "set_config":
             return _setting(advice.settings[0])
-        if item.source is None or (line := edited_line(item.source, advice)) is None:
+        function = _function_at(self.target, item)
+        if function is None or item.source is None or item.line is None:
             return None
-        edit = _edit_of(self.target, item, line)
-        return None if edit is None or _edited_code(edit.function, {edit.line: line}) is None else Change(edits=(edit,))
+        line = line_to_try(item.source, advice)
+        edit = _choice(function, item.line) if line is None and advice.kind == "choose_with_where" else None
+        if line is not None:
+            edit = Edit(function, item.line, item.line, line)
+        return None if edit is None or _edited_code(function, [edit]) is None else Change(edits=(edit,))
 
     def _traced(self, function: Callable[..., Any], change: Change) -> Outcome | None:
         """Trace the call with a change; None where nothing was traced."""
-        heard, fixes = Recorder(), list[bool]()
+        heard, fixes, marks = Recorder(), list[bool](), list[bool]()
 
         def compiling(graph_module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
             fixes.append(_torch.fixes_a_value())
+            marks.append(_torch.has_side_effects())
             return self.backend(graph_module, inputs)
 
         watch = DynamoWatch(heard, lambda backend: backend is compiling)
         compiles = True
-        with _with_edits(change.edits), CURRENT.recording_into(heard):
+        with _changed(_codes(change.edits), change.settings), CURRENT.recording_into(heard):
             try:
-                _torch.retrace(function, self.args, self.kwargs, compiling, change.settings)
+                _torch.retrace(function, self.args, self.kwargs, compiling)
             except Exception:  # noqa: BLE001 - of the change: whatever it raises, the program does not compile with it
                 compiles = False
         places = tuple(Place(item.file, item.line) for item in watch.recorder.records(r.Break))
         # A break that becomes a recompile for each value is no better.
-        return Outcome(places, compiles=compiles and not any(fixes)) if fixes or places or not compiles else None
+        is_known = len(heard.live) == len(fixes)  # graphs of our backend
+        leaves_marks = any(marks) or not is_known or any(graph.lowered.mutated for graph in heard.live if isinstance(graph, CompiledGraph))
+        outcome = Outcome(places, compiles=compiles and not any(fixes), leaves_marks=leaves_marks)
+        return outcome if fixes or places or not compiles else None
+
+
+def _place(name: str, gain: int | None) -> tuple[bool, int]:
+    """Sort changes, what saves most first, but what drops a report behind its move, which loses nothing."""
+    return name not in REPORTING, -(gain or 0)
+
+
+def _is_useful(name: str, gain: int | None) -> bool:
+    """Tell whether a change is worth naming that removes a break: not a setting that saves nothing."""
+    return gain is None or gain > 0 or name in SENTENCES
 
 
 def _function_of(target: Any) -> Any:
@@ -177,12 +281,12 @@ def _named(node: ast.expr) -> Any:
     return getattr(_named(node.value), node.attr) if isinstance(node, ast.Attribute) else _NAMES[getattr(node, "id", "")]
 
 
-def _edit_of(target: Any, item: r.Break, text: str) -> Edit | None:
+def _function_at(target: Any, item: r.Break) -> Any:
     """Find the function that has the line of a break, to change it there; None where it is not found."""
     for function in _functions_around(target):
         code = function.__code__
         if display_name(code.co_filename) == item.file and item.line is not None and code.co_firstlineno <= item.line <= _last_line(code):
-            return Edit(function, item.line, text)
+            return function
     return None
 
 
@@ -200,36 +304,74 @@ def _last_line(code: types.CodeType) -> int:
     return max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
 
 
-def _edited_code(function: types.FunctionType, lines: Mapping[int, str]) -> types.CodeType | None:
-    """Compile a function with lines changed, inside one that has its free variables; None where it cannot be compiled by itself."""
+def _block(function: types.FunctionType) -> list[str]:
+    """Read the lines of a function, dedented."""
     code = function.__code__
+    return textwrap.dedent("".join(inspect.getblock(lines_of(code.co_filename)[code.co_firstlineno - 1 :]))).splitlines()
+
+
+def _parsed(function: types.FunctionType, block: list[str]) -> ast.FunctionDef | None:
+    """Parse lines as a function; None for a lambda, and where they are no whole definition, or name what only its class can."""
     try:
-        block = inspect.getblock(lines_of(code.co_filename)[code.co_firstlineno - 1 :])
-        for number, text in lines.items():
-            old = block[number - code.co_firstlineno]
-            block[number - code.co_firstlineno] = f"{old[: len(old) - len(old.lstrip())]}{text or 'pass'}\n"
-        body = ast.parse(textwrap.dedent("".join(block))).body[0]
+        body = ast.parse("\n".join(block)).body[0]
     except (SyntaxError, IndexError, ValueError):
         return None
-    if not isinstance(body, ast.FunctionDef) or _PRIVATE.search("".join(block)):
+    if not isinstance(body, ast.FunctionDef) or _PRIVATE.search("\n".join(block)):
+        return None
+    return ast.increment_lineno(body, function.__code__.co_firstlineno - 1)
+
+
+def _choice(function: types.FunctionType, line: int) -> Edit | None:
+    """Write an `if` with one assignment to one name on each side, or on one, as `torch.where`; None where a line has no such `if`."""
+    body = _parsed(function, _block(function)) if "torch" in function.__globals__ else None
+    found = next((node for node in ast.walk(body) if isinstance(node, ast.If) and node.lineno == line), None) if body else None
+    if found is None or len(found.body) > 1 or len(found.orelse) > 1:
+        return None
+    yes, no = found.body[0], next(iter(found.orelse), None)
+    name = chosen_name(yes)
+    if name is None or not is_one_truth(ast.unparse(found.test)) or (no is not None and chosen_name(no) != name):
+        return None
+    values = (ast.unparse(yes.value), name if no is None else ast.unparse(no.value))  # type: ignore[attr-defined]  # assignments
+    return Edit(function, line, found.end_lineno or line, f"{name} = torch.where({ast.unparse(found.test)}, {', '.join(values)})")
+
+
+def _edited_code(function: types.FunctionType, edits: list[Edit]) -> types.CodeType | None:
+    """Compile a function with changes, inside one that has its free variables; None where it cannot be compiled by itself."""
+    code = function.__code__
+    block = _block(function)
+    for edit in edits:
+        first, end = (number - code.co_firstlineno for number in (edit.line, edit.last))
+        if end >= len(block):
+            return None
+        old = block[first]
+        block[first : end + 1] = [f"{old[: len(old) - len(old.lstrip())]}{edit.text or 'pass'}", *[""] * (end - first)]
+    body = _parsed(function, block)
+    if body is None:
         return None
     body.decorator_list = []
     around = ast.parse(f"def around({', '.join(code.co_freevars)}): pass")
-    around.body[0].body = [ast.increment_lineno(body, code.co_firstlineno - 1)]  # type: ignore[attr-defined]  # a function
+    around.body[0].body = [body]  # type: ignore[attr-defined]  # a function
     compiled = compile(ast.fix_missing_locations(around), code.co_filename, "exec")
     inner = next(each for each in compiled.co_consts if isinstance(each, types.CodeType))
     edited = next(each for each in inner.co_consts if isinstance(each, types.CodeType))
     return edited if edited.co_freevars == code.co_freevars else None
 
 
+def _codes(edits: tuple[Edit, ...]) -> list[tuple[Any, types.CodeType]]:
+    """Compile the functions that are edited, with all their edits."""
+    of_each = grouped((edit.function, edit) for edit in edits)
+    return [(function, _edited_code(function, own) or function.__code__) for function, own in of_each.items()]
+
+
 @contextlib.contextmanager
-def _with_edits(edits: tuple[Edit, ...]) -> Iterator[None]:
+def _changed(codes: list[tuple[Any, types.CodeType]], settings: Mapping[str, Any]) -> Iterator[None]:
     """Give functions their changed code while the block lasts; what was compiled of theirs belongs to the old code, and comes back."""
-    before = [(function, function.__code__) for function in dict.fromkeys(edit.function for edit in edits)]
+    before = [(function, function.__code__) for function, _ in codes]
     try:
-        for function, code in before:
-            function.__code__ = _edited_code(function, {edit.line: edit.text for edit in edits if edit.function is function}) or code
-        yield
+        for function, code in codes:
+            function.__code__ = code
+        with _torch.dynamo_settings(settings):
+            yield
     finally:
         for function, code in before:
             function.__code__ = code

@@ -13,7 +13,8 @@ import pytest
 from ortlens.analysis.advice import settings_of_hint
 from ortlens.analysis.catalogue import advise, option_lines, remedy
 from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import line_after, looks_of, ranked_looks, recommendations_of
+from ortlens.analysis.recommendations import looks_of, ranked_looks, recommendations_of
+from ortlens.analysis.rewrites import line_after
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
