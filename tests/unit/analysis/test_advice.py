@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.analysis import advice, guards
+from ortlens.analysis import advice, break_rules, guards
 from ortlens.analysis.advice import Adviser, advice_for_break, advice_for_fallback, advised, hint_for
 from ortlens.analysis.catalogue import SENTENCES, advise
 from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
@@ -294,7 +294,7 @@ def test_every_sentence_is_one_line_and_names_no_address() -> None:
 
 
 def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() -> None:
-    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, guards)]
+    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, break_rules, guards)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)} | {*get_args(ReasonCode), "draw_outside"}
     assert set(SENTENCES) - texts == {"draw_multinomial", "draw_bernoulli"}

@@ -39,7 +39,7 @@ WORDED = re.compile(r".*_(?:sentence|sentences|words)|sentence")
 """Functions that return words."""
 MENTIONED = re.compile(rf"\.(?:{'|'.join(sorted(PROSE))})\b|{WORDED.pattern}")
 OF_DYNAMO = ("analysis/guards.py", "analysis/compare/changes.py")
-"""What reads `Recompile.reason`, the text of PyTorch's; texts of breaks are read in `analysis/advice.py` alone."""
+"""What reads `Recompile.reason`, the text of PyTorch's; texts of breaks are read in `analysis/break_rules.py` alone."""
 
 
 def is_prose(node: ast.AST, names: frozenset[str]) -> bool:
