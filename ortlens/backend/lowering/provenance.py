@@ -83,7 +83,7 @@ def _is_outside_torch(frame: Frame) -> bool:
 @functools.cache
 def _machinery() -> tuple[str, ...]:
     package = pathlib.Path(__file__).parents[2]
-    return _torch.torch_folder(), *(f"{package / room}{os.sep}" for room in _ROOMS)
+    return _torch.torch_folder(), str(package / "_os_errors.py"), *(f"{package / room}{os.sep}" for room in _ROOMS)
 
 
 @functools.cache
