@@ -46,11 +46,12 @@ class SupportedRange:
     """Versions from `low` (included) to `high` (excluded), as release numbers."""
 
     low: tuple[int, ...]
-    high: tuple[int, ...]
+    high: tuple[int, ...] | None = None  # None where nothing speaks against later ones
 
     def __str__(self) -> str:
         """Return the range as pip spells it."""
-        return f">={'.'.join(map(str, self.low))},<{'.'.join(map(str, self.high))}"
+        ends = ((">=", self.low), ("<", self.high))
+        return ",".join(f"{sign}{'.'.join(map(str, end))}" for sign, end in ends if end is not None)
 
     def holds(self, installed_version: str) -> bool:
         """Tell whether a version lies in the range; False for a text that starts with no number.
@@ -61,21 +62,22 @@ class SupportedRange:
         # Not `packaging.version`: it is no dependency of ours, and the release number is all that counts here.
         match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", installed_version)
         release = tuple(map(int, match.group(1).split("."))) if match else ()
-        return match is not None and _padded(self.low) <= _padded(release) < _padded(self.high)
+        return match is not None and _padded(self.low) <= _padded(release) and (self.high is None or _padded(release) < _padded(self.high))
 
 
 SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
     {
+        # Each release may change the private names that ortlens/_torch reads; tests/packaging/test_private_names.py lists them.
         "torch": SupportedRange(low=(2, 9), high=(2, 16)),
-        "onnxruntime": SupportedRange(low=(1, 23), high=(2,)),
-        "onnx": SupportedRange(low=(1, 19), high=(2,)),
-        "onnxscript": SupportedRange(low=(0, 6), high=(1,)),
+        "onnxruntime": SupportedRange(low=(1, 23)),
+        "onnx": SupportedRange(low=(1, 19)),
+        "onnxscript": SupportedRange(low=(0, 6)),
     }
 )
 
 _BUILDS_FOR_CUDA = {
     "12": SupportedRange(low=(1, 23), high=(1, 27)),
-    "13": SupportedRange(low=(1, 27), high=(2,)),
+    "13": SupportedRange(low=(1, 27)),
 }
 """The versions of onnxruntime-gpu on PyPI, by the major version of CUDA that they are built for (their extra `cuda` names its packages)."""
 

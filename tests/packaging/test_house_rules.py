@@ -94,6 +94,7 @@ def test_the_reference_describes_every_public_name_in_the_order_of_the_facade() 
 def test_the_install_page_states_the_supported_versions() -> None:
     text = " ".join(page("index.md").split())
     torch = _versions.SUPPORTED["torch"]
+    assert torch.high is not None
     low, last = ".".join(map(str, torch.low)), f"{torch.high[0]}.{torch.high[1] - 1}"
     assert f"torch from {low} to {last}" in text
     for name, word in (("onnxruntime", "ONNX Runtime"), ("onnx", "onnx"), ("onnxscript", "onnxscript")):

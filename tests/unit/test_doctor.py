@@ -92,7 +92,7 @@ def test_two_builds_of_onnxruntime_are_a_warning(monkeypatch: pytest.MonkeyPatch
     check = doctor._distributions()
     assert check.status == "warning"
     assert check.found == "onnxruntime 1.32.0, onnxruntime-gpu 1.31.1; the files are those of onnxruntime 1.32.0"
-    assert "pip uninstall --yes onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu>=1.23,<2'" in check.advice
+    assert "pip uninstall --yes onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu>=1.23'" in check.advice
     monkeypatch.setattr(_versions, "onnxruntime_build", dict)
     assert doctor._distributions().found.endswith("of no whole one")
 
@@ -190,7 +190,7 @@ def test_a_gpu_beside_a_build_without_cuda_is_a_warning(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     (check,) = doctor._cuda()
     assert (check.status, check.found) == ("warning", "torch sees NVIDIA H100, and onnxruntime is a build without CUDA")
-    assert check.advice.endswith("pip install 'onnxruntime-gpu>=1.27,<2'")
+    assert check.advice.endswith("pip install 'onnxruntime-gpu>=1.27'")
 
 
 @pytest.mark.parametrize("names", [(), ("onnxrt",), ("onnxrt", "ortlens", "other")])
