@@ -17,12 +17,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 SAY := @printf '\n==> %s\n'
 
 # What takes minutes to hours and is no gate; docs/contributing.md has a line on each.
-SWEEPS := conformance errors faults fuzz hostile integrations modules numbers opinfo seams soak strangers versions workloads zoo
+SWEEPS := conformance errors faults fuzz hostile install integrations modules numbers opinfo seams soak strangers versions workloads zoo
 SWEEP_conformance := -m tests.conformance.report
 SWEEP_errors := -m tests.opinfo.errors
 SWEEP_faults := -m tests.faults --versions
 SWEEP_fuzz := -m tests.fuzz
 SWEEP_hostile := -m tests.hostile
+SWEEP_install := -m tests.install
 SWEEP_integrations := -m tests.integrations
 SWEEP_modules := -m tests.opinfo.modules
 SWEEP_numbers := -m tests.opinfo --numbers

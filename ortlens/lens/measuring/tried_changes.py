@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _BUDGET_NS = 1_000_000_000
 _COMPILING_NS = 3_000_000_000  # of what compiles longer, what its changes save is not timed
 _SETTLING = 4  # calls until nothing is compiled any more
-_TURNS_NS, _FEWEST, _MOST = 200_000_000, 5, 40
+_TURNS_NS, _FEWEST, _MOST = 200_000_000, 5, 12
 _SHARE = 0.5  # of the time that the graphs took to compile, where that is more than two seconds: a trace of theirs takes as long
 _PRIVATE = re.compile(r"\b__[a-z]\w*?(?<!__)\b")
 """A name that a class changes, as `self.__x`."""
