@@ -41,7 +41,9 @@ def _wheel(folder: Path) -> Path:
 
 
 def _ran(script: str, environment: Path, folder: Path, wheels: Path, log: Path) -> int:
-    links = {name: f"{wheels} {os.environ.get(name, '')}".strip() for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS")}
+    links = {
+        name: f"{wheels}{sign}{os.environ.get(name, '')}".strip(sign) for name, sign in (("PIP_FIND_LINKS", " "), ("UV_FIND_LINKS", ","))
+    }
     bins = environment / ("Scripts" if os.name == "nt" else "bin")
     environ = {**os.environ, **links, "PATH": f"{bins}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(environment)}
     environ = {name: value for name, value in environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
