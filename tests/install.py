@@ -56,7 +56,7 @@ def _ran(script: str, environment: Path, folder: Path, wheels: Path, log: Path) 
         ).returncode
 
 
-def result_of(block: str, number: int, wheels: Path) -> str:
+def result_of(block: str, number: int, wheels: Path, capture: Path) -> str:
     """Run a block and what it is for; say how it ended."""
     log = LOGS / f"{number}.log"
     log.unlink(missing_ok=True)
@@ -65,8 +65,6 @@ def result_of(block: str, number: int, wheels: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         environment, place = Path(folder, "env"), Path(folder)
         venv.create(environment, with_pip=True, symlinks=os.name != "nt")
-        capture = place / "demo.ortlens"
-        run_demo().lens.save(capture)
         check = _READ.format(capture=capture) if "--no-deps" in block else _DEMO
         for script in (block, check):
             if code := _ran(script, environment, place, wheels, log):
@@ -83,9 +81,10 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         wheels = _wheel(Path(folder)).parent
+        capture = run_demo().lens.save(Path(folder, "demo.ortlens"))
         for number, block in enumerate(lines_to_install(), 1):
             if text in block:
-                result = result_of(block, number, wheels)
+                result = result_of(block, number, wheels, capture)
                 failed |= result.startswith("failed")
                 sys.stdout.write(f"{result:40} {'; '.join(block.split(chr(10))).strip('; ')}\n")
                 sys.stdout.flush()

@@ -69,12 +69,12 @@ def serving(folder: Path) -> Iterator[Server]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values), encoding="utf-8")
     (folder / "notebooks").mkdir()
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "jupyterlab", *_OPTIONS, f"--port={port}", f"--ServerApp.root_dir={folder / 'notebooks'}"]
     log = folder / "server.log"
     with log.open("wb") as told, subprocess.Popen(command, env=_environment(folder), stdout=told, stderr=told, cwd=folder) as process:
         try:
-            _wait(process, port, log)
+            wait_for_server(process, port, log)
             yield Server(f"http://127.0.0.1:{port}", folder / "notebooks")
         finally:
             process.terminate()  # it ends its kernels
@@ -101,13 +101,13 @@ def _environment(folder: Path) -> dict[str, str]:
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def wait_for_server(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         assert process.poll() is None, log.read_text(encoding="utf-8")
