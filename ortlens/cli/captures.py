@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens._files import write_file
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, OneOf, add_quiet, command_in
-from ortlens.cli.printing import json_text, print_json, print_note, print_summary, print_text, print_written, width
+from ortlens.cli.printing import json_text, print_json, print_summary, print_text, print_written, width, write_text
+from ortlens.cli.reviewing import add_sarif, tell_reviewers
 from ortlens.errors import UsageError
 from ortlens.job.request import ParsedArgument, Request, add_outputs, request_from_options
 from ortlens.job.work import write_outputs
@@ -211,7 +211,7 @@ def _compare(options: argparse.Namespace) -> None:
 _CHECK = "Check a saved capture against limits and a baseline. Exits 1 when a limit is broken, or was asked for and not measured."
 _CHECK_EXAMPLES = """
     ortlens check run.ortlens --max-breaks 0 --min-coverage 90%
-    ortlens check run.ortlens --baseline main.ortlens --max-slowdown 20% --junit check.xml
+    ortlens check run.ortlens --baseline main.ortlens --max-slowdown 20% --junit check.xml --sarif check.sarif
 """
 _STDOUT = "-"
 _WHOLE = ParsedArgument(int, "a whole number")
@@ -260,6 +260,7 @@ def add_check(commands: Commands) -> None:
     )
     command.add_argument("--junit", metavar="FILE", type=Path, help="write them as JUnit XML")
     command.add_argument("--markdown", metavar="FILE", type=Path, help="write them as Markdown, for a pull request or a job summary")
+    add_sarif(command)
     add_quiet(command)
 
 
@@ -275,6 +276,7 @@ def _check(options: argparse.Namespace) -> int:
     with _named_as_options():
         rows = verdicts_of(capture, limits, baseline)
     _write(options, capture, baseline, rows)
+    tell_reviewers(capture, options.sarif, rows)
     return EXIT_OK if all(row.holds for row in rows) else EXIT_NO
 
 
@@ -315,7 +317,7 @@ def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | No
         comparison = "" if baseline is None else comparison_text(compared(baseline, capture), width=width())
         texts[options.markdown] = verdicts_markdown(rows, capture.name, comparison)
     for path, text in texts.items():
-        _write_file(path.expanduser(), text)
+        write_text(path, text)
 
 
 def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
@@ -324,12 +326,3 @@ def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
 
     verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]
     return {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts}
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, text.encode("utf-8", "backslashreplace"))
-    except OSError as err:
-        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
-    print_note(f"Written to {path}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
 from ortlens.cli.printing import print_error, print_json, print_note, print_summary, print_text, print_written
+from ortlens.cli.reviewing import add_sarif, tell_reviewers
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.inputs import inputs_from_texts
 from ortlens.job.request import add_compiling, add_measuring, add_outputs, request_from_options
@@ -55,6 +56,7 @@ def add_explain(commands: Commands) -> None:
         "--reference", metavar="MODULE:NAME", help="for --verify of an ONNX model: the PyTorch module that it was made from"
     )
     command.add_argument("--json", action="store_true", help="print the overview as JSON")
+    add_sarif(command)
     add_quiet(command)
 
 
@@ -68,6 +70,7 @@ def _explain(options: argparse.Namespace) -> int:
     lens = _onnx_model(request, options, inputs) if is_onnx_file(options.target) else _watched(request, options, inputs)
     written = write_outputs(request, lens)
     _tell(lens, written, as_json=options.json)
+    tell_reviewers(lens.captured(), options.sarif)
     return EXIT_NO if any(row.ok is False for row in lens.captured().numerics) else EXIT_OK
 
 

@@ -11,8 +11,12 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from ortlens._files import write_file
+from ortlens.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
     from typing import TextIO
 
     from ortlens.trace.records import Capture
@@ -94,6 +98,17 @@ def print_text(text: str) -> None:
 def print_json(value: object) -> None:
     """Print JSON to stdout, also with `--quiet`."""
     _print(json_text(value), sys.stdout)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that was asked for, and say on stderr where it is."""
+    path = path.expanduser()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, text.encode("utf-8", "backslashreplace"))
+    except OSError as err:
+        raise UsageError(f"cannot write {path}: {err.strerror or err}; choose another file") from err
+    print_note(f"Written to {path}")
 
 
 def json_text(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -41,7 +42,7 @@ def script(name: str) -> str:
 
 def test_every_command_of_the_workflow_parses() -> None:
     lines = [line.strip("()") for step in steps() for line in step.get("run", "").splitlines() if "ortlens " in line]
-    commands = [line[line.index("ortlens ") :] for line in lines if "pip install" not in line]
+    commands = [line[line.index("ortlens ") :].partition(" || ")[0].rstrip(")") for line in lines if "pip install" not in line]
     assert len(commands) == 3
     for command in commands:
         entry.parser().parse_args(shlex.split(command)[1:])
@@ -52,6 +53,8 @@ def test_the_artifact_and_the_summary_hold_what_the_steps_write() -> None:
     written = script("Record") + script("Check")
     assert [name for name in artifact if name not in written] == []
     assert "--markdown check.md" in script("Check")
+    (upload,) = (step["with"]["sarif_file"] for step in steps() if "upload-sarif" in step.get("uses", ""))
+    assert f"--sarif {upload}" in script("Check")
     assert script("Job summary") == 'cat check.md >> "$GITHUB_STEP_SUMMARY"'
 
 
@@ -67,24 +70,34 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(name: str, checkout: Path) -> int:
+def run(name: str, checkout: Path) -> tuple[int, list[str]]:
+    """The exit code of a step, and its annotations."""
     environment = {
         **os.environ,
         "PATH": f"{checkout / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "GITHUB_STEP_SUMMARY": str(checkout / "summary.md"),
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_WORKSPACE": str(checkout),
     }
     # As GitHub runs a step.
-    return subprocess.run(["/bin/bash", "-e", "-c", script(name)], cwd=checkout, env=environment, check=False, timeout=300).returncode
+    command = ["/bin/bash", "-e", "-c", script(name)]
+    done = subprocess.run(command, cwd=checkout, env=environment, check=False, timeout=300, stderr=subprocess.PIPE, text=True)
+    return done.returncode, [line for line in done.stderr.splitlines() if line.startswith("::")]
 
 
 @pytest.mark.slow
-def test_a_graph_break_fails_the_job_and_is_in_the_summary(checkout: Path) -> None:
+def test_a_graph_break_fails_the_job_and_is_in_the_summary_and_on_its_line(checkout: Path) -> None:
     (checkout / "mymodels.py").write_text(BROKEN)
-    assert run("Record", checkout) == 0
+    assert run("Record", checkout) == (0, [])
     assert (checkout / "report.html").stat().st_size > 10_000
-    assert run("Check", checkout) == 1
-    assert run("Job summary", checkout) == 0
+    code, annotations = run("Check", checkout)
+    assert code == 1
+    (shown,) = (line for line in annotations if line.startswith("::error file=mymodels.py,line=5,title=ortlens%3A graph break::"))
+    assert "max_breaks: 1 graph break, 0 allowed" in shown
+    (found,) = json.loads((checkout / "check.sarif").read_text())["runs"]
+    assert [item["level"] for item in found["results"] if item["ruleId"] == "break"] == ["error"]
+    assert run("Job summary", checkout) == (0, [])
     summary = (checkout / "summary.md").read_text(encoding="utf-8")
     assert "| ❌ | `max_breaks` | 1 graph break, 0 allowed: " in summary
     assert "| ❌ | `baseline: breaks` | 1 worse than in the baseline" in summary

@@ -1,0 +1,177 @@
+"""What a reviewer reads on the changed line: each cause on its file and line, and each limit that does not hold, as GitHub's annotations.
+
+A remark has a place only where the file of the capture is this checkout's, with the recorded line in it; else it says why it has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ortlens.analysis.overview import overview_of
+from ortlens.analysis.recommendations import recommendations_of
+from ortlens.trace.sources import is_own
+from ortlens.units import counted, percent, time_from_ns
+from ortlens.views.actions import KIND_WORDS, action_facts
+from ortlens.views.verdict_text import remedy, verdict_name, verdict_sentence
+from ortlens.views.wording import clipped, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ortlens.analysis.check import VerdictRow
+    from ortlens.analysis.overview import Overview
+    from ortlens.trace.records import Capture
+
+Level: TypeAlias = Literal["error", "warning", "note"]
+NoPlace: TypeAlias = Literal["unknown", "installed", "outside", "missing", "changed"]
+
+NO_PLACE_WORDS: Mapping[NoPlace, str] = {
+    "unknown": "the line, or the whole path of the file, is not recorded",
+    "installed": "the line is in an installed library",
+    "outside": "the file is not in this checkout",
+    "missing": "the file is no longer in this checkout",
+    "changed": "the line was another one when it was recorded",
+}
+_COMMANDS: Mapping[Level, str] = {"error": "error", "warning": "warning", "note": "notice"}
+_MOST = 10  # annotations of one level that GitHub keeps of a step
+_MOST_TEXT = 600
+_LEVELS: Mapping[str, Level] = {"error": "error", "warning": "warning", "info": "note"}
+_OF_LIMIT: Mapping[str, tuple[str, ...]] = {
+    "max_breaks": ("break",),
+    "max_recompiles": ("recompile",),
+    "min_coverage": ("fallback", "nothing_runs"),
+    "max_abs_err": ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers"),
+}
+"""Rules whose remarks are what breaks a limit."""
+_OF_BASELINE = {"breaks": "max_breaks", "recompiles": "max_recompiles", "operators": "min_coverage", "results": "max_abs_err"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """One cause, or one limit that does not hold."""
+
+    rule: str  # `kind` of a row of `lens.actions`, the name of the rule of a finding, `slow_line`, or `limit`
+    level: Level
+    title: str
+    text: str
+    recorded: str  # the place as recorded, shortened
+    file: str | None = None  # path in the checkout, with slashes; None without a place
+    line: int | None = None
+    source: str = ""  # the line there
+    no_place: NoPlace | None = None  # why there is none
+    gain_ns: int | None = None  # as in `lens.actions`
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A folder of sources, in which remarks are placed."""
+
+    root: Path
+
+    def placed(self, remark: Remark, file: str | None, line: int | None, source: str | None) -> Remark:
+        """Put a remark on a recorded line if the checkout has that line, else note why it has none."""
+        if not file or line is None or not Path(file).is_absolute():
+            return replace(remark, no_place="unknown")
+        path, root = Path(file).resolve(), self.root.resolve()
+        if not is_own(file):
+            return replace(remark, no_place="installed")
+        if root not in path.parents or any((folder / ".git").exists() for folder in path.parents if root in folder.parents):
+            return replace(remark, no_place="outside")  # or in another checkout inside of this one
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return replace(remark, no_place="missing")
+        if not 0 < line <= len(lines) or (source and lines[line - 1].strip() != source.strip()):
+            return replace(remark, no_place="changed")
+        return replace(remark, file=path.relative_to(root).as_posix(), line=line, source=lines[line - 1].strip())
+
+
+def remarks_of(capture: Capture, rows: Sequence[VerdictRow], checkout: Checkout) -> list[Remark]:
+    """List what there is to say about a capture, the most useful first; `rows` are the verdicts of a check, if there was one.
+
+    What breaks a limit is an error; a limit that no remark explains has one of its own.
+    """
+    overview = overview_of(capture)
+    found = [*_causes(capture, overview, checkout), *_slow(overview, checkout)]
+    for row in rows:
+        if not row.holds:
+            found = _with_limit(found, row, checkout)
+    return found
+
+
+def _causes(capture: Capture, overview: Overview, checkout: Checkout) -> Iterator[Remark]:
+    for look, facts in zip(recommendations_of(capture, overview), action_facts(capture, overview), strict=True):
+        of_finding = overview.findings[look.index] if look.rule is not None else None
+        said = [look.what, facts["why"], facts["do"]] if of_finding is not None else [facts["why"], facts["do"]]
+        said += [facts["gain"]] if look.confidence != "unknown" else []
+        text = " ".join(map(_sentence, dict.fromkeys(part for part in said if part)))
+        if facts["after"] is not None:
+            text += f"\n- {facts['before']}" + (f"\n+ {facts['after']}" if facts["after"] else "")
+        remark = Remark(
+            rule=look.rule or look.subject,
+            level="warning" if of_finding is None else _LEVELS[of_finding.severity],
+            title=KIND_WORDS[look.subject] if of_finding is None else clipped(look.what, 80),
+            text=text,
+            recorded=place(look.file, look.line, look.module),
+            gain_ns=look.ns_per_call,
+        )
+        yield checkout.placed(remark, look.file, look.line, look.source)
+
+
+def _sentence(text: str) -> str:
+    shown = clipped(text, _MOST_TEXT).rstrip(".")
+    is_name = "." in shown.partition(" ")[0]  # of an operator
+    return f"{shown if is_name else shown[:1].upper() + shown[1:]}."
+
+
+def _slow(overview: Overview, checkout: Checkout) -> Iterator[Remark]:
+    for item in overview.slow_lines:
+        if not item.is_torch:  # what PyTorch runs there has a remark
+            text = f"This line takes {time_from_ns(item.ns)} of a call in ONNX Runtime, {percent(item.share)}."
+            remark = Remark(rule="slow_line", level="note", title="slow line", text=text, recorded=place(item.file, item.line))
+            yield checkout.placed(replace(remark, gain_ns=item.ns), item.file, item.line, item.source)
+
+
+def _with_limit(remarks: list[Remark], row: VerdictRow, checkout: Checkout) -> list[Remark]:
+    """Make errors of the remarks that a broken limit is about; of a baseline only of those on the line of the first that is worse."""
+    limit = verdict_name(row)
+    text = f"{limit}: {verdict_sentence(replace(row, detail='') if row.verdict == 'failed' else row)}."
+    kinds = _OF_LIMIT.get(_OF_BASELINE.get(row.subject, row.limit), ()) if row.verdict == "failed" else ()
+    where = place(row.file, row.line)
+    those = [item for item in remarks if item.rule in kinds and (row.limit != "baseline" or item.recorded == where)]
+    if those:
+        return [replace(item, level="error", text=f"{text} {item.text}") if item in those else item for item in remarks]
+    about = f"{limit}: {verdict_sentence(row)}. To do: {remedy(row)}."
+    own = Remark(rule="limit", level="error", title=f"{limit} does not hold", text=about, recorded=where)
+    return [checkout.placed(own, row.file, row.line, None), *remarks]
+
+
+def github_lines(remarks: Sequence[Remark]) -> Iterator[str]:
+    """Yield the lines of a log that GitHub shows as annotations, and in words what has none.
+
+    An error without a place is one of the whole job.
+    Source: "Workflow commands for GitHub Actions", for the commands and what is escaped.
+    """
+    for level, command in _COMMANDS.items():
+        shown = [item for item in remarks if item.level == level and (item.file is not None or level == "error")]
+        for item in shown[:_MOST]:
+            where = {} if item.file is None else {"file": item.file, "line": str(item.line)}
+            given = ",".join(f"{name}={_property(text)}" for name, text in {**where, "title": f"ortlens: {item.title}"}.items())
+            yield f"::{command} {given}::{_escaped(item.text)}"
+        if more := shown[_MOST:]:
+            yield f"ortlens: {counted(len(more), f'more {command}')} without an annotation: GitHub keeps {_MOST} of a step; see --sarif"
+    for why, count in Counter(item.no_place for item in remarks if item.no_place is not None).items():
+        those = dict.fromkeys(f"{item.title} at {item.recorded}" for item in remarks if item.no_place == why)
+        yield f"ortlens: {counted(count, 'remark')} without a line here, since {NO_PLACE_WORDS[why]}: {'; '.join(those)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return re.sub("[:,]", lambda sign: f"%{ord(sign[0]):02X}", _escaped(text))
