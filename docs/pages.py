@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docs.json_schema import json_schema
 from ortlens._versions import SUPPORTED
 from ortlens.analysis.findings.registry import RECORDED, RULES
 from ortlens.analysis.recommendations import ActionRow
@@ -420,6 +422,7 @@ def _library_model(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "reference/json.schema.json": lambda: json.dumps(json_schema(), indent=1),
     "findings.md": findings,
     "reference/columns.md": columns,
     "operators.md": operators,

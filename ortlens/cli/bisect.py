@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import in_columns, print_json, print_note, print_text
+from ortlens.cli.printing import add_json, in_columns, print_json, print_note, print_text
 from ortlens.errors import UsageError
 from ortlens.job.inputs import inputs_from_texts
 from ortlens.job.request import COUNT, SECONDS, add_backend_options, options_from_pairs
@@ -68,7 +68,7 @@ def add_bisect(commands: Commands) -> None:
     command.add_argument(
         "-o", "--folder", metavar="FOLDER", type=Path, help="write the text for an issue, with the smallest model that differs"
     )
-    command.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_json(command, "everything")
     add_quiet(command)
 
 
@@ -121,7 +121,7 @@ def _named(text: str) -> tuple[str, str]:
 
 def _tell(result: Bisection, *, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(result) | {"differs": result.differs})
+        print_json("bisect", asdict(result) | {"differs": result.differs})
         return
     from ortlens.studies.bisect_text import HEADS, cells, sentences
 

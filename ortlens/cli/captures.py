@@ -10,7 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, OneOf, add_quiet, command_in
-from ortlens.cli.printing import json_text, print_json, print_summary, print_text, print_written, width, write_text
+from ortlens.cli.printing import (
+    add_json,
+    answer,
+    facts_of,
+    json_text,
+    print_json,
+    print_note,
+    print_summary,
+    print_text,
+    print_written,
+    recommended,
+    width,
+    write_text,
+)
 from ortlens.cli.reviewing import add_sarif, tell_reviewers
 from ortlens.errors import UsageError
 from ortlens.job.request import ParsedArgument, Request, add_outputs, request_from_options
@@ -91,9 +104,7 @@ def _show(options: argparse.Namespace) -> None:
     if options.table:
         print_text(_table(capture, options))
     elif options.json:
-        from ortlens.analysis.overview import overview_of
-
-        print_json(asdict(overview_of(capture)))
+        print_json("show", facts_of(capture))
     else:
         print_summary(capture)
 
@@ -104,7 +115,9 @@ def _table(capture: Capture, options: argparse.Namespace) -> str:
     if not options.json and not options.csv:
         return table(records_of(capture, options.table), width=None if options.wide else width(), limit=options.rows or None)
     rows = rows_of(capture, options.table)
-    return json_text(rows) if options.json else csv_from_rows(options.table, rows).rstrip("\n")
+    if options.json:
+        return json_text(answer("table", {"table": options.table, "rows": rows}))
+    return csv_from_rows(options.table, rows).rstrip("\n")
 
 
 def add_report(commands: Commands) -> None:
@@ -116,6 +129,7 @@ def add_report(commands: Commands) -> None:
     )
     command.add_argument("--title", metavar="TEXT", help="its title (default: the capture's name)")
     command.add_argument("--redact", action="store_true", help="shorten paths to file names, and leave out source lines and values")
+    add_json(command, "where it is")
     add_quiet(command)
 
 
@@ -124,7 +138,11 @@ def _report(options: argparse.Namespace) -> None:
 
     output = options.output or _default_output(Path(options.capture))
     request = Request(report=output.expanduser(), redact=options.redact)
-    print_text("\n".join(write_outputs(request, load(options.capture), title=options.title)))
+    written = write_outputs(request, load(options.capture), title=options.title)
+    if options.json:
+        print_json("report", {"report": str(output.expanduser().absolute())})
+    else:
+        print_text("\n".join(written))
 
 
 def _default_output(capture: Path) -> Path:
@@ -151,6 +169,7 @@ def add_export(commands: Commands) -> None:
         "--table", metavar="NAME", nargs="+", action="extend", type=OneOf(tuple(TABLES)), help=f"only these tables: {', '.join(TABLES)}"
     )
     command.add_argument("--force", action="store_true", help="replace existing files")
+    add_json(command, "which files there are")
     add_quiet(command)
 
 
@@ -160,6 +179,9 @@ def _export(options: argparse.Namespace) -> None:
 
     folder: Path = options.folder.expanduser()
     paths = exported(load(options.capture), folder, options.format, tables=tuple(options.table or ()), replace=options.force)
+    if options.json:
+        print_json("export", {"folder": str(folder.resolve()), "files": [path.relative_to(folder).as_posix() for path in paths]})
+        return
     models = sum(path.suffix == ".onnx" for path in paths)
     others = [path.name for path in paths if path.suffix != ".onnx"]
     print_text(f"In {folder.resolve()}: {', '.join([*others, *([counted(models, 'ONNX model')] if models else [])])}")
@@ -170,6 +192,7 @@ def add_merge(commands: Commands) -> None:
     command = command_in(commands, "merge", _MERGE, _merge, examples=_MERGE_EXAMPLES)
     command.add_argument("captures", metavar="CAPTURE", nargs="+", help="one per rank")
     add_outputs(command, "-o", saved="for example as job.ortlens")
+    add_json(command, "the overview, and a row per rank,")
     add_quiet(command)
 
 
@@ -180,8 +203,13 @@ def _merge(options: argparse.Namespace) -> None:
 
     request = request_from_options(options)
     view = merge(options.captures)
-    print_summary(view.captured())
     rows: Any = rank_rows(view.captured())  # a table lays out any record
+    if options.json:
+        print_json("merge", {**facts_of(view.captured()), "ranks": [asdict(row) for row in rows]})
+        for line in write_outputs(request, view):
+            print_note(line)
+        return
+    print_summary(view.captured())
     print_text(f"\n{table(rows, width=width(), limit=None)}")
     print_written(write_outputs(request, view))
 
@@ -192,7 +220,7 @@ def add_compare(commands: Commands) -> None:
     command.add_argument("before", metavar="BEFORE", help="the first capture, a baseline: a file or folder that lens.save() wrote")
     command.add_argument("after", metavar="AFTER", help="the second capture: what it became")
     command.add_argument("--html", metavar="FILE", help="write both side by side as one HTML file; replaces an existing report")
-    command.add_argument("--json", action="store_true", help="print JSON: the verdict, times and changes")
+    add_json(command, "the verdict, times and changes")
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -201,7 +229,7 @@ def _compare(options: argparse.Namespace) -> None:
     comparison = load(options.before).compare(load(options.after))
     written = comparison.report(options.html) if options.html else None
     if options.json:
-        print_json(comparison.to_dict())
+        print_json("compare", comparison.to_dict())
         return
     print_text(comparison.summary(width=width()))
     if written is not None:
@@ -302,12 +330,12 @@ def _write(options: argparse.Namespace, capture: Capture, baseline: Capture | No
 
     plain = _plain(capture, rows)
     if options.json == _STDOUT:
-        print_json(plain)
+        print_json("check", plain)
     else:
         print_text(verdicts_text(rows))
     texts = {}
     if options.json not in (None, _STDOUT):
-        texts[Path(options.json)] = json_text(plain) + "\n"
+        texts[Path(options.json)] = json_text(answer("check", plain)) + "\n"
     if options.junit is not None:
         texts[options.junit] = verdicts_junit(rows, capture.name)
     if options.markdown is not None:
@@ -325,4 +353,4 @@ def _plain(capture: Capture, rows: tuple[VerdictRow, ...]) -> dict[str, object]:
     from ortlens.views.verdict_text import remedy, verdict_sentence
 
     verdicts = [{**asdict(row), "message": verdict_sentence(row), "to_do": remedy(row)} for row in rows]
-    return {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts}
+    return {"ok": all(row.holds for row in rows), "capture": capture.name, "verdicts": verdicts, **recommended(capture)}

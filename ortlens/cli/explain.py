@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import print_error, print_json, print_note, print_summary, print_text, print_written
+from ortlens.cli.printing import add_json, facts_of, print_error, print_json, print_note, print_summary, print_text, print_written
 from ortlens.cli.reviewing import add_sarif, tell_reviewers
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.inputs import inputs_from_texts
@@ -55,7 +55,7 @@ def add_explain(commands: Commands) -> None:
     command.add_argument(
         "--reference", metavar="MODULE:NAME", help="for --verify of an ONNX model: the PyTorch module that it was made from"
     )
-    command.add_argument("--json", action="store_true", help="print the overview as JSON")
+    add_json(command, "the overview, and what to do,")
     add_sarif(command)
     add_quiet(command)
 
@@ -132,9 +132,7 @@ def _tell(lens: CaptureView, written: list[str], *, as_json: bool) -> None:
         print_summary(lens.captured())
         print_written(written)
         return
-    from ortlens.analysis.overview import overview_of
-
-    print_json(asdict(overview_of(lens.captured())))
+    print_json("explain", facts_of(lens.captured()))
     for line in written:
         print_note(line)
 
@@ -170,6 +168,7 @@ def add_demo(commands: Commands) -> None:
     """Add `demo` to the parser."""
     command = command_in(commands, "demo", _DEMO, _demo, examples=_DEMO_EXAMPLES)
     add_outputs(command, "-o")
+    add_json(command, "whether results match, the overview, and what to do,")
     add_quiet(command)
 
 
@@ -178,11 +177,18 @@ def _demo(options: argparse.Namespace) -> int:
 
     request = request_from_options(options)
     check_supported()
-    print_text(_DEMO_BEFORE)
-    sys.stdout.flush()
+    if not options.json:
+        print_text(_DEMO_BEFORE)
+        sys.stdout.flush()
     from ortlens.demo import run_demo
 
     result = run_demo()
+    if options.json:
+        facts = {"is_match": result.is_match, "calls": result.calls, "max_abs_difference": result.max_abs_difference}
+        print_json("demo", {**facts_of(result.lens.captured()), **facts})
+        for line in write_outputs(request, result.lens):
+            print_note(line)
+        return EXIT_OK if result.is_match else EXIT_NO
     verdict = "Results match" if result.is_match else "RESULTS DIFFER"
     print_text(f"{verdict}: over {result.calls} calls, the largest difference from plain PyTorch is {result.max_abs_difference:.1e}.\n")
     print_summary(result.lens.captured())
@@ -196,7 +202,7 @@ def _demo(options: argparse.Namespace) -> int:
 def add_doctor(commands: Commands) -> None:
     """Add `doctor` to the parser."""
     command = command_in(commands, "doctor", _DOCTOR, _doctor, examples=_DOCTOR_EXAMPLES)
-    command.add_argument("--json", action="store_true", help="print JSON")
+    add_json(command, "what was found")
     add_quiet(command)
 
 
@@ -206,7 +212,7 @@ def _doctor(options: argparse.Namespace) -> int:
     checks = examine()
     ready = is_ready(checks)
     if options.json:
-        print_json({"ready": ready, "checks": [asdict(check) for check in checks]})
+        print_json("doctor", {"ready": ready, "checks": [asdict(check) for check in checks]})
     else:
         print_text("\n".join(_check_lines(checks)))
         print_text("\nReady. Try it: `ortlens demo`." if ready else "\nNot ready: fix the lines marked X.")

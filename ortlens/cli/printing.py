@@ -9,13 +9,15 @@ import os
 import shutil
 import sys
 from contextvars import ContextVar
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TextIO
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_WIDTH = 100
 _WIDTHS = (60, 120)
+_VERSION = 1  # of what `--json` prints
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -95,9 +98,33 @@ def print_text(text: str) -> None:
         _print(text, sys.stdout)
 
 
-def print_json(value: object) -> None:
-    """Print JSON to stdout, also with `--quiet`."""
-    _print(json_text(value), sys.stdout)
+def add_json(command: argparse.ArgumentParser, what: str) -> None:
+    """Add `--json`, which prints `what`."""
+    command.add_argument("--json", action="store_true", help=f"print {what} as JSON")
+
+
+def print_json(name: str, value: Mapping[str, object]) -> None:
+    """Print the answer of a command as JSON to stdout, also with `--quiet`."""
+    _print(json_text(answer(name, value)), sys.stdout)
+
+
+def answer(name: str, value: Mapping[str, object]) -> dict[str, object]:
+    """Put the name and version of its schema before an answer; docs/json_schema.py describes each by its name."""
+    return {"schema": f"ortlens/{name}/{_VERSION}", **value}
+
+
+def facts_of(capture: Capture) -> dict[str, object]:
+    """Return what is known of a capture as plain data: the overview, and what to do as in `lens.actions`."""
+    from ortlens.analysis.overview import overview_of
+
+    return {**asdict(overview_of(capture)), **recommended(capture)}
+
+
+def recommended(capture: Capture) -> dict[str, object]:
+    """Return what to do as in `lens.actions`, as a part of an answer."""
+    from ortlens.views.actions import action_rows
+
+    return {"recommendations": [asdict(row) for row in action_rows(capture)]}
 
 
 def write_text(path: Path, text: str) -> None:
@@ -111,9 +138,9 @@ def write_text(path: Path, text: str) -> None:
     print_note(f"Written to {path}")
 
 
-def json_text(value: object) -> str:
+def json_text(value: object, *, indent: int | None = 2) -> str:
     """Write plain data as JSON that every parser reads: null replaces infinity and NaN, which JSON does not have."""
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 def _finite(value: object) -> object:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._process import is_running, resident_bytes
 from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.printing import print_note, print_summary, print_text
+from ortlens.cli.printing import answer, facts_of, json_text, print_error, print_note, print_summary, print_text, write_text
 from ortlens.errors import CaptureError, UsageError
 from ortlens.job.request import add_backend_options, add_outputs, request_from_options
 from ortlens.job.work import OWN_NAMES
@@ -52,6 +52,7 @@ def add_run(commands: Commands) -> None:
         help="compile the modules of this class, which the program only calls, with --backend or through ONNX Runtime; may be repeated",
     )
     command.add_argument("--no-children", action="store_true", help="do not record in the Python processes that the program starts")
+    command.add_argument("--json", metavar="FILE", help="write the overview, and what to do, as JSON; stdout is the program's")
     add_quiet(command)
     command.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
     command.add_argument("program", nargs=argparse.REMAINDER, metavar="script.py", help="the script, or what -m runs; then its arguments")
@@ -76,7 +77,8 @@ def _run(options: argparse.Namespace) -> int:
     )
     if not options.no_children:
         hand_down(plan)
-    recording = Recording(plan, tell=_tell)
+    answered = None if options.json is None else Path(options.json).absolute()
+    recording = Recording(plan, tell=partial(_tell, answered=answered))
     return program.run(recording.finish)
 
 
@@ -95,8 +97,8 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
     return request
 
 
-def _tell(outcome: Outcome) -> None:
-    """Say on stderr what was recorded: stdout is the program's."""
+def _tell(outcome: Outcome, *, answered: Path | None) -> None:
+    """Say on stderr, and as JSON in a file, what was recorded: stdout is the program's."""
     print_note("")
     if outcome.view is not None:
         print_summary(outcome.view.captured(), on_stderr=True)
@@ -106,6 +108,11 @@ def _tell(outcome: Outcome) -> None:
         print_note(f"ortlens: --explain {name}: the program made no module of a class of this name")
     for line in outcome.lines:
         print_note(line)
+    if outcome.view is not None and answered is not None:
+        try:
+            write_text(answered, json_text(answer("run", facts_of(outcome.view.captured()))) + "\n")
+        except UsageError as error:  # the program has its own end
+            print_error(f"ortlens: {error}")
 
 
 _WATCH = "Follow the journal of a running process (Lens(journal=...), ortlens run --journal), until it ends or Ctrl-C."
@@ -160,7 +167,7 @@ def _status(capture: Capture, pid: int, *, as_json: bool) -> str:
     from ortlens.views.live import live_line
 
     figures = live_figures(capture, resident_bytes(pid))
-    return json.dumps(asdict(figures)) if as_json else live_line(figures)
+    return json_text(answer("watch", asdict(figures)), indent=None) if as_json else live_line(figures)
 
 
 def _read(path: Path, *, waits: bool) -> Entries | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import in_columns, print_json, print_note, print_text, width
+from ortlens.cli.printing import add_json, in_columns, print_json, print_note, print_text, recommended, width
 from ortlens.errors import UsageError
 from ortlens.job.request import COUNT, SECONDS, add_backend_options, options_from_pairs
 from ortlens.job.targets import add_target, target_and_inputs
@@ -55,7 +55,7 @@ def add_bench(commands: Commands) -> None:
     )
     add_backend_options(command)
     command.add_argument("-o", "--save", metavar="FILE", type=Path, help="save the capture of the calls through ortlens, with the table")
-    command.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_json(command, "the table")
     add_quiet(command)
 
 
@@ -73,7 +73,7 @@ def _tell(options: argparse.Namespace, rows: tuple[RunVariant, ...], capture: Ca
     from ortlens.trace import store
 
     if options.json:
-        print_json([asdict(row) for row in rows])
+        print_json("bench", {"rows": [asdict(row) for row in rows], **recommended(capture)})
     else:
         print_text(ways_text(rows, width=width()))
     if options.save is not None:
@@ -127,7 +127,7 @@ def add_tune(commands: Commands) -> None:
     add_target(command)
     command.add_argument("--budget", metavar="S", type=SECONDS, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")
     add_backend_options(command)
-    command.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_json(command, "the table")
     add_quiet(command)
 
 
@@ -138,7 +138,7 @@ def _tune(options: argparse.Namespace) -> None:
 
         chosen, table = tune(target, options=given or None, budget_s=options.budget)(*args, **kwargs)
     if options.json:
-        print_json(json.loads(table.to_json(orient="records")))
+        print_json("tune", {"rows": json.loads(table.to_json(orient="records"))})
     else:
         print_text(_trials_text(chosen, table))
 
@@ -191,7 +191,7 @@ def add_survey(commands: Commands) -> None:
     command.add_argument("--retry", action="store_true", help="run cases again that have a reason and no result")
     command.add_argument("--scheduler", metavar="ADDRESS", help="run on a Dask cluster; pip install 'ortlens[dask]'")
     command.add_argument("--title", metavar="TEXT", help="title of the page (default: CASES)")
-    command.add_argument("--json", action="store_true", help="print the table as JSON")
+    add_json(command, "the table")
     add_quiet(command)
 
 
@@ -245,7 +245,7 @@ def _line(row: SurveyRow) -> str:
 
 def _tell_survey(frame: Any, options: argparse.Namespace) -> None:  # noqa: ANN401 - a pandas frame
     if options.json:
-        print_json(json.loads(frame.to_json(orient="records")))
+        print_json("survey", {"rows": json.loads(frame.to_json(orient="records"))})
     else:
         from ortlens.analysis.surveyed import SurveyRow
         from ortlens.views.table import table

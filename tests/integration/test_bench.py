@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +12,7 @@ from ortlens import cli
 from ortlens.errors import UsageError
 from ortlens.studies import bench as bench_module
 from ortlens.studies.bench import bench
+from tests.answers import answered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     arguments = ["bench", "benched.py:net", "--input", "f32[2,8]", "--ways", "ortlens", "--seconds", "0.01"]
     assert cli.main([*arguments, "-o", "b.ortlens", "--json"]) == 0
     streams = capsys.readouterr()
-    assert [row["way"] for row in json.loads(streams.out)] == ["eager", "ortlens"]
+    assert [row["way"] for row in answered(streams.out)["rows"]] == ["eager", "ortlens"]
     assert "Saved to " in streams.err
     assert len(ortlens.load("b.ortlens").partitions) == 1
     assert cli.main(arguments) == 0

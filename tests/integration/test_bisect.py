@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ortlens.errors import UsageError
 from ortlens.studies.bisect import Axes, Bisection, SideResult, bisect, growth_of
 from ortlens.studies.bisect_text import sentences, write_issue
 from ortlens.studies.environments import install, pip_refusal, place_of
+from tests.answers import answered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,7 +227,7 @@ def test_the_command_prints_json_and_ends_with_1_where_sides_differ(
 ) -> None:
     words = [model, "--onnxruntime", "9.1.0", "--environments", str(versions), "--seconds", "0.1", "--runs", "30"]
     assert cli.main(["bisect", *words, "--json", "-o", str(tmp_path / "issue")]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = answered(capsys.readouterr().out)
     assert found["rows"][1]["first"]["node"] == "n_Tanh"
     assert np.load(tmp_path / "issue" / "inputs.npz")["names"].tolist() == ["v1"]
     done = subprocess.run([sys.executable, "repro.py"], cwd=tmp_path / "issue", capture_output=True, text=True, check=False)

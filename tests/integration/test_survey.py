@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ import ortlens
 from ortlens import cli
 from ortlens.errors import UsageError
 from ortlens.studies.child import VARIABLE
+from tests.answers import answered
 from tests.integration import survey_cases
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_the_command_runs_models_under_options_and_writes_pages(tmp_path: Path, 
     arguments += ["--options", "min_partition_nodes=50", "--verify", "--json", "--workers", "1"]
     assert cli.main(arguments) == 0
     streams = capsys.readouterr()
-    rows = json.loads(streams.out)
+    rows = answered(streams.out)["rows"]
     assert [(row["case"], row["options"], row["status"]) for row in rows] == [
         ("broken", "min_partition_nodes=1", "ok"),
         ("broken", "min_partition_nodes=50", "ok"),

@@ -14,6 +14,7 @@ from ortlens import cli
 from ortlens.analysis.speed import AbTiming
 from ortlens.errors import UsageError
 from ortlens.studies import tune as tune_module
+from tests.answers import answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,8 @@ def test_the_budget_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert table.note.str.startswith("not tried").all()
     assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001"]) == 0
     assert "keep the defaults" in capsys.readouterr().out
+    assert cli.main(["tune", "torch:sin", "--input", "f32[4]", "--budget", "0.001", "--json"]) == 0
+    assert len(answered(capsys.readouterr().out)["rows"]) == len(table)
 
 
 @pytest.mark.slow

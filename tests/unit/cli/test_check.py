@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from ortlens.analysis.check import limits_from, verdicts_of
 from ortlens.trace import store
 from ortlens.trace.records import Break, Numeric
 from ortlens.views.verdict_text import verdicts_junit, verdicts_markdown, verdicts_text
+from tests.answers import answered
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
 DATA = Path(__file__).parents[2] / "data" / "compare"
@@ -33,19 +33,19 @@ def test_limits_that_hold_exit_with_0_and_others_with_1(capsys: pytest.CaptureFi
 def test_json_goes_to_stdout_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--max-abs-err", "1", PLAIN, "--json"], ["--max-abs-err", "1", "--json", PLAIN]):
         assert cli.main(["check", *arguments]) == 1
-        found = json.loads(capsys.readouterr().out)
+        found = answered(capsys.readouterr().out)
         assert not found["ok"]
         assert [(row["limit"], row["verdict"]) for row in found["verdicts"]] == [("max_abs_err", "unmeasured")]
         assert "--verify" in found["verdicts"][0]["to_do"]
     assert cli.main(["check", PLAIN, "--max-breaks", "0", "--json", str(tmp_path / "new" / "check.json")]) == 0
     assert "Passed: 1 limit." in capsys.readouterr().out
-    assert json.loads((tmp_path / "new" / "check.json").read_text())["ok"]
+    assert answered((tmp_path / "new" / "check.json").read_text())["ok"]
 
 
 def test_an_infinite_difference_is_still_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = replace(SAMPLES["demo_like"], numerics=(Numeric(node="a", max_abs=float("nan"), ok=False),))
     assert cli.main(["check", str(store.save(capture, tmp_path / "x.ortlens")), "--max-abs-err", "1", "--json"]) == 1
-    (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["verdicts"]
+    (row,) = answered(capsys.readouterr().out)["verdicts"]
     assert row["value"] is None
     assert "NaN, Inf or no comparable value" in row["message"]
 

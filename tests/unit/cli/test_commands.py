@@ -21,6 +21,7 @@ from ortlens.trace.schema import TABLES
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.hints import COMMAND
 from ortlens.views.text import summary
+from tests.answers import answered
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
@@ -53,14 +54,14 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_show_prints_the_overview(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, saved).rstrip("\n") == summary(SAMPLES["demo_like"], hints=COMMAND)
-    overview = json.loads(shown(capsys, saved, "--json"))
+    overview = answered(shown(capsys, saved, "--json"))
     assert (overview["graph_count"], overview["coverage"]["verdict"], len(overview["breaks"])) == (3, "part", 1)
 
 
 def test_show_prints_every_table_in_every_form(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name, about in TABLES.items():
         records, columns = getattr(SAMPLES["demo_like"], name), [column.name for column in about.columns]
-        rows = json.loads(shown(capsys, saved, "--table", name, "--json"))
+        rows = answered(shown(capsys, saved, "--table", name, "--json"))["rows"]
         assert [list(row) for row in rows] == [columns] * len(records)
         table = list(csv.reader(io.StringIO(shown(capsys, saved, "--table", name, "--csv"))))
         assert (table[0], len(table)) == (columns, len(records) + 1)
@@ -132,6 +133,8 @@ def test_demo_compares_saves_and_says_what_is_next(
     assert f"ortlens show {path} --table fallbacks" in out
     assert "ortlens demo --html demo.html" in out
     assert store.load(path) == SAMPLES["demo_like"]
+    assert cli.main(["demo", "--json"]) == (0 if is_match else 1)
+    assert answered(capsys.readouterr().out)["is_match"] is is_match
     page = tmp_path / "demo.html"
     cli.main(["demo", "--html", str(page)])
     assert f"open {page} in a browser" in capsys.readouterr().out
@@ -159,6 +162,6 @@ def test_doctor_exits_1_when_the_main_job_cannot_run(
     assert "torch  2.13" in out
     assert "-> pip install torch" in out
     assert cli.main(["doctor", "--json"]) == code
-    answer = json.loads(capsys.readouterr().out)
+    answer = answered(capsys.readouterr().out)
     assert answer["ready"] is (status == "ok")
     assert answer["checks"][1] == {"name": "a", "status": "warning", "found": "x", "advice": ""}

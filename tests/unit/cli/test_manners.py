@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from docs.json_schema import ANSWERS
 from ortlens import cli
 from ortlens.cli import entry
 from ortlens.cli.printing import json_text
@@ -25,11 +26,20 @@ from ortlens.trace import store
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
 from ortlens.trace.records import Numeric
+from tests.answers import answered
 from tests.unit.views.sample_captures import SAMPLES
 
 COMMANDS = entry.commands_of(entry.parser())
-READERS = {"show": ["{0}"], "compare": ["{0}", "{0}"], "check": ["{0}", "--max-breaks", "9"], "watch": ["{1}", "--once"], "doctor": []}
-WITH_JSON = [*READERS, "explain", "bench", "survey", "tune", "bisect"]  # which five call models
+READERS = {
+    "show": ["{0}"],
+    "report": ["{0}", "-o", "{2}.html"],
+    "export": ["{0}", "{2}"],
+    "merge": ["{0}", "{0}", "-o", "{2}.ortlens"],
+    "compare": ["{0}", "{0}"],
+    "check": ["{0}", "--max-breaks", "9"],
+    "watch": ["{1}", "--once"],
+    "doctor": [],
+}
 QUIET = {"check": ["{0}", "--max-breaks", "0"], "export": ["{0}", "{2}"], "report": ["{0}", "-o", "{2}.html"], "doctor": []}
 
 
@@ -139,17 +149,15 @@ def test_what_is_missing_is_named_on_one_line(name: str, capsys: pytest.CaptureF
     assert re.search(r"required|which script|needs a", err)
 
 
-def test_every_command_with_json_is_read_here() -> None:
-    assert sorted(name for name, command in COMMANDS.items() if "--json" in options_of(command)) == sorted(WITH_JSON)
+def test_every_command_but_the_script_for_a_shell_has_json_with_a_schema() -> None:
+    assert [name for name, command in COMMANDS.items() if "--json" not in options_of(command)] == ["completion"]
+    assert {*COMMANDS} - {"completion"} == set(ANSWERS)
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_json_parses_as_every_parser_reads_it(name: str, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
+def test_json_is_what_its_schema_says(name: str, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     cli.main([name, *filled(READERS[name], files), "--json"])
-    assert json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert answered(capsys.readouterr().out)["schema"] == f"ortlens/{name}/1"
     value: dict[str, Any] = {"a": [float("inf"), (float("nan"), 1.5)], "b": {"c": -float("inf")}, "d": "inf", "e": True}
     assert json.loads(json_text(value)) == {"a": [None, [None, 1.5]], "b": {"c": None}, "d": "inf", "e": True}
 

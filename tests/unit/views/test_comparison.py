@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from ortlens.trace.records import Break, Capture
 from ortlens.units import time_from_ns
 from ortlens.views.capture_view import SavedCapture
 from ortlens.views.comparison import comparison_html, comparison_page
+from tests.answers import answered
 from tests.recorded import COMPARED, recorded
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 
@@ -41,7 +41,7 @@ def test_two_captures_of_one_program(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_slower_partition_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", PLAIN, PLANTED, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answered(capsys.readouterr().out)
     assert found["is_worse"]
     (partition,) = (row for row in found["times"] if row["scope"] == "partition" and row["verdict"] == "slower")
     assert (partition["subject"], partition["module"]) == ("p1", "back")
