@@ -52,11 +52,12 @@ _REPORT_EXAMPLES = """
     ortlens report run.ortlens  # writes run.html
     ortlens report run.ortlens -o nightly.html --title Nightly --redact
 """
-_EXPORT = "Write a saved capture as files for other tools: tables, ONNX models, a trace for Perfetto, node data for Model Explorer."
+_EXPORT = "Write a saved capture as files for other tools: tables, ONNX models, a trace, the flame graph, node data for Model Explorer."
 _EXPORT_EXAMPLES = """
     ortlens export run.ortlens folder  # every table as CSV, and the ONNX models
     ortlens export run.ortlens folder --format parquet --table runs sessions
     ortlens export run.ortlens folder --format trace  # trace.json for ui.perfetto.dev
+    ortlens export run.ortlens folder --format speedscope  # flame.speedscope.json for speedscope.app
     ortlens export run.ortlens folder --format model-explorer  # node data beside the ONNX models
 """
 _MERGE = "Merge the captures of the ranks of one job. What differs between ranks, and a rank that keeps the others waiting, are findings."
@@ -161,8 +162,8 @@ def add_export(commands: Commands) -> None:
     command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
     command.add_argument("folder", metavar="FOLDER", type=Path, help="output folder; created if missing")
     text = (
-        "csv, json or parquet: a file per table, and the ONNX models; trace: trace.json for Perfetto; model-explorer: times and errors "
-        "per ONNX node (default: %(default)s)"
+        "csv, json or parquet: a file per table, and the ONNX models; trace: trace.json for Perfetto; speedscope: the flame graph; "
+        "model-explorer: times and errors per ONNX node (default: %(default)s)"
     )
     command.add_argument("--format", metavar="FORMAT", type=OneOf(FORMATS), default="csv", help=text)
     command.add_argument(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
-FORMATS = ("csv", "json", "parquet", "trace", "model-explorer")  # forms in which a capture is exported; the first three hold tables
+FORMATS = ("csv", "json", "parquet", "trace", "speedscope", "model-explorer")
+"""Forms in which a capture is exported; the first three hold tables."""
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 
 _DTYPES: Mapping[Kind, tuple[str, str]] = {

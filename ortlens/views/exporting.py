@@ -26,6 +26,7 @@ from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import FORMATS, TABLES, frame_from_records, table_by_name
+from ortlens.views.speedscope import speedscope_from_capture
 from ortlens.views.table import csv_from_rows, records_of, rows_of
 from ortlens.views.wording import PHASE_WORDS, place
 
@@ -66,6 +67,9 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
     """Map the names of the files to what makes each; models have names that stay inside a folder, and the store refuses worse ones too."""
     if form == "trace":
         return {"trace.json": lambda: json.dumps(trace_from_capture(capture), allow_nan=False).encode()}
+    if form == "speedscope":
+        flame = json.dumps(speedscope_from_capture(capture), allow_nan=False).encode()
+        return {"flame.speedscope.json": lambda: flame}
     models = {name: partial(bytes, data) for name, data in capture.attachments.items() if _MODEL.fullmatch(name)}
     if form == "model-explorer":
         found = node_data_from_capture(capture)

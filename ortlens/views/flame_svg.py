@@ -131,7 +131,7 @@ def _boxes(frame: Frame, depth: int, left: float, scale: float, outer: str) -> I
 
 def _box(capture: Capture, box: _Box, whole: float, name: str) -> str:
     frame, depth, left, width, outer = box
-    title = _title(capture, frame, outer)
+    title = frame_title(capture, frame, outer)
     share = f", {percent(min(frame.width / whole, 1.0))}" if depth else ""
     fill = f"url(#{name}-hatch)" if frame.kind == "torch" else _FILLS[frame.kind]
     size = f'x="{left:.1f}" y="{depth * _ROW}" width="{max(width - 0.7, 0.8):.1f}" height="{_ROW - 1.5}"'
@@ -155,7 +155,8 @@ def _fitting(title: str, amount: str, room: float) -> str:
     return "✂" if title.startswith("✂") and letters else ""
 
 
-def _title(capture: Capture, frame: Frame, outer: str) -> str:
+def frame_title(capture: Capture, frame: Frame, outer: str) -> str:
+    """Name a frame of a call; `outer` is the path of the module around it."""
     if frame.kind == "module":
         return clipped(frame.path.removeprefix(f"{outer}.") if outer else frame.path, 80)
     if frame.kind in _TITLES and frame.ref >= 0:
