@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docs.commands import commands_page, llms_txt
 from docs.json_schema import json_schema
 from ortlens._versions import SUPPORTED
 from ortlens.analysis.findings.registry import RECORDED, RULES
@@ -422,6 +423,8 @@ def _library_model(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "llms.txt": lambda: llms_txt(PAGES),
+    "commands.md": commands_page,
     "reference/json.schema.json": lambda: json.dumps(json_schema(), indent=1),
     "findings.md": findings,
     "reference/columns.md": columns,

@@ -26,6 +26,7 @@ _BISECT = (
     "Run your model across versions of onnxruntime and torch, providers, optimisation levels and many runs: which results, times and "
     "memory differ, from which node on, and a text for an issue."
 )
+_BISECT_ASKS = "Which version, provider or optimisation level makes results, times or memory differ, and at which node?"
 _EXAMPLES = """
     ortlens bisect mymodels:net --input f32[8,256] --onnxruntime 1.30.0 1.31.1 1.32.0
     ortlens bisect model.onnx --levels disable all -o issue  # a folder with the smallest model that differs
@@ -37,7 +38,7 @@ _EXAMPLES = """
 
 def add_bisect(commands: Commands) -> None:
     """Add `bisect` to the parser."""
-    command = command_in(commands, "bisect", _BISECT, _bisect, examples=_EXAMPLES)
+    command = command_in(commands, "bisect", _BISECT, _bisect, asks=_BISECT_ASKS, examples=_EXAMPLES)
     add_target(command, "an ONNX model: model.onnx")
     command.add_argument(
         "--onnxruntime", metavar="VERSION", nargs="+", default=[], help="versions, installed apart, or DISTRIBUTION==VERSION"

@@ -42,17 +42,23 @@ _CAPTURE = "a file or folder that lens.save() or another command wrote"
 _DEFAULT_ROWS = 30
 
 _SHOW = "Show a saved capture: a summary, or one of its tables."
+_SHOW_ASKS = """
+    What does a saved capture say?
+    Which graphs, breaks, operators, sessions or kernels are there, row by row?
+"""
 _SHOW_EXAMPLES = """
     ortlens show run.ortlens
     ortlens show run.ortlens --table breaks
     ortlens show run.ortlens --table nodes --rows 0 --wide | less -S  # every row and column
 """
 _REPORT = "Write the report of a saved capture: one HTML file that opens anywhere, offline."
+_REPORT_ASKS = "How do I show somebody what was recorded?"
 _REPORT_EXAMPLES = """
     ortlens report run.ortlens  # writes run.html
     ortlens report run.ortlens -o nightly.html --title Nightly --redact
 """
 _EXPORT = "Write a saved capture as files for other tools: tables, ONNX models, a trace, the flame graph, node data for Model Explorer."
+_EXPORT_ASKS = "How do I get it into pandas, Perfetto, speedscope or Model Explorer?"
 _EXPORT_EXAMPLES = """
     ortlens export run.ortlens folder  # every table as CSV, and the ONNX models
     ortlens export run.ortlens folder --format parquet --table runs sessions
@@ -61,11 +67,13 @@ _EXPORT_EXAMPLES = """
     ortlens export run.ortlens folder --format model-explorer  # node data beside the ONNX models
 """
 _MERGE = "Merge the captures of the ranks of one job. What differs between ranks, and a rank that keeps the others waiting, are findings."
+_MERGE_ASKS = "Which rank keeps the others waiting, and what differs between ranks?"
 _MERGE_EXAMPLES = """
     ortlens merge train.rank*.ortlens -o train.ortlens  # after ortlens run -m torch.distributed.run ... train.py
     ortlens merge train.rank*.ortlens -o train.ortlens --html train.html
 """
 _COMPARE = "Compare two saved captures of one program: what runs elsewhere, breaks and recompiles, and times outside the noise."
+_COMPARE_ASKS = "What differs since an earlier capture, and is it slower?"
 _COMPARE_EXAMPLES = """
     ortlens compare before.ortlens after.ortlens
     ortlens compare before.ortlens after.ortlens --html compare.html  # side by side, opens anywhere
@@ -77,7 +85,7 @@ def add_show(commands: Commands) -> None:
     """Add `show` to the parser."""
     from ortlens.trace.schema import TABLES
 
-    command = command_in(commands, "show", _SHOW, _show, examples=_SHOW_EXAMPLES)
+    command = command_in(commands, "show", _SHOW, _show, asks=_SHOW_ASKS, examples=_SHOW_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
     command.add_argument("--table", metavar="NAME", type=OneOf(tuple(TABLES)), help=f"one table instead: {', '.join(TABLES)}")
     command.add_argument(
@@ -123,7 +131,7 @@ def _table(capture: Capture, options: argparse.Namespace) -> str:
 
 def add_report(commands: Commands) -> None:
     """Add `report` to the parser."""
-    command = command_in(commands, "report", _REPORT, _report, examples=_REPORT_EXAMPLES)
+    command = command_in(commands, "report", _REPORT, _report, asks=_REPORT_ASKS, examples=_REPORT_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
     command.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="output file; replaces an existing report (default: CAPTURE.html)"
@@ -158,7 +166,7 @@ def add_export(commands: Commands) -> None:
     """Add `export` to the parser."""
     from ortlens.trace.schema import FORMATS, TABLES
 
-    command = command_in(commands, "export", _EXPORT, _export, examples=_EXPORT_EXAMPLES)
+    command = command_in(commands, "export", _EXPORT, _export, asks=_EXPORT_ASKS, examples=_EXPORT_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
     command.add_argument("folder", metavar="FOLDER", type=Path, help="output folder; created if missing")
     text = (
@@ -190,7 +198,7 @@ def _export(options: argparse.Namespace) -> None:
 
 def add_merge(commands: Commands) -> None:
     """Add `merge` to the parser."""
-    command = command_in(commands, "merge", _MERGE, _merge, examples=_MERGE_EXAMPLES)
+    command = command_in(commands, "merge", _MERGE, _merge, asks=_MERGE_ASKS, examples=_MERGE_EXAMPLES)
     command.add_argument("captures", metavar="CAPTURE", nargs="+", help="one per rank")
     add_outputs(command, "-o", saved="for example as job.ortlens")
     add_json(command, "the overview, and a row per rank,")
@@ -217,7 +225,7 @@ def _merge(options: argparse.Namespace) -> None:
 
 def add_compare(commands: Commands) -> None:
     """Add `compare` to the parser."""
-    command = command_in(commands, "compare", _COMPARE, _compare, examples=_COMPARE_EXAMPLES)
+    command = command_in(commands, "compare", _COMPARE, _compare, asks=_COMPARE_ASKS, examples=_COMPARE_EXAMPLES)
     command.add_argument("before", metavar="BEFORE", help="the first capture, a baseline: a file or folder that lens.save() wrote")
     command.add_argument("after", metavar="AFTER", help="the second capture: what it became")
     command.add_argument("--html", metavar="FILE", help="write both side by side as one HTML file; replaces an existing report")
@@ -238,6 +246,7 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 _CHECK = "Check a saved capture against limits and a baseline. Exits 1 when a limit is broken, or was asked for and not measured."
+_CHECK_ASKS = "Did this change break graphs, or make the model slower or wrong?"
 _CHECK_EXAMPLES = """
     ortlens check run.ortlens --max-breaks 0 --min-coverage 90%
     ortlens check run.ortlens --baseline main.ortlens --max-slowdown 20% --junit check.xml --sarif check.sarif
@@ -279,7 +288,7 @@ _LIMITS = tuple(name for name in _TERMS if name != "baseline")
 
 def add_check(commands: Commands) -> None:
     """Add `check` to the parser."""
-    command = command_in(commands, "check", _CHECK, _check, examples=_CHECK_EXAMPLES)
+    command = command_in(commands, "check", _CHECK, _check, asks=_CHECK_ASKS, examples=_CHECK_EXAMPLES)
     command.add_argument("capture", metavar="CAPTURE", nargs="?", help="a file or folder that lens.save() or another command wrote")
     for name, (metavar, kind, text) in _TERMS.items():
         typed: dict[str, Any] = {} if kind is None else {"type": kind}

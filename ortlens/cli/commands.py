@@ -31,23 +31,30 @@ _MOST_COLUMNS = 100
 class Parser(argparse.ArgumentParser):
     """Raises one line with the next step where argparse prints the usage and ends the process."""
 
+    asks: tuple[str, ...] = ()  # questions that a command answers
+
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with what argparse found."""
         raise UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {self.prog} --help")
 
 
-def command_in(
-    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None], *, examples: str
+def command_in(  # noqa: PLR0913 - what a command has
+    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None], *, asks: str, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command; `run` returns the exit code, None for `EXIT_OK`. `examples` are lines as typed, comments behind two blanks."""
-    lines = "\n".join(f"  {line}" for line in textwrap.dedent(examples).strip().splitlines())
+    """Add a command; `run` returns the exit code, None for `EXIT_OK`.
+
+    `asks` are the questions that it answers, a line each; `examples` are lines as typed, comments behind two blanks.
+    """
+    questions, lines = (textwrap.dedent(block).strip() for block in (asks, examples))
     command: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
-        description=textwrap.fill(text, min(shutil.get_terminal_size().columns, _MOST_COLUMNS) - 2),
-        epilog=f"examples:\n{lines}",
+        description=textwrap.fill(text, min(shutil.get_terminal_size().columns, _MOST_COLUMNS) - 2, break_on_hyphens=False),
+        epilog=f"answers:\n{textwrap.indent(questions, '  ')}\n\nexamples:\n{textwrap.indent(lines, '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if isinstance(command, Parser):
+        command.asks = tuple(questions.splitlines())
     command.set_defaults(run=run)
     return command
 
@@ -79,6 +86,7 @@ def near_hint(word: str, known: Iterable[str]) -> str:
 
 
 _TEXT = "Print a script that completes commands and options of ortlens in your shell."
+_ASKS = "How does my shell complete commands and options?"
 _EXAMPLES = """
     ortlens completion bash > ~/.local/share/bash-completion/completions/ortlens
     source <(ortlens completion zsh)  # in ~/.zshrc, after compinit
@@ -100,7 +108,7 @@ _ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 
 def add_completion(commands: Commands) -> None:
     """Add `completion` to the parser, as the last command."""
-    command = command_in(commands, "completion", _TEXT, lambda options: _completion(options, commands), examples=_EXAMPLES)
+    command = command_in(commands, "completion", _TEXT, lambda options: _completion(options, commands), asks=_ASKS, examples=_EXAMPLES)
     command.add_argument("shell", metavar="SHELL", type=OneOf(_SHELLS), help=", ".join(_SHELLS))
 
 

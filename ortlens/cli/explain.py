@@ -36,6 +36,12 @@ _EXPLAIN = (
     "Compile your model or function through ONNX Runtime, call it on random inputs, and explain what happened. Or run an ONNX model "
     "(model.onnx) as it is, or an exported program (program.pt2)."
 )
+_EXPLAIN_ASKS = """
+    Why is my model slow, and what do I change first?
+    Where does it break graphs and recompile, and what stays in PyTorch?
+    Are the results those of PyTorch? (--verify)
+    What would run in ONNX Runtime, without memory for the weights or a GPU? (--dry-run)
+"""
 _EXPLAIN_EXAMPLES = """
     ortlens explain mymodels:net --input f32[1,3,224,224] --html run.html
     ortlens explain mymodels:Classifier --input 'i64[1,16]:30522' mask=bool[1,16] --profile --verify
@@ -47,7 +53,7 @@ _EXPLAIN_EXAMPLES = """
 
 def add_explain(commands: Commands) -> None:
     """Add `explain` to the parser."""
-    command = command_in(commands, "explain", _EXPLAIN, _explain, examples=_EXPLAIN_EXAMPLES)
+    command = command_in(commands, "explain", _EXPLAIN, _explain, asks=_EXPLAIN_ASKS, examples=_EXPLAIN_EXAMPLES)
     add_target(command, "an ONNX model: model.onnx", "a torch.export program: program.pt2")
     add_compiling(command)
     add_measuring(command)
@@ -138,6 +144,7 @@ def _tell(lens: CaptureView, written: list[str], *, as_json: bool) -> None:
 
 
 _DEMO = "Run a small bundled model through ONNX Runtime and explain what happened."
+_DEMO_ASKS = "Does it work here, and what does it show?"
 _DEMO_EXAMPLES = """
     ortlens demo
     ortlens demo --html demo.html -o demo.ortlens
@@ -157,6 +164,7 @@ Next steps
   check this setup  ortlens doctor"""
 
 _DOCTOR = "List versions and providers, what is missing and how to install it. Exits 1 when models cannot run in ONNX Runtime."
+_DOCTOR_ASKS = "What is installed, and what is missing?"
 _DOCTOR_EXAMPLES = """
     ortlens doctor
     ortlens doctor --quiet && ortlens demo  # only where it can run
@@ -166,7 +174,7 @@ _MARKS = {"ok": "ok", "info": "--", "warning": "!", "error": "X"}
 
 def add_demo(commands: Commands) -> None:
     """Add `demo` to the parser."""
-    command = command_in(commands, "demo", _DEMO, _demo, examples=_DEMO_EXAMPLES)
+    command = command_in(commands, "demo", _DEMO, _demo, asks=_DEMO_ASKS, examples=_DEMO_EXAMPLES)
     add_outputs(command, "-o")
     add_json(command, "whether results match, the overview, and what to do,")
     add_quiet(command)
@@ -201,7 +209,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def add_doctor(commands: Commands) -> None:
     """Add `doctor` to the parser."""
-    command = command_in(commands, "doctor", _DOCTOR, _doctor, examples=_DOCTOR_EXAMPLES)
+    command = command_in(commands, "doctor", _DOCTOR, _doctor, asks=_DOCTOR_ASKS, examples=_DOCTOR_EXAMPLES)
     add_json(command, "what was found")
     add_quiet(command)
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 
 _RUN = "Run a script or module as Python does, and record every torch.compile in it. What it prints and returns stays the same."
+_RUN_ASKS = """
+    What do the torch.compile calls of my script do?
+    Which lines of my training script break graphs or recompile?
+"""
 _RUN_EXAMPLES = """
     ortlens run train.py --epochs 1  # what its torch.compile calls do, on their own backends
     ortlens run --backend ortlens -o ort.ortlens train.py  # the same through ONNX Runtime
@@ -37,7 +41,7 @@ _RUN_EXAMPLES = """
 
 def add_run(commands: Commands) -> None:
     """Add `run` to the parser."""
-    command = command_in(commands, "run", _RUN, _run, examples=_RUN_EXAMPLES)
+    command = command_in(commands, "run", _RUN, _run, asks=_RUN_ASKS, examples=_RUN_EXAMPLES)
     command.usage = "ortlens run [options] script.py [arguments] | ortlens run [options] -m MODULE [arguments]"
     add_outputs(command, "-o", saved="by default as PROGRAM.ortlens in this folder, train.ortlens for train.py")
     command.add_argument("--journal", metavar="FILE", help="write everything as it comes, so that it survives a kill; see ortlens watch")
@@ -116,6 +120,7 @@ def _tell(outcome: Outcome, *, answered: Path | None) -> None:
 
 
 _WATCH = "Follow the journal of a running process (Lens(journal=...), ortlens run --journal), until it ends or Ctrl-C."
+_WATCH_ASKS = "What does a running job do now?"
 _WATCH_EXAMPLES = """
     ortlens watch run.journal
     ortlens watch run.journal --once --json  # the figures now, as one line of JSON
@@ -127,7 +132,7 @@ _NOT_CLOSED = "journal_not_closed"
 
 def add_watch(commands: Commands) -> None:
     """Add `watch` to the parser."""
-    command = command_in(commands, "watch", _WATCH, _watch, examples=_WATCH_EXAMPLES)
+    command = command_in(commands, "watch", _WATCH, _watch, asks=_WATCH_ASKS, examples=_WATCH_EXAMPLES)
     command.add_argument("journal", metavar="JOURNAL", type=Path, help="the file; ortlens waits for it if it is not there yet")
     command.add_argument("--once", action="store_true", help="say what it holds now, and stop")
     command.add_argument("--json", action="store_true", help="print the figures alone, one line of JSON whenever they change")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _BENCH = "Measure your model eager, through Inductor, through ONNX Runtime, frozen and exported, in turns: one table, one capture."
+_BENCH_ASKS = "Is it faster than eager and than Inductor?"
 _BENCH_EXAMPLES = """
     ortlens bench mymodels:net --input f32[32,256] -o bench.ortlens  # every way, and the capture
     ortlens bench mymodels:net --input f32[32,256] --ways ortlens,exported --seconds 30 --json
@@ -42,7 +43,7 @@ _HEADS = ("way", "time per call", "of eager", "99 % interval", "first call", "di
 
 def add_bench(commands: Commands) -> None:
     """Add `bench` to the parser."""
-    command = command_in(commands, "bench", _BENCH, _bench, examples=_BENCH_EXAMPLES)
+    command = command_in(commands, "bench", _BENCH, _bench, asks=_BENCH_ASKS, examples=_BENCH_EXAMPLES)
     add_target(command)
     command.add_argument(
         "--ways",
@@ -115,6 +116,7 @@ def _cells(row: RunVariant) -> tuple[str, ...]:
 
 
 _TUNE = "Try the options that may make your model faster, in turns, and list what was measured."
+_TUNE_ASKS = "Which options make it faster on this machine?"
 _TUNE_EXAMPLES = """
     ortlens tune mymodels:net --input f32[32,256] --budget 60
 """
@@ -123,7 +125,7 @@ _BUDGET_S = 60.0
 
 def add_tune(commands: Commands) -> None:
     """Add `tune` to the parser."""
-    command = command_in(commands, "tune", _TUNE, _tune, examples=_TUNE_EXAMPLES)
+    command = command_in(commands, "tune", _TUNE, _tune, asks=_TUNE_ASKS, examples=_TUNE_EXAMPLES)
     add_target(command)
     command.add_argument("--budget", metavar="S", type=SECONDS, default=_BUDGET_S, help="time limit in seconds (default: %(default)s)")
     add_backend_options(command)
@@ -153,6 +155,7 @@ def _trials_text(chosen: OrtBackendOptions, table: pd.DataFrame) -> str:
 
 
 _SURVEY = "Run many models, each in a process of its own: a crash, a hang or a lack of memory costs its own case. One page, one table."
+_SURVEY_ASKS = "Which of many models run in ONNX Runtime, and how fast?"
 _SURVEY_EXAMPLES = """
     ortlens survey cases.py -o results  # CASES in cases.py: a mapping from names to functions that return (model, args)
     ortlens survey cases.toml -o results --time-limit 120 --memory-limit 4G
@@ -166,7 +169,7 @@ _COLUMNS = ("case", "options", "status", "coverage", "partitions", "breaks", "ra
 
 def add_survey(commands: Commands) -> None:
     """Add `survey` to the parser."""
-    command = command_in(commands, "survey", _SURVEY, _survey, examples=_SURVEY_EXAMPLES)
+    command = command_in(commands, "survey", _SURVEY, _survey, asks=_SURVEY_ASKS, examples=_SURVEY_EXAMPLES)
     command.add_argument("cases", metavar="CASES", help="FILE.py[:NAME], MODULE:NAME (default name: CASES), FILE.toml or FILE.json")
     command.add_argument(
         "-o", "--folder", metavar="FOLDER", type=Path, help="keep results here, and run only what is missing; index.html is the page"
