@@ -27,6 +27,9 @@ offline.block()
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
+# There, commands under test would annotate the lines of this repository.
+os.environ.pop("GITHUB_ACTIONS", None)
+
 BROWSER = ROOT / "tests" / "browser"
 
 # No deadline: a shared, busy machine is slow without anything being wrong. The same examples in each run: what fails is what was changed.

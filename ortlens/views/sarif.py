@@ -99,8 +99,7 @@ def _fingerprints(remarks: Sequence[Remark]) -> list[str]:
 
 
 def _result(item: Remark, rules: Sequence[str], fingerprint: str) -> dict[str, Any]:
-    region = {"startLine": item.line, **({"snippet": {"text": item.source}} if item.source else {})}
-    location = {"artifactLocation": {"uri": quote(item.file or ""), "uriBaseId": _ROOT}, "region": region}
+    location = {"artifactLocation": {"uri": quote(item.file or ""), "uriBaseId": _ROOT}, "region": {"startLine": item.line}}
     return {
         "ruleId": item.rule,
         "ruleIndex": rules.index(item.rule),

@@ -24,6 +24,7 @@ import torch
 import ortlens
 from ortlens.cli.entry import main
 from ortlens.lens.measuring import probes
+from ortlens.trace.schema import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -229,10 +230,11 @@ def _write_all(lens: ortlens.Lens, out: Path, args: tuple[Any, ...]) -> None:
     lens.netron(partition).save(out / "netron.html")
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        for form in ("csv", "json", "trace", "parquet", "model-explorer"):
+        for form in FORMATS:
             assert main(["export", str(saved), str(out / form), "--format", form]) == 0
         assert main(["compare", str(saved), str(saved)]) == 0
-        verdicts = ("--json", str(out / "c.json"), "--junit", str(out / "c.xml"), "--markdown", str(out / "c.md"))
+        forms = {"--json": "json", "--junit": "xml", "--markdown": "md", "--sarif": "sarif"}
+        verdicts = [text for option, end in forms.items() for text in (option, str(out / f"c.{end}"))]
         assert main(["check", str(saved), "--max-breaks", "0", *verdicts]) == 1
         assert main(["show", str(saved)]) == 0
     shown = [lens.summary(), repr(lens), lens._repr_html_(), str(lens.output()), str(lens.figures()), str(compared), compared._repr_html_()]
