@@ -107,6 +107,7 @@ def _causes(capture: Capture, overview: Overview, checkout: Checkout) -> Iterato
     for look, facts in zip(recommendations_of(capture, overview), action_facts(capture, overview), strict=True):
         of_finding = overview.findings[look.index] if look.rule is not None else None
         said = [look.what, facts["why"], facts["do"]] if of_finding is not None else [facts["why"], facts["do"]]
+        said += [counted(look.other_lines, "other line needs", "other lines need") + " the same change"] if look.other_lines else []
         said += [facts["gain"]] if look.confidence != "unknown" else []
         text = " ".join(map(_sentence, dict.fromkeys(part for part in said if part)))
         if facts["after"] is not None:
