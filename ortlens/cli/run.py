@@ -7,13 +7,12 @@ import os
 import sys
 import time
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortlens._process import is_running, resident_bytes
 from ortlens.cli.commands import add_quiet, command_in
-from ortlens.cli.printing import answer, facts_of, json_text, print_error, print_note, print_summary, print_text, write_text
+from ortlens.cli.printing import answer, facts_of, json_text, print_error, print_note, print_summary, print_text, quietly, write_text
 from ortlens.errors import CaptureError, UsageError
 from ortlens.job.request import add_backend_options, add_outputs, request_from_options
 from ortlens.job.work import OWN_NAMES
@@ -82,7 +81,12 @@ def _run(options: argparse.Namespace) -> int:
     if not options.no_children:
         hand_down(plan)
     answered = None if options.json is None else Path(options.json).absolute()
-    recording = Recording(plan, tell=partial(_tell, answered=answered))
+
+    def tell(outcome: Outcome) -> None:
+        with quietly(is_quiet=options.quiet):  # the program may end after this command
+            _tell(outcome, answered)
+
+    recording = Recording(plan, tell=tell)
     return program.run(recording.finish)
 
 
@@ -101,7 +105,7 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
     return request
 
 
-def _tell(outcome: Outcome, *, answered: Path | None) -> None:
+def _tell(outcome: Outcome, answered: Path | None) -> None:
     """Say on stderr, and as JSON in a file, what was recorded: stdout is the program's."""
     print_note("")
     if outcome.view is not None:

@@ -111,10 +111,11 @@ if __name__ == "__main__":
     (tmp_path / "script.py").write_text(text, encoding="utf-8")
     plain = _run([sys.executable, *given], tmp_path)
     (tmp_path / "script.py").write_text(text + _COMPILES, encoding="utf-8")
-    ours = ["-o", str(tmp_path / "run.ortlens"), "--json", "run.json"]
+    ours = ["-o", str(tmp_path / "run.ortlens"), "--json", "run.json", "--quiet"]
     watched = _run([sys.executable, "-m", "ortlens", "run", *ours, *given], tmp_path)
     assert (watched.returncode, watched.stdout) == (0, plain.stdout + "[3.0, 3.0]\n"), watched.stderr
     assert len(ortlens.load(tmp_path / "run.ortlens").graphs) == 1
+    assert "Saved to" not in watched.stderr
     assert answered((tmp_path / "run.json").read_text(encoding="utf-8"))["graph_count"] == 1
 
 
