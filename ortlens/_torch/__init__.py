@@ -104,7 +104,7 @@ from ortlens._torch.exporter import (
     registry_with,
     shared_registry,
 )
-from ortlens._torch.guards import GuardTime, guard_times
+from ortlens._torch.guards import GuardTime, checking, guard_times, trees_without_modules
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
 from ortlens._torch.retracing import dynamo_setting, dynamo_settings, has_side_effects, retrace, variables_of_call
 from ortlens._torch.tensors import (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import dataclass
 from itertools import islice
+from operator import sub
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from types import CodeType
 
 _FEW, _SHARE, _MOST = 50, 0.2, 0.8
-_TIMES, _NEAR, _MOST_PARTS = 9, 16, 3
+_NEAR, _MOST_PARTS = 16, 3
+_FEWEST, _MOST_TIMES, _MOST_NS = 9, 60, 200_000_000
 _ROOTS = ("L", "G")  # variables and globals, as Dynamo names them
 _PLACE = re.compile(r"# (?P<file>[^#]+):(?P<line>\d+) in ")
 
@@ -32,24 +35,25 @@ class GuardTime:
 def guard_times(code: CodeType, variables: Mapping[str, Any], call: Callable[[], Any]) -> tuple[GuardTime, ...]:
     """Time the guards of a compiled function, all of them first, then those of the containers with many; empty where none hold.
 
-    `variables` are those that the function begins with. Each check is timed right after a `call`, as in a program: in a tight loop it finds
-    all that it reads in the cache. A container's time is what the check of a copy without its guards saves: `clone_manager` in
-    `torch/_C/_dynamo/guards.pyi`, with which Dynamo itself makes a second tree. A part of a tree cannot be checked alone from Python.
+    `variables` are those that the function begins with. Whole calls are timed: thousands of guards evict from the caches what the rest of a
+    call needs, which can cost it as much as the check. A container's time is what a call saves that checks a copy without its guards:
+    `clone_manager` in `torch/_C/_dynamo/guards.pyi`, with which Dynamo itself makes a second tree.
     """
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
     given = dict(variables)
-    roots = (entry.guard_manager.root for entry in _debug_get_cache_entry_list(code))
-    root = next((root for root in roots if root.check(given)), None)
-    if root is None:
+    entry = next((entry for entry in _debug_get_cache_entry_list(code) if entry.guard_manager.root.check(given)), None)
+    if entry is None:
         return ()
+    root = entry.guard_manager.root
     whole = _count(root)
     managers = list(islice(_crowded(root, whole), _MOST_PARTS))
-    whole_ns, *rest = _check_ns([root, *(root.clone_manager(_except(manager.get_source())) for manager in managers)], given, call)
+    left_out = (lambda manager: manager.get_source() in _ROOTS, *(_except(manager.get_source()) for manager in managers))
+    whole_ns, *rest = _saved_ns(entry, [root, *map(root.clone_manager, left_out)], call)
     found = [GuardTime(source="L", count=whole, ns=whole_ns, line=None)]
     for manager, ns in zip(managers, rest, strict=True):
         line = _line_of(manager, code.co_filename)
-        found.append(GuardTime(source=manager.get_source(), count=_count(manager), ns=max(whole_ns - ns, 0), line=line))
+        found.append(GuardTime(source=manager.get_source(), count=_count(manager), ns=ns, line=line))
     return tuple(found)
 
 
@@ -57,17 +61,66 @@ def _except(source: str) -> Callable[[Any], bool]:
     return lambda manager: bool(manager.get_source() != source)
 
 
-def _check_ns(roots: Sequence[Any], given: Mapping[str, Any], call: Callable[[], Any]) -> list[int]:
-    """Time the checks of trees, in turns; return their medians."""
+def _saved_ns(entry: Any, trees: Sequence[Any], call: Callable[[], Any]) -> list[int]:
+    """Time calls that check each tree, in turns; return how much longer they take with the first than with each other one."""
     clock = time.perf_counter_ns
-    times: list[list[int]] = [[] for _ in roots]
-    for _ in range(_TIMES):
-        for root, own in zip(roots, times, strict=True):
-            call()
-            started = clock()
-            root.check(given)
-            own.append(clock() - started)
-    return [round(median(own)) for own in times]
+    times: list[list[int]] = [[] for _ in trees]
+    deadline = clock() + _MOST_NS
+    while len(times[0]) < _FEWEST or (len(times[0]) < _MOST_TIMES and clock() < deadline):
+        for tree, own in zip(trees, times, strict=True):
+            with checking([(entry, tree)]):
+                call()  # finds in the caches what calls with another tree left there
+                started = clock()
+                call()
+                own.append(clock() - started)
+    first, *others = times
+    return [max(round(median(map(sub, first, other))), 0) for other in others]
+
+
+@contextlib.contextmanager
+def checking(trees: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """Let calls check other trees than those of cache entries, each with its own: those that Dynamo has for skipping guards."""
+    import torch
+
+    before = [(entry, entry.guard_manager.diff_guard_root) for entry, _ in trees]
+    with torch.compiler.set_stance("fail_on_recompile", skip_guard_eval_unsafe=True):
+        try:
+            _use(trees)
+            yield
+        finally:
+            _use(before)
+
+
+def _use(trees: Sequence[tuple[Any, Any]]) -> None:
+    for entry, tree in trees:
+        entry.guard_manager.diff_guard_root = tree
+        entry.update_diff_guard_root_manager()
+
+
+def trees_without_modules() -> list[tuple[Any, Any]]:
+    """Copy the trees of all cache entries without the guards of modules, but those by which Dynamo tells entries of one code apart."""
+    from torch._dynamo.convert_frame import input_codes
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    codes = filter(None, (code() for code in input_codes.seen))
+    trees = []
+    for entry in (entry for code in codes for entry in _debug_get_cache_entry_list(code)):
+        manager = entry.guard_manager
+        left_out = set(_sources_of_modules(manager.root)) - set(manager.diff_guard_sources)
+        trees.append((entry, manager.root.clone_manager(_outside(left_out))))
+    return trees
+
+
+def _sources_of_modules(manager: Any, *, is_inside: bool = False) -> Iterator[str]:
+    for child in _children(manager):
+        is_own = is_inside or _is_module(child)
+        if is_own:
+            yield child.get_source()
+        yield from _sources_of_modules(child, is_inside=is_own)
+
+
+def _outside(sources: set[str]) -> Callable[[Any], bool]:
+    return lambda manager: manager.get_source() not in sources
 
 
 def _children(manager: Any) -> Iterator[Any]:
@@ -88,12 +141,23 @@ def _crowded(manager: Any, whole: int) -> Iterator[Any]:
         count = _count(child)
         if count < max(_FEW, _SHARE * whole):
             continue
-        parts = list(_children(child))
-        is_of_program = child.get_source() not in _ROOTS and not any("._modules" in part.get_source() for part in parts)
-        if not is_of_program or any(_count(part) >= _MOST * count for part in parts):
+        if _is_of_modules(child, manager) or any(_count(part) >= _MOST * count for part in _children(child)):
             yield from _crowded(child, whole)
         else:
             yield child
+
+
+def _is_of_modules(manager: Any, parent: Any) -> bool:
+    """Tell whether a source is one of all, a module, what it keeps its attributes in, or holds modules: none that could be left out."""
+    source = manager.get_source()
+    is_dict_of_module = source.endswith(".__dict__") and _is_module(parent)
+    return source in _ROOTS or _is_module(manager) or is_dict_of_module or any(map(_is_module, _children(manager)))
+
+
+def _is_module(manager: Any) -> bool:
+    import torch
+
+    return issubclass(manager.get_type_of_guarded_value(), torch.nn.Module)
 
 
 def _line_of(manager: Any, file: str) -> int | None:

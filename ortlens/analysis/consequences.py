@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.calls import HEAVY_GUARDS, slower_call
+from ortlens.analysis.findings.calls import HEAVY_GUARDS, costly_guards, slower_call
 from ortlens.analysis.findings.compiling import hot_break, is_limit, recompile_storm
 from ortlens.analysis.findings.kernels import float64_nodes
 from ortlens.analysis.findings.sessions import weights_changed
@@ -95,6 +95,7 @@ def _of_finding(finding: Finding, looks: Sequence[Recommendation], overview: Ove
     yield from _of_operators(finding, looks, overview)
     if rule in (hot_break.name, HEAVY_GUARDS, recompile_storm.name):
         yield from _breaks(finding, looks, overview)
+        yield from _by_rule(costly_guards.name, looks, overview) if rule == HEAVY_GUARDS else ()
     elif rule == weights_changed.name:
         breaks = [at for at, look in enumerate(looks) if look.subject == "break"]
         yield from breaks if subject in _shared(overview) and len(breaks) == 1 else ()

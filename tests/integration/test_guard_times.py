@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -39,25 +40,41 @@ def scaled_by(factors: list[float]) -> Callable[[torch.Tensor], torch.Tensor]:
     return scale
 
 
-def test_the_container_with_most_guards_is_named_with_its_line() -> None:
-    model, x = Table(), torch.ones(2, 4)
-    torch.compile(model, backend="eager")(x)
-    code, variables = entry_of(model, (x,), {}) or (None, {})
+class Around(nn.Module):
+    """Has such a table in a submodule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Table()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.child(x)  # type: ignore[no-any-return]  # torch has no annotation here
+
+
+def timed(function: Callable[..., Any], *args: torch.Tensor, **changed: torch.Tensor) -> tuple[_torch.GuardTime, ...]:
+    """Compile and call a function, and time its guards, for variables some of which may be changed."""
+    fast = torch.compile(function, backend="eager")
+    fast(*args)
+    code, variables = entry_of(function, args, {}) or (None, {})
     assert code is not None
-    whole, table = _torch.guard_times(code, variables, bool)
-    assert (table.source, table.line) == ("L['self'].table", line_of("reads all", __file__))
+    return _torch.guard_times(code, {**variables, **changed}, lambda: fast(*args))
+
+
+@pytest.mark.parametrize(("model", "source"), [(Table(), "L['self'].table"), (Around(), "L['self']._modules['child'].table")])
+def test_the_container_with_most_guards_is_named_with_its_line(model: nn.Module, source: str) -> None:
+    whole, table = timed(model, torch.ones(2, 4))
+    assert (table.source, table.line) == (source, line_of("reads all", __file__))
     assert 300 <= table.count < whole.count
-    assert whole.ns >= table.ns > 0
-    variables["x"] = torch.ones(2, 4, 4)
-    assert _torch.guard_times(code, variables, bool) == ()  # they do not hold
+    assert table.ns > 0
+
+
+def test_guards_that_do_not_hold_have_no_time() -> None:
+    assert timed(Table(), torch.ones(2, 4), x=torch.ones(2, 4, 4)) == ()
 
 
 def test_variables_of_a_closure_are_known() -> None:
-    function, x = scaled_by([float(place) for place in range(60)]), torch.ones(2)
-    torch.compile(function, backend="eager")(x)
-    code, variables = entry_of(function, (x,), {}) or (None, {})
-    assert code is not None
-    assert [row.source for row in _torch.guard_times(code, variables, bool)][1:] == ["L['factors']"]
+    rows = timed(scaled_by([float(place) for place in range(60)]), torch.ones(2))
+    assert [row.source for row in rows][1:] == ["L['factors']"]
 
 
 def test_what_is_no_function_of_python_has_no_entry() -> None:
@@ -65,14 +82,34 @@ def test_what_is_no_function_of_python_has_no_entry() -> None:
     assert entry_of(Table(), (), {"unknown": 1}) is None
 
 
-def test_a_module_is_no_container_of_the_program() -> None:
-    net, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))), torch.ones(2, 4)
+def test_modules_are_no_container_of_the_program() -> None:
+    layers = [nn.Linear(4, 4) for _ in range(20)]
+    net = nn.Sequential(*layers)
 
-    def applied(x: torch.Tensor) -> torch.Tensor:
+    def whole(x: torch.Tensor) -> torch.Tensor:
         return net(x)  # type: ignore[no-any-return]  # torch has no annotation here
 
-    torch.compile(applied, backend="eager")(x)
-    code, variables = entry_of(applied, (x,), {}) or (None, {})
-    assert code is not None
-    (whole,) = _torch.guard_times(code, variables, bool)
-    assert whole.count > 20
+    def one_by_one(x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    for function in (whole, one_by_one):
+        (every,) = timed(function, torch.ones(2, 4))
+        assert every.count > 20
+
+
+def test_guards_of_modules_can_be_left_out() -> None:
+    drop, x = nn.Dropout(0.1), torch.ones(2, 4)
+    fast = torch.compile(drop, backend="eager")
+    fast(x)
+    drop.eval()  # the mode tells entries apart
+    plain = fast(x)
+    trees = _torch.trees_without_modules()
+    drop.p = 0.2
+    with pytest.raises(RuntimeError, match="recompile"), torch.compiler.set_stance("fail_on_recompile"):
+        fast(x)
+    with _torch.checking(trees):
+        torch.testing.assert_close(fast(x), plain)
+        with pytest.raises(RuntimeError, match="Recompilation"):
+            fast(x.double())

@@ -173,8 +173,8 @@ def costly_guards(capture: Capture) -> Iterator[Finding]:
     whole, *parts = capture.figures.guards or (None,)
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
     for part in sorted(parts, key=lambda part: -part.ns):
-        name, is_of_modules = user_name(_LOCAL.sub(r"\g<name>", part.source).replace(".__dict__", "")), "._modules" in part.source
-        if whole is None or is_of_modules or part.ns < max(_LEAST_NS, _GUARDS_SHARE * totals.total_ns):
+        name = user_name(_LOCAL.sub(r"\g<name>", part.source).replace(".__dict__", ""))
+        if whole is None or part.ns < max(_LEAST_NS, _GUARDS_SHARE * totals.total_ns):
             continue
         yield costly_guards.finding(
             part,
@@ -241,8 +241,7 @@ def _costly_steps(capture: Capture, totals: LedgerTotals) -> Iterator[Finding]:
     if capture.breaks or is_probed or entering < _STEPS_SHARE * totals.total_ns:
         return
     calls = sum(step.calls for step in capture.steps)
-    yield costly_entry.finding(
-        subject=totals.graph_ids[0],
+    yield costly_entry.finding(  # of all graphs
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a generation of {time_from_ns(totals.total_ns)}, "
         f"{time_from_ns(entering / max(calls, 1))} for each call of the model",

@@ -109,8 +109,10 @@ def _applied(rule: Rule, capture: Capture) -> list[Finding]:
         ]
 
 
-def _rank(finding: Finding) -> tuple[int, bool, int]:
-    return _SEVERITIES.index(finding.severity), finding.rule != slower.slower_than_torch.name, -(finding.gain_ns or 0)
+def _rank(finding: Finding) -> tuple[int, bool, bool, int]:
+    is_of_all_guards = finding.rule == calls.HEAVY_GUARDS  # those of a container, which has a name, are some of them
+    is_slower = finding.rule == slower.slower_than_torch.name
+    return _SEVERITIES.index(finding.severity), not is_slower, is_of_all_guards, -(finding.gain_ns or 0)
 
 
 _INSIDE: frozenset[LedgerPartName] = frozenset({"run", "wait"})
@@ -120,19 +122,17 @@ _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
     "boundary_copies": _CROSSING,
     "copying_kernels": _INSIDE,
     "costly_entry": frozenset({"guards", "bind"}),
-    "costly_guards": frozenset({"guards"}),
     "elementwise_chain": _INSIDE,
     "float16_nodes": _INSIDE,
     "float64_nodes": _INSIDE,
     "device_idle": _INSIDE,
-    "heavy_guards": frozenset({"guards"}),
     "large_outputs": _INSIDE,
     "layout_copy": frozenset({"bind"}),
     "slow_kernel": _INSIDE,
     "small_partitions": _SESSION,
     "unfrozen_weights": _SESSION,
 }
-"""The part of a call that a rule is about; of any other rule, the whole call."""
+"""The part of a call that a rule is about; of others the whole call, as of guards, which evict from the caches what the rest needs."""
 
 
 def within_a_call(findings: Iterable[Finding], capture: Capture) -> tuple[Finding, ...]:

@@ -140,9 +140,10 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
 
 
 def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[], None], budget_ns: int, entered: GuardedCalls) -> None:
-    """Measure what skipping the guards would save, and record it if that is worth a warning."""
+    """Measure what skipping the guards would save, and record it if that is worth a warning, or replaces the estimate for a generation."""
     (trial,) = CallTrials([], call, wait).guards(entered)
-    _measure(recorder, trial, {}, budget_ns, compare_briefly, keeps=lambda made: made.severity == "warning")
+    is_kept = (lambda made: bool(made.gain_ns)) if entered.generates else (lambda made: made.severity == "warning")
+    _measure(recorder, trial, {}, budget_ns, compare_briefly, keeps=is_kept)
 
 
 def _measure(  # noqa: PLR0913 - what is measured, how, and when it is worth a finding

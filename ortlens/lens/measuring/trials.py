@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from ortlens import _torch
 from ortlens._process import usable_cores
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.calls import UNGUARDED_STEPS
@@ -243,10 +244,10 @@ class CallTrials:
         """Yield a trial of calls that skip Dynamo's guards."""
 
         def pair() -> Pair:
-            plain = self._whole({})
+            plain, trees = self._whole({}), _torch.trees_without_modules() if entered.generates else []
 
             def unguarded() -> int:
-                with torch.compiler.set_stance("fail_on_recompile", skip_guard_eval_unsafe=True):
+                with _torch.checking(trees):
                     return plain()
 
             return plain, unguarded
@@ -254,7 +255,7 @@ class CallTrials:
         yield Trial(
             rule="heavy_guards",
             subject=GUARDS,
-            change="skipping the guards of each step" if entered.generates else "skipping the guards",
+            change="skipping the guards of modules at each step" if entered.generates else "skipping the guards",
             remedy=entered.remedy(),
             worth_ns=GUARDS_NS,
             worth_share=entered.worth_share,

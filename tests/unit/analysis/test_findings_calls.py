@@ -143,7 +143,7 @@ def test_a_surprising_speed_has_the_operators_that_were_computed_once_as_its_rea
         (guarded(29 * MICRO), ["slower_call", "costly_guards"]),
         (guarded(10 * MICRO), ["slower_call", "costly_guards"]),
         (guarded(9 * MICRO), ["slower_call"]),
-        (guarded(50 * MICRO, "L['self']._modules['layers']"), ["slower_call"]),
+        (guarded(50 * MICRO, "L['self']._modules['child'].table"), ["costly_guards"]),
         (guarded(50 * MICRO, breaks=(BROKEN,)), ["slower_call"]),
     ],
 )

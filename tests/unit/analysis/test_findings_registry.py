@@ -127,7 +127,8 @@ CALLED = _called(guards=60_000, bind=20_000, run=190_000, output=10_000, residua
 @pytest.mark.parametrize(
     ("rule", "subject", "limit"),
     [
-        ("heavy_guards", "guards", 60_000),
+        ("heavy_guards", "guards", 292_000),
+        ("costly_entry", "g0", 80_000),
         ("slow_kernel", "s0:k", 190_000),
         ("boundary_copies", "g0", 30_000),
         ("layout_copy", "p0:x", 20_000),
@@ -145,10 +146,18 @@ def test_a_gain_is_never_more_than_the_part_of_a_call_that_it_is_about(rule: str
 
 def test_every_view_says_that_a_gain_is_a_limit() -> None:
     capture = replace(CALLED, findings=(_gain("heavy_guards", "guards", 406_000),))
-    assert SavedCapture(capture).findings[["gain_ns", "at_most"]].values.tolist() == [[60_000, True]]
+    assert SavedCapture(capture).findings[["gain_ns", "at_most"]].values.tolist() == [[292_000, True]]
     shown = payload_from_capture(capture)["overview"]
-    assert shown["gains"] == ["at most 60.0 µs, measured"]
-    assert [(item["gain"], item["ns"]) for item in shown["actions"]] == [("saves at most 60.0 µs per call", 60_000)]
+    assert shown["gains"] == ["at most 292 µs, measured"]
+    assert [(item["gain"], item["ns"]) for item in shown["actions"]] == [("saves at most 292 µs per call", 292_000)]
+
+
+def test_guards_of_a_container_come_before_those_of_all() -> None:
+    container = replace(_gain("costly_guards", "self.table", 150_000), line=7)
+    capture = replace(CALLED, findings=(_gain("heavy_guards", "guards", 160_000), container))
+    assert [(found.rule, found.gain_ns) for found in findings_of(capture)] == [("costly_guards", 150_000), ("heavy_guards", 142_000)]
+    (look,) = ranked_looks(overview_of(capture))
+    assert [item.rule for item in (look, *look.consequences)] == ["costly_guards", "heavy_guards"]
 
 
 def test_gains_together_are_never_more_than_a_call_takes() -> None:
