@@ -627,7 +627,7 @@ class GuardCost:
 
     source: str = column("What is read, as Dynamo writes it: `L['self'].table`; `L` for all that the function reads.")
     count: int = column("How many guards there are.")
-    ns: int = column("What checking them adds to a call: medians of checks right after calls.", unit="ns")
+    ns: int = column("What checking them adds to a call: the median difference to calls that do not.", unit="ns")
     file: str | None = optional("File of the function.")
     line: int | None = optional("Number of the line that reads it.")
 
@@ -673,6 +673,11 @@ class Figures:
     allocations: int | None = optional("How often it allocated memory in that call.")
     uncompiled_peak_bytes: int | None = optional("The same as `peak_bytes` without torch.compile.", unit="bytes")
     uncompiled_allocations: int | None = optional("The same as `allocations` without torch.compile.")
+    fresh_mib_ns: float | None = optional(
+        "What writing a MiB of memory that the system has just given takes longer than writing it again. Measured where a graph returns "
+        "32 MiB.",
+        unit="ns",
+    )
     guards: tuple[GuardCost, ...] = column(
         "The guards of the function that was measured, all of them first, then the containers with most; empty where not timed.", default=()
     )

@@ -38,3 +38,11 @@ def test_a_call_that_holds_much_is_measured_with_its_line(capfd: pytest.CaptureF
 def test_a_small_call_is_not_measured() -> None:
     with torch.no_grad():
         assert call_memory(ortlens.explain(near)(torch.randn(1, 64, 16)).captured()) is None
+
+
+def test_fresh_memory_is_timed_where_a_result_is_large() -> None:
+    with torch.no_grad():
+        small, large = (ortlens.explain(torch.nn.Linear(8, 1 << 12))(torch.ones(size << 8, 8)).captured() for size in (1, 8))
+    assert small.figures.fresh_mib_ns is None
+    assert large.figures.fresh_mib_ns is not None
+    assert large.figures.fresh_mib_ns > 0

@@ -78,13 +78,15 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
     if node is not None and capture.kernels:  # they were found
         todo = "Write that line with other operators"
     what_to_do = remedy(f"{todo}; or leave the function uncompiled.")
-    gain = min(slow.unexplained_ns, slow.part_ns)  # at the part that the advice is about, of which some may remain
+    gain = slow.unexplained_ns  # leaving it uncompiled saves that, and what has prices of its own
     is_in_vain = not any(partitions_by_graph(capture).get(graph_id) for graph_id in totals.graph_ids)
-    if is_in_vain:
-        what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
-    elif part == "guards" and is_to_freeze(capture):
-        what_to_do = _freeze(capture)
     graph = next((graph for graph in current(capture) if graph.graph_id in totals.graph_ids), None)
+    if cause is not None and cause.remedy:
+        what_to_do, gain = remedy(cause.remedy), min(gain, slow.part_ns)  # of which some may remain
+    elif is_in_vain:
+        what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
+    elif part == "guards" and graph is not None and is_to_freeze(capture):
+        what_to_do, gain = _freeze(capture), _saved_by_freezing(capture, totals, graph)
     yield slower_call.finding(
         node,
         graph,
@@ -97,7 +99,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         evidence="medians of calls in turns; by part: "
         + ", ".join(f"{key} {time_from_ns(ns)}" for key, ns in totals.ns.items())
         + (f"; `ortlens.freeze` does not take it: {refused}" if part == "guards" and (refused := capture.figures.freeze_refused) else ""),
-        **remedy(cause.remedy) if cause is not None and cause.remedy else what_to_do,
+        **what_to_do,
         gain_ns=gain,
         measured=is_in_vain,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, least_run_ns, profiled_sessions, run_times, whole_by_graph
+from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_partition
 from ortlens.analysis.memory import call_memory
@@ -32,7 +32,8 @@ _CHAIN_NS = 200_000
 _CHAIN = 4
 _INPUT_NS = 50_000
 _INPUT_SHARE = 0.1
-_LARGE = 32 << 20
+LARGE_OUTPUTS = 32 << 20
+"""Bytes of results from which their fresh memory is worth a finding."""
 
 
 def _families(capture: Capture, ops: re.Pattern[str]) -> Iterator[tuple[Session, list[Kernel], float, float]]:
@@ -117,26 +118,19 @@ def elementwise_chain(capture: Capture) -> Iterator[Finding]:
     name="large_outputs",
     looks_for="Results that make up most of the memory that a graph touches.",
     fires="At 32 MiB per call and half of the bytes that the graph's nodes touch.",
-    hazard="Fresh memory for each result costs as much as computing it: the system clears every page before it is written.",
+    hazard="Each result is written to fresh memory, which can cost more than computing it: the system clears every page before.",
 )
 def large_outputs(capture: Capture) -> Iterator[Finding]:
     """Report graphs that return much more than they compute on."""
-    times, entries, sessions = run_times(capture), entries_per_call(capture), sessions_by_partition(capture)
+    fresh, entries = capture.figures.fresh_mib_ns, entries_per_call(capture)
     for graph in current(capture):
         nodes = nodes_by_graph(capture).get(graph.graph_id, [])
         made = [node for node in nodes if node.is_output and node.partition_id is not None]
         returned, touched = sum(node.output_bytes or 0 for node in made), sum(node.bytes or 0 for node in nodes)
-        if graph.phase != "inference" or returned < _LARGE or 2 * returned < touched:
+        if graph.phase != "inference" or returned < LARGE_OUTPUTS or 2 * returned < touched:
             continue
         worst = max(made, key=lambda node: node.output_bytes or 0)
-        running = {partition_id: sessions.get(partition_id, [])[-1:] for partition_id in {node.partition_id or "" for node in made}}
-        spent = sum(
-            least_run_ns(capture, row) or times[row.session_id].run_ns
-            for rows in running.values()
-            for row in rows
-            if row.session_id in times
-        )
-        gain = round(spent * entries.get(graph.graph_id, 0.0) * returned / touched)
+        gain = round((fresh or 0) * (returned >> 20) * entries.get(graph.graph_id, 0.0))
         yield large_outputs.finding(
             worst,
             graph,
@@ -144,9 +138,10 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
             title=f"{graph.graph_id} returns {size_from_bytes(returned)} on every call, {size_from_bytes(worst.output_bytes or 0)} of them "
             f"from {worst.target}",
             evidence=f"{returned / touched:.0%} of the bytes that its nodes read and write"
-            + ("; the gain is estimated as that share of the time in ONNX Runtime" if gain else ""),
+            + (f"; writing as much fresh memory takes {time_from_ns(gain)} longer here than writing it again" if gain else ""),
             mitigation="Return only what the caller reads: a reduction, a slice, or the values from which the caller can compute the rest.",
             gain_ns=gain or None,
+            at_most=bool(gain),  # what is returned instead takes time as well
         )
 
 

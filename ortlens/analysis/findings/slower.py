@@ -10,7 +10,8 @@ from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, c
 from ortlens.analysis.findings.facts import current, entries_per_call, splitting_costs, whole_by_graph
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import fallbacks_by_graph, grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
-from ortlens.analysis.speed import WORTH_A_WARNING
+from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.speed import WORTH_A_WARNING, pace_of_call
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
 
@@ -37,6 +38,7 @@ class _Slow:
     subject: str  # its id
     entries: float  # runs per call of the model
     cause: Cause  # why
+    call_ns: int = 0  # what the whole call loses, where it is this graph alone
 
     @property
     def by_partition(self) -> bool:
@@ -50,8 +52,8 @@ class _Slow:
 
     @property
     def loss_ns(self) -> int:
-        """What it costs per call of the model."""
-        return round(((self.timed.ort_ns or 0) - (self.timed.torch_ns or 0)) * self.entries)
+        """What it costs per call of the model; of the only graph, entering it goes as well."""
+        return max(round(((self.timed.ort_ns or 0) - (self.timed.torch_ns or 0)) * self.entries), self.call_ns)
 
 
 @rule(
@@ -84,11 +86,20 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
             running = [session.session_id for part in parts.get(graph.graph_id, []) for session in sessions.get(part.partition_id, [])]
             if members:
                 cause = (_beside(capture, graph) if lost < _HALF * whole else None) or cause_of(capture, members, running)
-                yield _Slow(graph, graph, graph.graph_id, often, cause)
+                yield _Slow(graph, graph, graph.graph_id, often, cause, _loss_of_call(capture, graph))
             continue
         for part in slow:
             running = [session.session_id for session in sessions.get(part.partition_id, [])]
             yield _Slow(graph, part, part.partition_id, often, cause_of(capture, nodes[part.partition_id], running))
+
+
+def _loss_of_call(capture: Capture, graph: Graph) -> int:
+    """Return what a call loses to one without torch.compile, if it is this graph alone; 0 where not known."""
+    totals = totals_of(capture.ledger)
+    pace = pace_of_call(totals, capture.figures)
+    if totals is None or pace is None or pace.verdict != "slower" or totals.graph_ids != (graph.graph_id,):
+        return 0
+    return (pace.call_ns or 0) - (pace.eager_ns or 0)
 
 
 def _beside(capture: Capture, graph: Graph) -> Cause | None:
@@ -124,7 +135,8 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
         f"({times(ort / max(torch, 1))} as long): {first.cause.text}",
         evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
         + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
-        + f"; the difference is {loss / whole if whole else 1:.0%} of a call",
+        + f"; the difference is {(ort - torch) / whole if whole else 1:.0%} of a call"
+        + (f", which takes {time_from_ns(loss)} less without torch.compile" if first.call_ns == loss else ""),
         **remedy(first.cause.remedy, f"Or {leaving}", **options)
         if first.cause.remedy
         else remedy(leaving[0].upper() + leaving[1:], **options),

@@ -22,6 +22,7 @@ import torch.fx
 from ortlens import _torch
 from ortlens._process import heap_bytes, usable_cores
 from ortlens.analysis.findings.calls import is_costly_to_enter
+from ortlens.analysis.findings.movement import LARGE_OUTPUTS
 from ortlens.analysis.memory import peak_of
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
@@ -107,6 +108,8 @@ class Measurement:
         if limits.get("budget_ns", MEASURE_NS) is not None and not ledger.found_none:  # else the caller counts the calls, or they vary
             if any((session.kept_bytes or 0) >= MUCH_MEMORY for session in self.recorder.records(r.Session)):
                 note_allocations(self.recorder, call, limits.get("uncompiled"))
+            with lens_guard(self.recorder, "timing fresh memory"):
+                note_fresh_memory(self.recorder)
             with lens_guard(self.recorder, "timing guards"):
                 parts = self.recorder.records(r.LedgerPart)
                 entering = sum(part.ns for part in parts if part.part == "guards")
@@ -215,6 +218,20 @@ def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Ca
         with _torch.uncompiled():
             peak, count = allocated(uncompiled)
         recorder.note(uncompiled_peak_bytes=peak, uncompiled_allocations=count)
+
+
+def note_fresh_memory(recorder: Recorder) -> None:
+    """Measure what fresh memory costs in the sizes of the largest result, where results are large."""
+    size = max((row.output_bytes or 0 for row in recorder.records(r.Node) if row.is_output and row.partition_id is not None), default=0)
+    if not LARGE_OUTPUTS <= size <= _MOST_COPIED:
+        return
+    kept = torch.empty(size, dtype=torch.uint8)
+
+    def fresh() -> None:  # and give it back, as a call does whose result is dropped
+        torch.empty(size, dtype=torch.uint8).fill_(1)
+
+    compared = compare_briefly(clocked(fresh), clocked(lambda: kept.fill_(1)), EACH_NS)
+    recorder.note(fresh_mib_ns=max(compared.gain_ns, 0) / (size >> 20))
 
 
 def _alone(part: ObservedPartition, budget_ns: int) -> AbTiming | None:

@@ -159,9 +159,10 @@ def test_no_call_is_slower_without_a_word_about_it_unless_the_machine_is_busy() 
     assert looks_of(overview_of(busy)) == ()
 
 
-def test_a_slow_call_has_the_line_of_its_graph_and_gains_no_more_than_the_part_that_the_advice_is_about() -> None:
-    (entering,) = found(ENTERING, "slower_call")
-    assert (entering.file, entering.line, entering.measured, entering.gain_ns) == (FILE, 3, False, 60 * MICRO)  # 65 are lost
+@pytest.mark.parametrize(("capture", "gain_ns"), [(ENTERING, 60 * MICRO), (unfreezable(ENTERING), 65 * MICRO)])
+def test_a_slow_call_has_the_line_of_its_graph_and_gains_what_its_advice_saves(capture: Capture, gain_ns: int) -> None:
+    (entering,) = found(capture, "slower_call")
+    assert (entering.file, entering.line, entering.measured, entering.gain_ns) == (FILE, 3, False, gain_ns)
 
 
 def explained(crossing: int) -> Capture:
@@ -189,12 +190,12 @@ TRAINED = tuple(replace(row, phase="forward") for row in mostly_entered().graphs
     ("rule", "capture", "gains"),
     [
         ("slower_call", priced(33 * MICRO), []),  # the break explains it
-        ("slower_call", priced(30 * MICRO), [30 * MICRO]),  # what is entered behind the break has its price there
+        ("slower_call", priced(30 * MICRO), [35 * MICRO]),  # what is entered behind the break has its price there
         ("slower_call", between_graphs(replace(BROKEN, overhead_ns=1, cost_ns=80 * MICRO)), []),
         ("slower_call", between_graphs(BROKEN), [50 * MICRO]),  # without a price, as of two breaks behind the last graph
         ("slower_call", explained(33), []),  # the operator explains it
-        ("slower_call", explained(31), [29 * MICRO]),
-        ("slower_call", replace(explained(33), fallbacks=()), [60 * MICRO]),
+        ("slower_call", explained(31), [34 * MICRO]),
+        ("slower_call", replace(explained(33), fallbacks=()), [65 * MICRO]),
         ("slower_call", holding(is_slower=True), []),
         ("slower_call", holding(is_slower=False), [100 * MICRO]),
         ("slower_than_torch", holding(is_slower=True), [40 * MICRO]),
@@ -209,7 +210,7 @@ TRAINED = tuple(replace(row, phase="forward") for row in mostly_entered().graphs
         ("costly_entry", generating(19), []),
         ("costly_entry", generating(20, breaks=(BROKEN,)), []),
         ("costly_entry", mostly_entered(sessions=(session(cause="weights"),)), []),  # what changes would be a constant
-        ("slower_call", frozen_or_not(), [14 * MICRO]),  # a slow call and its costly entry are one finding
+        ("slower_call", frozen_or_not(), [26 * MICRO]),  # a slow call and its costly entry are one finding; frozen, it is faster than eager
         ("costly_entry", frozen_or_not(), []),
     ],
 )

@@ -13,6 +13,7 @@ from ortlens.trace.records import (
     Break,
     Capture,
     FallbackCause,
+    Figures,
     Finding,
     GraphUse,
     Kernel,
@@ -218,7 +219,7 @@ def profiled(ops: str, *, ns: int, other_ns: int, calls: int = 10) -> Capture:
 
 def returning(size: int, touched: int, *, phase: Phase = "inference") -> Capture:
     made = node("made", target="aten.mul.Tensor", is_output=True, output_bytes=size, bytes=touched, file=FILE, line=12)
-    return clean(graphs=(graph(phase=phase),), nodes=(made,))
+    return replace(clean(graphs=(graph(phase=phase),), nodes=(made,)), figures=Figures(fresh_mib_ns=1000.0))
 
 
 def beside_little(total_ns: int, calls: int = 100) -> Capture:
@@ -367,14 +368,14 @@ CASES = (
         "large_outputs",
         returning(32 << 20, 64 << 20),
         returning(32 << 20, (64 << 20) + 1),
-        gain_ns=490_000,  # half of the shortest run
+        gain_ns=32_000,
     ),
     case(
         "large_outputs",
         returning(32 << 20, 32 << 20),
         returning((32 << 20) - 1, 32 << 20),
         returning(32 << 20, 32 << 20, phase="forward"),
-        gain_ns=980_000,
+        gain_ns=32_000,
     ),
     case(
         "float16_nodes",

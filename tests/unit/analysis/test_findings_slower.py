@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ortlens.trace.records import Figures
 from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, kernel, ledger, node, partition
 
 if TYPE_CHECKING:
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, LedgerPart
 
 
 def slower(torch_ns: int, *, ort_ns: int = MILLI, is_slower: bool = True, whole: int = MILLI, **changes: object) -> Capture:
@@ -68,6 +69,14 @@ WORDED: tuple[tuple[str, Capture], ...] = (
 def test_what_is_slower_has_the_line_of_its_cause_and_its_cost(capture: Capture, place: tuple[str, int], gain_ns: int) -> None:
     (finding,) = found(capture, "slower_than_torch")
     assert ((finding.file, finding.line), finding.gain_ns, finding.measured) == (place, gain_ns, True)
+
+
+@pytest.mark.parametrize(("also", "gain_ns"), [((), 900 * MICRO), (ledger("g1", run=1), 750 * MICRO)])
+def test_leaving_the_only_graph_uncompiled_saves_entering_it_as_well(also: tuple[LedgerPart, ...], gain_ns: int) -> None:
+    row = graph(ort_ns=MILLI, torch_ns=250 * MICRO, is_slower=True, entries_per_call=1.0)
+    parts = (*ledger(guards=200 * MICRO, run=MILLI, residual=0), *also)
+    capture = slower(MILLI, is_slower=False, graphs=(row,), ledger=parts, figures=Figures(uncompiled_ns=300 * MICRO))
+    assert [finding.gain_ns for finding in found(capture, "slower_than_torch")] == [gain_ns]
 
 
 @pytest.mark.parametrize(
