@@ -49,7 +49,10 @@ def guard_times(code: CodeType, variables: Mapping[str, Any], call: Callable[[],
     whole = _count(root)
     managers = list(islice(_crowded(root, whole), _MOST_PARTS))
     left_out = (lambda manager: manager.get_source() in _ROOTS, *(_except(manager.get_source()) for manager in managers))
-    whole_ns, *rest = _saved_ns(entry, [root, *map(root.clone_manager, left_out)], call)
+    try:
+        whole_ns, *rest = _saved_ns(entry, [root, *map(root.clone_manager, left_out)], call)
+    except RuntimeError:  # of Dynamo: the call enters other code in a way that none of its entries serves
+        return ()
     found = [GuardTime(source="L", count=whole, ns=whole_ns, line=None)]
     for manager, ns in zip(managers, rest, strict=True):
         line = _line_of(manager, code.co_filename)
@@ -79,11 +82,14 @@ def _saved_ns(entry: Any, trees: Sequence[Any], call: Callable[[], Any]) -> list
 
 @contextlib.contextmanager
 def checking(trees: Sequence[tuple[Any, Any]]) -> Iterator[None]:
-    """Let calls check other trees than those of cache entries, each with its own: those that Dynamo has for skipping guards."""
+    """Let calls check other trees than those of cache entries, each with its own: those that Dynamo has for skipping guards.
+
+    Nothing is compiled meanwhile. Rejected: to fail where something would be, since Dynamo asks so for what it never compiles as well.
+    """
     import torch
 
     before = [(entry, entry.guard_manager.diff_guard_root) for entry, _ in trees]
-    with torch.compiler.set_stance("fail_on_recompile", skip_guard_eval_unsafe=True):
+    with torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=True):
         try:
             _use(trees)
             yield

@@ -113,7 +113,8 @@ class Measurement:
             with lens_guard(self.recorder, "timing guards"):
                 parts = self.recorder.records(r.LedgerPart)
                 entering = sum(part.ns for part in parts if part.part == "guards")
-                if entering >= max(_GUARDS_NS, _GUARDS_SHARE * sum(part.ns for part in parts)):
+                is_whole = not self.recorder.records(r.Break)  # else breaks are what the guards come from
+                if is_whole and entering >= max(_GUARDS_NS, _GUARDS_SHARE * sum(part.ns for part in parts)):
                     self.time_guards(call)
             with lens_guard(self.recorder, "trying to freeze"):
                 if is_costly_to_enter(self.captured()):
