@@ -198,14 +198,26 @@ class VaryingLength(nn.Module):
         return x
 
 
+LAYERS = [nn.Linear(8, 8) for _ in range(3)]
+
+
+def each_compiled() -> Lens:
+    lens, x = ortlens.Lens(), torch.ones(1, 8)
+    with torch.no_grad():
+        for layer in [torch.compile(layer, backend=lens) for layer in LAYERS] * 2:
+            x = layer(x)
+    return lens
+
+
 @pytest.mark.parametrize(
     ("run", "count"),
     [
         (lambda: called_with_rows(nn.Sequential(*(Stopping() for _ in range(3))), 5, 7, 7, 7, 7), 2),  # the first version runs no more
         (lambda: called_with_rows(nn.Sequential(*(Stopping() for _ in range(6))), 5), 1),
         (lambda: called(VaryingLength().eval(), torch.ones(9, 8), calls=6), 2),  # no call of the first version is measured
+        (each_compiled, 1),
     ],
-    ids=["capture", "single call", "explain"],
+    ids=["capture", "single call", "explain", "global list"],
 )
 def test_modules_that_share_code_are_no_change_of_weights(run: Callable[[], Lens], count: int) -> None:
     lens = run()

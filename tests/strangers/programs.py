@@ -89,6 +89,7 @@ args = (torch.randn(64, 32),)
 net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
 def run():
     fast, x = torch.compile(net, backend="ortlens"), torch.randn(4, 512)
+    #? weights_changed: fast, x = torch.compile(net, backend="ortlens", options={"freeze_weights": False}), torch.randn(4, 512)
     for step in range(12):
         net[0].weight = nn.Parameter(torch.full((512, 512), 0.1 * step))  #!
         y = fast(x)
@@ -108,6 +109,7 @@ is_random, model = True, lambda x: down(F.dropout(up(x), 0.1))  #!
 layers = [nn.Linear(512, 512) for _ in range(6)]
 def run():
     fast, x = [torch.compile(layer, backend="ortlens") for layer in layers], torch.randn(4, 512)
+    #? weights_changed: fast, x = [torch.compile(nn.Sequential(*layers), backend="ortlens")], torch.randn(4, 512)
     for _ in range(4):
         for layer in fast: x = layer(x)
     return x
@@ -131,7 +133,9 @@ is_other, model = True, lambda x: F.max_pool2d(x, 3, stride=2).flatten(1).softma
 dynamic, calls = True, lambda: shaped(*((2, 3, size, size) for size in (16, 24, 4, 32)))
 #? same_condition: dynamic, calls = True, lambda: shaped(*((2, 3, size, size) for size in (16, 24, 40, 32)))
 === memory of intermediates | memory_peak
-model, args = lambda x: (x * 2 + 1).sigmoid().tanh().exp().sin().sum(), (torch.randn(8, 1024, 1024),)  #!
+model, is_other = lambda x: (x * 2 + 1).sigmoid().tanh().exp().sin().sum(), True  #!
+args = (torch.randn(8, 1024, 1024),)
+#? memory_peak: args = (torch.randn(1, 1024, 1024),)
 === guards of a large dict | heavy_guards|costly_guards|costly_entry|slower_call
 class Net(nn.Module):
     def forward(self, x):  #!
@@ -156,12 +160,13 @@ optimiser, grad = torch.optim.SGD(net.parameters(), lr=0.0), True
 def model(x, y):
     optimiser.zero_grad()
     loss = F.mse_loss(net(x), y)
-    #? compute_gradients_outside,move_optimiser_step,compile_forward: loss = F.mse_loss(fast(x), y)
+    #? compute_gradients_outside,compile_forward_alone: loss = fast(x, y)
     loss.backward()  #!
     optimiser.step()  #!
     return loss.detach()
 args = torch.randn(32, 64), torch.randn(32, 64)
-#+ compute_gradients_outside,move_optimiser_step,compile_forward: fast, is_compiled = torch.compile(net, backend="ortlens"), False
+#+ compute_gradients_outside,compile_forward_alone: forward, is_compiled = lambda x, y: F.mse_loss(net(x), y), False
+#+ compute_gradients_outside,compile_forward_alone: fast = torch.compile(forward, backend="ortlens")
 """
 
 CAUSES = """

@@ -166,9 +166,9 @@ def memory_peak(capture: Capture) -> Iterator[Finding]:
         evidence=f"measured: what sessions keep, and the most that PyTorch held of {counted(memory.allocations, 'allocation')} in a call, "
         f"{memory.uncompiled_allocations or 0:,} without torch.compile",
         **remedy(
-            "Compute that line in parts, or with an operator that needs no value of that size.",
-            "Or set enable_cpu_mem_arena = False in ort_session_options: memory is freed after each run, and calls take longer, up to 2.3 "
-            "times as long where they were tried.",
+            "Call the function with fewer rows at a time, or compute that line with an operator that needs no value of that size.",
+            "Parts that one graph computes are in memory side by side. Or set enable_cpu_mem_arena = False in ort_session_options: memory "
+            "is freed after each run, and calls take longer, up to 2.3 times as long where they were tried.",
         ),
     )
 

@@ -194,8 +194,8 @@ def watch_over(frozen: Iterable[FrozenWeight]) -> WeightWatch | DeviceWatch:
 def are_of_calling_modules(tensors: Iterable[torch.Tensor]) -> bool:
     """Tell whether all tensors are weights of modules that are being called in this thread, or of modules inside these.
 
-    Modules that a variable of the calling script or notebook holds, directly or in a list, tuple or dict, count too. Tensors are compared
-    by identity.
+    Modules that a global variable of the calling code holds, directly or in a list, tuple or dict, count too. Tensors are compared by
+    identity.
     """
     left = {id(tensor) for tensor in tensors}
     seen: set[int] = set()
@@ -213,13 +213,14 @@ def are_of_calling_modules(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 def _modules_on_stack() -> Iterator[torch.nn.Module]:
-    """List the modules that are being called, innermost first, and those in the variables of a script."""
-    frame = inspect.currentframe()
+    """List the modules that are being called, innermost first, and those in global variables of the code that calls them."""
+    frame, seen = inspect.currentframe(), set[int]()
     while frame is not None:
         # Before Python 3.13, reading `f_locals` copies all variables, so that the tensors of a loop that goes on would stay alive.
         if frame.f_code.co_name in _CALLS and frame.f_code.co_varnames[:1] == ("self",):
             yield from filter(_is_module, [frame.f_locals.get("self")])
-        elif frame.f_code.co_name == "<module>":
+        elif id(frame.f_globals) not in seen:
+            seen.add(id(frame.f_globals))
             for value in list(frame.f_globals.values()):
                 yield from filter(_is_module, _items(value))
         frame = frame.f_back
