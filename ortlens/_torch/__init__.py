@@ -91,6 +91,7 @@ from ortlens._torch.dynamo import (
     uncompiled,
     unlogged_failures,
     unlogged_steps,
+    wrapper_of,
 )
 from ortlens._torch.exporter import (
     NodeRecorder,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import CodeType, FrameType
 
+    import torch
+
 
 TRACE_LOGGER = "torch.__trace"  # torch/_logging/_internal.py: trace_log; it never propagates and is always at DEBUG
 
@@ -150,8 +152,25 @@ def compiled_callable() -> CompiledCallable | None:
     for frame in _frames("compile_wrapper"):  # the outermost is the user's own
         if all(name in frame.f_locals for name in ("fn", "self", "args", "kwargs")):
             function, context, args, kwargs = (frame.f_locals[name] for name in ("fn", "self", "args", "kwargs"))
-            found = CompiledCallable(function, context(function), args, kwargs)
+            found = CompiledCallable(_unwrapped(function), context(function), args, kwargs)
     return found
+
+
+def wrapper_of(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """Return what Dynamo compiles for a module of a library, as `OptimizedModule` does; None for others, whose `forward` it compiles."""
+    from torch._dynamo import external_utils, trace_rules
+
+    is_of_library = inspect.ismethod(module.forward) and trace_rules.check(module.forward)
+    return external_utils.wrap_inline(module) if is_of_library else None
+
+
+def _unwrapped(function: Any) -> Any:
+    code = getattr(function, "__code__", None)
+    return function.__wrapped__ if code is not None and _is_wrapper(code.co_name, code.co_filename) else function
+
+
+def _is_wrapper(name: str, file: str) -> bool:
+    return name == "inner" and pathlib.Path(file).parts[-3:] == _WRAPPER
 
 
 def modules_compiled_by(backend: object) -> tuple[object, ...]:
@@ -174,7 +193,7 @@ def display_code(name: str, file: str, line: int | None) -> tuple[str, str, int 
     (`torch/_dynamo/external_utils.py`). They get their own name or their module's class, without file and line.
     """
     found = compiled_callable()
-    if name != "inner" or pathlib.Path(file).parts[-3:] != _WRAPPER or found is None or not callable(found.function):
+    if not _is_wrapper(name, file) or found is None or not callable(found.function):
         return name, file, line
     wrapped = inspect.unwrap(found.function)
     return getattr(wrapped, "__name__", type(wrapped).__name__), "", None

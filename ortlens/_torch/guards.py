@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import re
 import time
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _FEW, _SHARE, _MOST = 50, 0.2, 0.8
 _NEAR, _MOST_PARTS = 16, 3
 _FEWEST, _MOST_TIMES, _MOST_NS = 9, 60, 200_000_000
 _ROOTS = ("L", "G")  # variables and globals, as Dynamo names them
+_WRAPPED = ("L['fn']", "L['self']")  # how its wrapper of modules of libraries, `inner`, names the module
 _PLACE = re.compile(r"# (?P<file>[^#]+):(?P<line>\d+) in ")
 
 
@@ -29,7 +31,8 @@ class GuardTime:
     source: str  # as Dynamo writes it, `L['self'].table`; `L` for all
     count: int
     ns: int  # that checking them adds to a call
-    line: int | None  # of the function's file, at which it reads the container, as far as the guards name it
+    file: str | None = None  # that reads the container, as far as the guards name it
+    line: int | None = None
 
 
 def guard_times(code: CodeType, variables: Mapping[str, Any], call: Callable[[], Any]) -> tuple[GuardTime, ...]:
@@ -53,10 +56,11 @@ def guard_times(code: CodeType, variables: Mapping[str, Any], call: Callable[[],
         whole_ns, *rest = _saved_ns(entry, [root, *map(root.clone_manager, left_out)], call)
     except RuntimeError:  # of Dynamo: the call enters other code in a way that none of its entries serves
         return ()
-    found = [GuardTime(source="L", count=whole, ns=whole_ns, line=None)]
+    found = [GuardTime(source="L", count=whole, ns=whole_ns)]
     for manager, ns in zip(managers, rest, strict=True):
-        line = _line_of(manager, code.co_filename)
-        found.append(GuardTime(source=manager.get_source(), count=_count(manager), ns=ns, line=line))
+        file, line = _place_of(manager)
+        source = manager.get_source().replace(*_WRAPPED) if code.co_name == "inner" else manager.get_source()
+        found.append(GuardTime(source=source, count=_count(manager), ns=ns, file=file, line=line))
     return tuple(found)
 
 
@@ -166,9 +170,14 @@ def _is_module(manager: Any) -> bool:
     return issubclass(manager.get_type_of_guarded_value(), torch.nn.Module)
 
 
-def _line_of(manager: Any, file: str) -> int | None:
-    """Find the first line of a file that guards of a container and right below name as their reason; they shorten its name."""
+def _place_of(manager: Any) -> tuple[str | None, int | None]:
+    """Find the first line that guards of a container and right below name as their reason.
+
+    They shorten the name of its file, whose lines Dynamo has read for them.
+    """
     near = islice((manager, *_children(manager)), _NEAR)
     texts = (text for child in near for guard in child.get_leaf_guards() for text in guard.verbose_code_parts())
-    lines = (int(found["line"]) for found in map(_PLACE.search, texts) if found is not None and file.endswith(found["file"].strip()))
-    return min(lines, default=None)
+    places = {(found["file"].strip(), int(found["line"])) for found in map(_PLACE.search, texts) if found is not None}
+    ends, line = min(places, key=lambda place: place[1], default=("", None))
+    files = [file for file in linecache.cache if ends and file.endswith(ends)]
+    return (files[0], line) if len(files) == 1 else (None, None)

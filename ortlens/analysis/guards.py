@@ -39,6 +39,7 @@ _INTERNAL = re.compile(r"___stack|__closure__")  # names of Dynamo's own, which 
 _ON_STACK = re.compile(r"___stack\d+ == -?[\d.e+-]+$")
 _OF_STACK = re.compile(r"___stack\d+")
 _EMPTY = re.compile(r"not (?P<name>[\w.\[\]']+)$")  # an empty list, tuple, set or dict
+_ENTRY = re.compile(r"(?:not )?___dict_contains\('(?P<key>\w+)', (?P<name>[\w.\[\]']+)\)$")
 _MODES = re.compile(r"___check_torch_function_mode_stack\(\)")
 _NUMBER_OF = re.compile(r"(?P<name>[A-Za-z]\w*(?:\.[A-Za-z]\w*)*) == -?\d+$")
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
@@ -256,6 +257,13 @@ def _keys(found: re.Match[str], _item: Recompile) -> Advice | None:
     return advise("same_keys", name=name, ordered=True, kept=_is_attribute(name))
 
 
+def _entry(found: re.Match[str], _item: Recompile) -> Advice | None:
+    name = user_name(found["name"])
+    if name.endswith(".__dict__"):  # a first call that sets an attribute: until then, the class has it
+        return advise("set_before", name=f"{name.removesuffix('.__dict__')}.{found['key']}")
+    return advise("same_keys", name=name, kept=_is_attribute(name))
+
+
 def _identity(found: re.Match[str], _item: Recompile) -> Advice | None:
     name = user_name(found["name"])
     if found["what"] == "type":
@@ -339,6 +347,7 @@ _RULES: Sequence[tuple[re.Pattern[str], Callable[[re.Match[str], Recompile], Adv
     (_EMPTY, _emptiness),
     (_MODES, lambda _found, _item: advise("one_set_of_modes")),
     (_KEYS, _keys),
+    (_ENTRY, _entry),
     (_IDENTITY, _identity),
     (_DUPLICATES, _duplicates),
     (_SAME, _same_tensor),

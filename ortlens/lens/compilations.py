@@ -381,6 +381,7 @@ def entry_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     """Return the code that a call of a target begins with, and its variables then; None where it is no function of Python."""
     owner = target if isinstance(target, torch.nn.Module) else getattr(target, "__self__", None)
     function = inspect.unwrap(owner.forward if isinstance(owner, torch.nn.Module) else target)
+    function = (isinstance(owner, torch.nn.Module) and _torch.wrapper_of(owner)) or function
     given = args if getattr(function, "__self__", None) is None else (owner, *args)
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):

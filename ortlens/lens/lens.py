@@ -256,8 +256,8 @@ class Lens(CaptureView):
         if entry is not None:
             code, variables = entry
             timed = _torch.guard_times(code, variables, call)
-            file = display_name(code.co_filename)
-            self._recorder.note(guards=tuple(r.GuardCost(file=file if row.line else None, **asdict(row)) for row in timed))
+            named = (replace(row, file=display_name(row.file)) if row.file else row for row in timed)
+            self._recorder.note(guards=tuple(r.GuardCost(**asdict(row)) for row in named))
 
     def _try_freezing(self, example: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> None:
         """Note whether the target can be frozen, unless that is known, or tracing it took long."""

@@ -491,6 +491,11 @@ def test_what_freeze_would_do_is_known_without_a_trace_of_trying(how: str, works
     assert not model.kept.any()
 
 
+def test_the_call_of_freeze_names_a_model_whose_forward_is_of_torch() -> None:
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(1, 2)
+    assert call_text(ortlens.explain(model)(x).compilations.targets.first(), (x,), {}) == "ortlens.freeze(model, input)"
+
+
 @pytest.mark.parametrize(
     ("target", "args", "kwargs", "text"),
     [

@@ -60,10 +60,17 @@ def timed(function: Callable[..., Any], *args: torch.Tensor, **changed: torch.Te
     return _torch.guard_times(code, {**variables, **changed}, lambda: fast(*args))
 
 
-@pytest.mark.parametrize(("model", "source"), [(Table(), "L['self'].table"), (Around(), "L['self']._modules['child'].table")])
+@pytest.mark.parametrize(
+    ("model", "source"),
+    [
+        (Table(), "L['self'].table"),
+        (Around(), "L['self']._modules['child'].table"),
+        (nn.Sequential(Table()), "L['self']._modules['0'].table"),  # whose `forward` is the library's
+    ],
+)
 def test_the_container_with_most_guards_is_named_with_its_line(model: nn.Module, source: str) -> None:
     whole, table = timed(model, torch.ones(2, 4))
-    assert (table.source, table.line) == (source, line_of("reads all", __file__))
+    assert (table.source, table.file, table.line) == (source, __file__, line_of("reads all", __file__))
     assert 300 <= table.count < whole.count
     assert table.ns > 0
 
