@@ -103,6 +103,8 @@ SENTENCES: Mapping[str, str] = {
     "expected_size": "Nothing to change, unless calls with size 0 or 1 in dimension {dim} of `{name}` can be avoided: PyTorch compiles "
     "them separately, once",
     "expected_number": "Nothing to change, unless calls with 0 or 1 for `{name}` can be avoided: PyTorch compiles these separately, once",
+    "expected_attribute": "Nothing to change, unless `{name}` can be set before the first call: it sets it, and the code is compiled once "
+    "more",
     "expected_role": "Nothing to change: {role} is compiled separately from {of_role}, once",
     "expected_other_sizes": "Nothing to change: the new version of {role} serves other sizes as well; `dynamic=True` compiles it at once",
     "expected_layout": "Nothing to change: the prompt leaves `{name}` in another memory layout than a token does, and {role} is compiled "
@@ -160,7 +162,7 @@ SENTENCES: Mapping[str, str] = {
     "separately>: a Python number is a constant of the graph",
     "make_tensor": "Make <outside|the global >`{name}` a tensor: a Python number is a constant of the graph",
     "pass_as_tensor": "<dynamic|Compile with `dynamic=True`, or pass ><!dynamic|Pass >`{name}` as a tensor<floats|, or compile with "
-    "`dynamic=True`><!floats|, unless it is a size>: a Python number is a constant of the graph",
+    "`dynamic=True`><sized|, unless it is a size>: a Python number is a constant of the graph",
     "one_grad_mode": "Make every call in the same mode, with or without `torch.no_grad()`: each mode is compiled separately",
     "one_autocast_dtype": "Use one dtype for `torch.autocast`: each is compiled separately",
     "one_autocast": "Make every call inside `torch.autocast`, or every call outside: each is compiled separately",
@@ -246,7 +248,7 @@ class Advice:
 
 
 _EXPECTED = (
-    *("expected_step", "expected_size", "expected_number"),
+    *("expected_step", "expected_size", "expected_number", "expected_attribute"),
     *("expected_role", "expected_other_sizes", "expected_layout", "expected_limit"),
 )
 

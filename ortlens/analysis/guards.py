@@ -41,7 +41,7 @@ _OF_STACK = re.compile(r"___stack\d+")
 _EMPTY = re.compile(r"not (?P<name>[\w.\[\]']+)$")  # an empty list, tuple, set or dict
 _ENTRY = re.compile(r"(?:not )?___dict_contains\('(?P<key>\w+)', (?P<name>[\w.\[\]']+)\)$")
 _MODES = re.compile(r"___check_torch_function_mode_stack\(\)")
-_NUMBER_OF = re.compile(r"(?P<name>[A-Za-z]\w*(?:\.[A-Za-z]\w*)*) == -?\d+$")
+_NUMBER_OF = re.compile(r"(?P<name>[A-Za-z]\w*(?:\.[A-Za-z]\w*)*) == -?\d[\d.e+-]*$")
 _COMPUTED = re.compile(r"\._(?:parameters|buffers)\[")
 _ARGUMENT = re.compile(r"\w+(?:\[(?:\d+|'\w+')\])*$")
 _KEYWORD = re.compile(r"(?:L\[')?kwargs(?:'\])?\['(?P<name>\w+)'\]")
@@ -163,7 +163,7 @@ def condition_of(guard: str) -> str:
 
 
 def number_of_guard(guard: str) -> str | None:
-    """Return the variable, or the attribute of one, of which a guard expects an int; None for other guards."""
+    """Return the variable, or the attribute of one, of which a guard expects a number; None for other guards."""
     found = _NUMBER_OF.match(guard)
     return found["name"] if found else None
 
@@ -259,9 +259,9 @@ def _keys(found: re.Match[str], _item: Recompile) -> Advice | None:
 
 def _entry(found: re.Match[str], _item: Recompile) -> Advice | None:
     name = user_name(found["name"])
-    if name.endswith(".__dict__"):  # a first call that sets an attribute: until then, the class has it
-        return advise("set_before", name=f"{name.removesuffix('.__dict__')}.{found['key']}")
-    return advise("same_keys", name=name, kept=_is_attribute(name))
+    if found[0].startswith("not ") and name.endswith(".__dict__"):  # until the first call, the class has it
+        return advise("expected_attribute", name=f"{name.removesuffix('.__dict__')}.{found['key']}")
+    return None if name.endswith(".__dict__") else advise("same_keys", name=name, kept=_is_attribute(name))
 
 
 def _identity(found: re.Match[str], _item: Recompile) -> Advice | None:
@@ -333,9 +333,16 @@ def _number(source: str, name: str, item: Recompile) -> Advice:
     if outside is not None:
         return advise("make_tensor", name=name, outside=not outside["part"])
     kinds = {type(_literal(value)) for value in item.values}
-    floats = kinds == {float}
     # One graph takes one kind of number, and PyTorch may make constants of 0 and 1 even then.
-    return advise("pass_as_tensor", name=name, floats=floats, dynamic=not floats and not is_special and len(kinds) == 1)
+    varies = not is_special and len(kinds) == 1
+    return _float(name, traits) if kinds == {float} else advise("pass_as_tensor", name=name, dynamic=varies, sized=True)
+
+
+def _float(name: str, traits: Collection[str]) -> Advice:
+    """Advise on a float, measured: what is a setting varies neither as a tensor nor with `dynamic=True`, an operand only as a tensor."""
+    if ARGUMENT["setting"] in traits:
+        return advise("one_value", name=name)
+    return advise("pass_as_tensor", name=name, floats=ARGUMENT["operand"] not in traits)
 
 
 _OF_OBJECTS = (_kind, _length, _emptiness, _keys, _identity)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Use: TypeAlias = Literal["decides", "size", "index", "text", "math"]
 """What a number is for, the first that applies: `decides` what runs, is a `size` or an `index`, becomes `text`, an argument of `math`."""
 
+Passing: TypeAlias = Literal["operand", "setting"]
+"""To what a number is passed: an `operand` may be a tensor as well, as the bound of `clamp`; a `setting` is a number, as a slope."""
+
 USES: tuple[Use, ...] = get_args(Use)
 LATER: Mapping[Use, str] = {
     "decides": "number_decides",
@@ -32,7 +35,7 @@ LATER: Mapping[Use, str] = {
 }
 """Traits of a break: what a line further down does with the number."""
 
-ARGUMENT: Mapping[Use, str] = {use: f"argument_{use}" for use in USES}
+ARGUMENT: Mapping[Use | Passing, str] = {use: f"argument_{use}" for use in (*USES, *get_args(Passing))}
 """Traits of a recompile: what the function does with an argument that is a number."""
 
 _TAKING = frozenset({"item", "int", "float", "bool"})
@@ -40,6 +43,9 @@ _SIZED = re.compile(
     r"new_\w+|zeros|ones|empty|full|rand|randn|randint|randperm|eye|arange|linspace|range|view|unflatten|reshape|repeat|repeat_interleave|"
     r"expand|tile|broadcast_to|split|chunk|unfold|narrow|topk|roll|one_hot|pad"
 )
+_ARITHMETIC = re.compile(r"(?:add|sub|subtract|mul|multiply|div|divide|true_divide)_?")
+_OPERANDS = re.compile(r"(?:pow|float_power|clamp|clip|clamp_min|clamp_max|where|masked_fill|lerp|full|eq|ne|lt|le|gt|ge|remainder|fmod)_?")
+_OF_TORCH = frozenset({"torch", "nn", "functional", "F"})
 _TEXTS = frozenset({"print", "str", "repr", "format"})
 _LOGGED = re.compile(r"(?:print|warn|debug|info|warning|error|exception|critical|log)")
 _MAX_NAMES = 20
@@ -122,7 +128,7 @@ def flow_from(lines: Sequence[str], line: int) -> Flow | None:
     return Flow(tuple(use for use in USES if use in uses), decides, _is_in_data_loop(statement, parents))
 
 
-def uses_of_argument(lines: Sequence[str], first: int, name: str) -> tuple[Use, ...]:
+def uses_of_argument(lines: Sequence[str], first: int, name: str) -> tuple[Use | Passing, ...]:
     """Read what a function, whose first line is counted from 1, does with a number: an argument, or an attribute such as `self.step`."""
     found = _function_at(lines, first)
     if found is None or not any(isinstance(node, ast.FunctionDef | ast.Lambda) for node in ast.walk(found)):
@@ -133,8 +139,24 @@ def uses_of_argument(lines: Sequence[str], first: int, name: str) -> tuple[Use, 
     parents, last = _parents(found), name.rpartition(".")[2]
     named = (node for node in ast.walk(found) if last in (getattr(node, "id", None), getattr(node, "attr", None)))
     loads = [node for node in named if isinstance(getattr(node, "ctx", None), ast.Load) and ast.unparse(node) == name]
-    uses = {use for load in loads for use in _uses_above(load, parents)}
-    return tuple(use for use in USES if use in uses)
+    uses: set[Use | Passing] = {use for load in loads for use in _uses_above(load, parents)}
+    uses.update(passing for load in loads for passing in _passings(load, parents))
+    return tuple(use for use in ARGUMENT if use in uses)
+
+
+def _passings(load: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[Passing]:
+    """Yield to what a statement passes a number as it is, or an exponent."""
+    inner, outer = load, parents[load]
+    if isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Pow) and inner is outer.right:
+        yield "operand"
+    if isinstance(outer, ast.keyword):
+        inner, outer = outer, parents[outer]
+    if isinstance(outer, ast.Call) and inner is not outer.func:
+        name, is_factor = _name_of(outer) or "", isinstance(inner, ast.keyword) and inner.arg == "alpha"  # `x.add(y, alpha=by)`
+        if _OPERANDS.fullmatch(name):
+            yield "operand"
+        elif is_factor or (_root(outer.func) in _OF_TORCH and not _ARITHMETIC.fullmatch(name)):  # what others do with it is not known
+            yield "setting"
 
 
 def meets_its_tensor(source: str) -> bool:

@@ -80,6 +80,16 @@ class Dropping(Net):
         return self.drop(x) + 1
 
 
+class Called(nn.Module):
+    """Has a number of its class until the first call sets one of its own."""
+
+    calls = 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return x * self.calls
+
+
 class Linear(Net):
     def forward(self, x: torch.Tensor) -> Any:
         return self.linear(x)
@@ -94,6 +104,14 @@ class Layers(Net):
 
 def plain(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
+
+
+def clamped(x: torch.Tensor, n: float) -> torch.Tensor:
+    return x.clamp(max=n)
+
+
+def leaking(x: torch.Tensor, n: float) -> torch.Tensor:
+    return torch.nn.functional.leaky_relu(x, n)
 
 
 def times(x: torch.Tensor, n: Any = 2) -> torch.Tensor:
@@ -291,14 +309,17 @@ KINDS = (
     Kind("set_once name=torch.use_deterministic_algorithms", plain, changing(lambda: torch.use_deterministic_algorithms(mode=True))),
     Kind("set_once name=torch.set_num_threads", plain, changing(lambda: torch.set_num_threads(torch.get_num_threads() + 1))),
     # numbers, by where they come from
-    Kind("pass_as_tensor name=n dynamic", times, calls((X, 2), (X, 3))),
-    Kind("pass_as_tensor name=n dynamic", times, calls((X,), (X, 5))),
-    Kind("pass_as_tensor name=n dynamic", *closure(2)),
-    Kind("pass_as_tensor name=n", times, calls((X, 2), (X, 2.5))),
+    Kind("pass_as_tensor name=n dynamic sized", times, calls((X, 2), (X, 3))),
+    Kind("pass_as_tensor name=n dynamic sized", times, calls((X,), (X, 5))),
+    Kind("pass_as_tensor name=n dynamic sized", *closure(2)),
+    Kind("pass_as_tensor name=n sized", times, calls((X, 2), (X, 2.5))),
     Kind("pass_as_tensor name=n floats", times, calls((X, 2.5), (X, 3.5))),
+    Kind("pass_as_tensor name=n", clamped, calls((X, 2.5), (X, 3.5))),  # `dynamic=True` would change nothing
+    Kind("one_value name=n", leaking, calls((X, 0.1), (X, 0.2))),  # neither would a tensor, except for a graph break
+    Kind("expected_attribute name=self.calls", Called(), calls((X,), (X,))),
     Kind("pass_as_tensor name=config.scale floats", scaled, calls((X, SimpleNamespace(scale=2.5)), (X, SimpleNamespace(scale=3.5)))),
     Kind("pass_as_tensor name=self.by floats", *number_of_module(2.5, 3.5)),
-    Kind("pass_as_tensor name=size[0] dynamic", reshaped, RESHAPED),
+    Kind("pass_as_tensor name=size[0] dynamic sized", reshaped, RESHAPED),
     Kind("expected_number name=n", lambda x, n: x + torch.zeros(n, 3), calls((X, 1), (X, 2)), dynamic=True),
     Kind("size_as_number name=n", first_rows, calls((WIDE, 2), (WIDE, 3))),
     Kind("few_indexes name=self.by kept", *of_module(Picking(0), lambda net: setattr(net, "by", 1))),

@@ -330,6 +330,64 @@ def model(x):
 model = lambda x, rate: x.sin() * rate  #!
 calls = lambda: ((torch.ones(8, 32), rate) for rate in (0.1, 0.2, 0.3))
 #? pass_as_tensor: calls = lambda: ((torch.ones(8, 32), torch.tensor(rate)) for rate in (0.1, 0.2, 0.3))
+=== a counter on the module | recompile
+class Net(nn.Linear):
+    steps = 0
+    def forward(self, x):
+        self.steps = self.steps + 1  #!
+        return super().forward(x) / self.steps  #!
+is_random, model = True, Net(64, 64)
+#+ number_in_buffer: model.steps = torch.tensor(0.0)
+calls = lambda: ((torch.ones(8, 64),) for _ in range(5))
+=== a table of a submodule | costly_guards
+class Scale(nn.Module):
+    def forward(self, x):
+        return x * sum(self.scales.values())  #!
+        #? costly_guards: return x * self.scale
+model, args = nn.Sequential(nn.Linear(64, 64), Scale()), (torch.randn(64, 64),)
+model[1].scales = {f"layer{i}": 0.5 ** i for i in range(2000)}
+#? costly_guards: model[1].scale = 2.0
+=== a scripted piece | break
+piece = torch.jit.script(nn.Sequential(nn.Linear(64, 64), nn.GELU()))
+#? use_plain_module: piece = nn.Sequential(nn.Linear(64, 64), nn.GELU())
+is_other, args, head = True, (torch.randn(16, 64),), nn.Linear(64, 64)
+model = lambda x: head(piece(x.sin()))  #!
+=== lengths as a list | recompile
+def model(x, lengths):
+    keep = torch.arange(x.shape[1]) < torch.tensor(lengths)[:, None]  #!
+    #? pass_as_tensor: keep = torch.arange(x.shape[1]) < lengths[:, None]
+    return (x * keep).softmax(-1)
+calls = lambda: ((torch.ones(2, 16), [5 + step, 9 - step]) for step in range(4))
+#? pass_as_tensor: calls = lambda: ((torch.ones(2, 16), torch.tensor([5 + step, 9 - step])) for step in range(4))
+=== a cache that grows | recompile
+query = nn.Linear(32, 32)
+def model(x, cache):  #!
+    cache = torch.cat([cache, query(x)])  #!
+    return (x @ cache.T).softmax(-1) @ cache, cache
+calls = lambda: ((torch.ones(1, 32), torch.ones(length, 32)) for length in (4, 5, 6, 7))
+#+ mark_dynamic: caches = [torch.ones(length, 32) for length in (4, 5, 6, 7)]
+#+ mark_dynamic: for cache in caches: torch._dynamo.mark_dynamic(cache, 0)
+#+ mark_dynamic: calls = lambda: ((torch.ones(1, 32), cache) for cache in caches)
+#+ compile_dynamic: dynamic = True
+=== a mode as text | recompile
+is_other = True
+def model(x, mode):
+    return {"mean": x.mean, "sum": x.sum, "max": x.amax}[mode](-1).sin()  #!
+calls = lambda: ((torch.ones(8, 64), mode) for mode in ("mean", "sum", "max"))
+#? one_value: calls = lambda: ((torch.ones(8, 64), "mean") for _ in range(3))
+=== a scale that changes | recompile
+is_other, model = True, lambda x, scale: F.interpolate(x, scale_factor=scale, mode="bilinear").relu()  #!
+calls = lambda: ((torch.ones(1, 3, 16, 16), scale) for scale in (1.5, 2.0, 2.5, 3.0))
+#? one_value: calls = lambda: ((torch.ones(1, 3, 16, 16), scale) for scale in (1.5, 2.0, 1.5, 2.0))
+#? pass_as_tensor: calls = lambda: ((torch.ones(1, 3, 16, 16), torch.tensor(scale)) for scale in (1.5, 2.0, 2.5, 3.0))
+=== a history that grows | recompile
+history = []
+def model(x):
+    history.append(0.5)  #!
+    #? set_before:
+    return x * sum(history)
+is_random, calls = True, lambda: ((torch.ones(8, 64),) for _ in range(4))
+#+ set_before: history.extend([0.5, 0.5])
 """
 
 HEALTHY = """

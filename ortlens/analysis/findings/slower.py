@@ -97,7 +97,8 @@ def _loss_of_call(capture: Capture, graph: Graph) -> int:
     """Return what a call loses to one without torch.compile, if it is this graph alone, and no guards with a name; 0 where not known."""
     totals = totals_of(capture.ledger)
     pace = pace_of_call(totals, capture.figures)
-    if totals is None or pace is None or pace.verdict != "slower" or totals.graph_ids != (graph.graph_id,):
+    is_alone = totals is not None and totals.graph_ids == (graph.graph_id,) and not capture.breaks
+    if not is_alone or pace is None or pace.verdict != "slower":
         return 0
     return (pace.call_ns or 0) - (pace.eager_ns or 0) - sum(part.ns for part in capture.figures.guards[1:])
 

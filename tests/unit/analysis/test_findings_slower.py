@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.trace.records import Figures
+from ortlens.trace.records import Break, Figures
 from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, kernel, ledger, node, partition
 
 if TYPE_CHECKING:
@@ -71,11 +71,16 @@ def test_what_is_slower_has_the_line_of_its_cause_and_its_cost(capture: Capture,
     assert ((finding.file, finding.line), finding.gain_ns, finding.measured) == (place, gain_ns, True)
 
 
-@pytest.mark.parametrize(("also", "gain_ns"), [((), 900 * MICRO), (ledger("g1", run=1), 750 * MICRO)])
-def test_leaving_the_only_graph_uncompiled_saves_entering_it_as_well(also: tuple[LedgerPart, ...], gain_ns: int) -> None:
+@pytest.mark.parametrize(
+    ("also", "breaks", "gain_ns"),
+    [((), (), 900 * MICRO), (ledger("g1", run=1), (), 750 * MICRO), ((), (Break(break_id="b0", reason="r"),), 750 * MICRO)],
+)
+def test_leaving_the_only_graph_uncompiled_saves_entering_it_as_well(
+    also: tuple[LedgerPart, ...], breaks: tuple[Break, ...], gain_ns: int
+) -> None:
     row = graph(ort_ns=MILLI, torch_ns=250 * MICRO, is_slower=True, entries_per_call=1.0)
     parts = (*ledger(guards=200 * MICRO, run=MILLI, residual=0), *also)
-    capture = slower(MILLI, is_slower=False, graphs=(row,), ledger=parts, figures=Figures(uncompiled_ns=300 * MICRO))
+    capture = slower(MILLI, is_slower=False, graphs=(row,), ledger=parts, breaks=breaks, figures=Figures(uncompiled_ns=300 * MICRO))
     assert [finding.gain_ns for finding in found(capture, "slower_than_torch")] == [gain_ns]
 
 
