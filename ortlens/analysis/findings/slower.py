@@ -52,8 +52,13 @@ class _Slow:
 
     @property
     def loss_ns(self) -> int:
-        """What it costs per call of the model; of the only graph, entering it goes as well."""
-        return max(round(((self.timed.ort_ns or 0) - (self.timed.torch_ns or 0)) * self.entries), self.call_ns)
+        """What it costs per call of the model."""
+        return round(((self.timed.ort_ns or 0) - (self.timed.torch_ns or 0)) * self.entries)
+
+    @property
+    def gain_ns(self) -> int:
+        """What leaving it to PyTorch saves: of the only graph, entering it goes as well."""
+        return max(self.loss_ns, self.call_ns)
 
 
 @rule(
@@ -94,13 +99,13 @@ def _slow_parts(capture: Capture) -> Iterator[_Slow]:
 
 
 def _loss_of_call(capture: Capture, graph: Graph) -> int:
-    """Return what a call loses to one without torch.compile, if it is this graph alone, and no guards with a name; 0 where not known."""
+    """Return what a call loses to one without torch.compile, if it is this graph alone, and no container's guards; 0 where not known."""
     totals = totals_of(capture.ledger)
     pace = pace_of_call(totals, capture.figures)
-    is_alone = totals is not None and totals.graph_ids == (graph.graph_id,) and not capture.breaks
+    is_alone = totals is not None and totals.graph_ids == (graph.graph_id,) and not capture.breaks and not capture.figures.guards[1:]
     if not is_alone or pace is None or pace.verdict != "slower":
         return 0
-    return (pace.call_ns or 0) - (pace.eager_ns or 0) - sum(part.ns for part in capture.figures.guards[1:])
+    return (pace.call_ns or 0) - (pace.eager_ns or 0)
 
 
 def _beside(capture: Capture, graph: Graph) -> Cause | None:
@@ -126,22 +131,22 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
     ort, torch = (round(sum((getattr(slow.timed, name) or 0) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
     what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
     node, leaving = first.cause.node, _leaving(first)
-    options = {"on_slow": "fallback"} if first.by_partition else {}
+    options, gain = {"on_slow": "fallback"} if first.by_partition else {}, sum(slow.gain_ns for slow in slows)
     return slower_than_torch.finding(
         node,
         first.graph,
         subject=first.subject,
-        severity="warning" if loss >= _MUCH_NS else "info",
+        severity="warning" if gain >= _MUCH_NS else "info",
         title=f"{what} {'takes' if len(slows) == 1 else 'take'} {time_from_ns(ort)} per call, PyTorch {time_from_ns(torch)} "
         f"({times(ort / max(torch, 1))} as long): {first.cause.text}",
         evidence=f"{', '.join(slow.subject for slow in slows)}; shortest times of runs in turns, on the inputs of one call; in PyTorch "
         + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
-        + f"; the difference is {(ort - torch) / whole if whole else 1:.0%} of a call"
-        + (f", which takes {time_from_ns(loss)} less without torch.compile" if first.call_ns == loss else ""),
+        + f"; the difference is {loss / whole if whole else 1:.0%} of a call"
+        + (f", which takes {time_from_ns(gain)} less without torch.compile" if gain > loss else ""),
         **remedy(first.cause.remedy, f"Or {leaving}", **options)
         if first.cause.remedy
         else remedy(leaving[0].upper() + leaving[1:], **options),
-        gain_ns=loss,
+        gain_ns=gain,
         measured=True,
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.trace.records import Break, Figures
+from ortlens.trace.records import Break, Figures, GuardCost
 from tests.unit.analysis.hand_made import FILE, MICRO, MILLI, clean, fallback, found, graph, kernel, ledger, node, partition
 
 if TYPE_CHECKING:
@@ -72,15 +72,21 @@ def test_what_is_slower_has_the_line_of_its_cause_and_its_cost(capture: Capture,
 
 
 @pytest.mark.parametrize(
-    ("also", "breaks", "gain_ns"),
-    [((), (), 900 * MICRO), (ledger("g1", run=1), (), 750 * MICRO), ((), (Break(break_id="b0", reason="r"),), 750 * MICRO)],
+    ("also", "changes", "gain_ns"),
+    [
+        ((), {}, 900 * MICRO),
+        (ledger("g1", run=1), {}, 750 * MICRO),
+        ((), {"breaks": (Break(break_id="b0", reason="r"),)}, 750 * MICRO),
+        ((), {"figures": Figures(uncompiled_ns=300 * MICRO, guards=(GuardCost(source="L", count=9, ns=1),) * 2)}, 750 * MICRO),
+    ],
 )
 def test_leaving_the_only_graph_uncompiled_saves_entering_it_as_well(
-    also: tuple[LedgerPart, ...], breaks: tuple[Break, ...], gain_ns: int
+    also: tuple[LedgerPart, ...], changes: dict[str, Any], gain_ns: int
 ) -> None:
     row = graph(ort_ns=MILLI, torch_ns=250 * MICRO, is_slower=True, entries_per_call=1.0)
     parts = (*ledger(guards=200 * MICRO, run=MILLI, residual=0), *also)
-    capture = slower(MILLI, is_slower=False, graphs=(row,), ledger=parts, breaks=breaks, figures=Figures(uncompiled_ns=300 * MICRO))
+    changes = {"figures": Figures(uncompiled_ns=300 * MICRO), **changes}
+    capture = slower(MILLI, is_slower=False, graphs=(row,), ledger=parts, **changes)
     assert [finding.gain_ns for finding in found(capture, "slower_than_torch")] == [gain_ns]
 
 
