@@ -34,6 +34,7 @@ _URGENT: tuple[Subject, ...] = ("finding", "for_training", "slower", "nothing_ru
 _MAX_LOOKS = 3
 MAX_ACTIONS = 100
 _MUCH = 0.1  # share of a call from which what rules found for information, and the program's own code between graphs, are worth a look
+_MUCH_MEASURED = 0.05  # where the gain was measured in turns
 _REST = 4  # what a call loses besides the causes that have prices counts so many times less: it shrinks when these are mended
 _CHECK = "aten._assert_"
 _OF_TYPE = ("bfloat16", "complex")
@@ -231,7 +232,7 @@ def _is_worth_a_look(finding: Finding, overview: Overview) -> bool:
     if finding.rule == slower_call.name:  # no program is slower without a word about it, but for what other work explains
         return not overview.is_busy
     whole = overview.ledger.total_ns if overview.ledger is not None and overview.ledger.is_measured else 0
-    return whole > 0 and (finding.gain_ns or 0) >= _MUCH * whole
+    return whole > 0 and (finding.gain_ns or 0) >= (_MUCH_MEASURED if finding.measured else _MUCH) * whole
 
 
 def _subject(finding: Finding) -> Subject:

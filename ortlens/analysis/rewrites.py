@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BRANCH = re.compile(r"^(?:el)?if (?P<condition>.+):$")
 _CHOICE = re.compile(r"^(?P<head>return |\w+ = )(?P<yes>.+) if (?P<condition>.+) else (?P<no>.+)$")
 _MATH = re.compile(r"\bmath\.(?P<name>\w+)\(")
+_CLOCK = re.compile(r"\btime\.(?:time|perf_counter|monotonic|process_time)(?:_ns)?\(\)")
 _DEEPCOPY = re.compile(r"\bcopy\.deepcopy\((?P<name>[\w.]+)\)")
 _WORDED = re.compile(r"\b(?:and|or|not|is|in)\b")
 _BY_WHERE = ("choose_with_where", "keep_answer_in_tensor", "mask_with_where")
@@ -71,8 +72,10 @@ def chosen_name(statement: ast.stmt) -> str | None:
 
 
 def line_to_try(line: str, advice: Advice) -> str | None:
-    """Rewrite a line as `edited_line` does; what only reports, and is to be moved elsewhere, is left out of what is tried."""
+    """Rewrite a line as `edited_line` does; what only reports or reads the clock, and is to be moved elsewhere, is left out of a trial."""
     edited = edited_line(line, advice)
+    if advice.kind == "read_clock_around" and _CLOCK.search(line):
+        return _CLOCK.sub("0.0", line)
     if edited is None and advice.kind in REPORTING and isinstance(statement_of(line), ast.Expr):
         return ""
     return edited
