@@ -88,6 +88,7 @@ from ortlens._torch.dynamo import (
     record_allocations,
     record_lookups,
     trace_artifact,
+    traced_value,
     uncompiled,
     unlogged_failures,
     unlogged_steps,

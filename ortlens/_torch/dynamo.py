@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import inspect
@@ -14,7 +15,7 @@ import tempfile
 import time
 import types
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens._torch.process import torch_folder
@@ -154,6 +155,29 @@ def compiled_callable() -> CompiledCallable | None:
             function, context, args, kwargs = (frame.f_locals[name] for name in ("fn", "self", "args", "kwargs"))
             found = CompiledCallable(_unwrapped(function), context(function), args, kwargs)
     return found
+
+
+def traced_value(name: str) -> Any:
+    """Return what the running compilation calls `name`, as `L['self']._modules['gru']`; None where it is not read from objects alone."""
+    from torch._dynamo import symbolic_convert
+
+    frame = getattr(symbolic_convert.tls, "current_tx", None)
+    if frame is None:
+        return None
+    with contextlib.suppress(AttributeError, LookupError, SyntaxError, TypeError):
+        return _read(ast.parse(name, mode="eval").body, {"L": frame.f_locals, "G": frame.f_globals})
+    return None
+
+
+def _read(node: ast.expr, roots: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Name):
+        return roots[node.id]
+    if isinstance(node, ast.Attribute):
+        return inspect.getattr_static(_read(node.value, roots), node.attr)  # runs nothing of the user's
+    if not isinstance(node, ast.Subscript):
+        raise TypeError(ast.unparse(node))
+    held = _read(node.value, roots)
+    return held[ast.literal_eval(node.slice)] if type(held) in (dict, list, tuple, OrderedDict) else None
 
 
 def wrapper_of(module: torch.nn.Module) -> Callable[..., Any] | None:

@@ -58,7 +58,7 @@ _STATES = {
     "num_threads": advise("set_once", name="torch.set_num_threads"),
     "default_dtype": advise("set_once", name="torch.set_default_dtype"),
     "deterministic_algorithms": advise("set_once", name="torch.use_deterministic_algorithms"),
-    "allow_tf32": advise("set_once", name="torch.set_float32_matmul_precision"),
+    **dict.fromkeys(("allow_tf32", "cuda_matmul_precision"), advise("set_once", name="torch.set_float32_matmul_precision")),
 }
 
 

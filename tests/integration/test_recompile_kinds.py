@@ -416,6 +416,8 @@ def test_a_program_changed_as_advised_is_not_recompiled(name: str) -> None:
 def counted_before_a_break(x: torch.Tensor) -> torch.Tensor:
     global CALLS  # noqa: PLW0603 - what users do
     CALLS += 1
+    if CALLS > 10**6:  # torch 2.15 looks at the number only where something depends on it
+        return x
     torch._dynamo.graph_break()
     return x.sin()
 

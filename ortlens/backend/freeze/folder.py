@@ -177,8 +177,8 @@ _FUNCTIONS = {
     "Le": "<=",
     "Gt": ">",
     "Ge": ">=",
-    "max": "max",
-    "min": "min",
+    **dict.fromkeys(("max", "torch.sym_max"), "max"),  # the second since torch 2.15
+    **dict.fromkeys(("min", "torch.sym_min"), "min"),
     "abs": "abs",
     "round": "round",
     "math.ceil": "ceil",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _LAYER = re.compile(r"(LSTM|GRU|RNN)\(")
+_CALLED = re.compile(r"when calling `(?P<name>[^`]+)`. Reason: Dynamo does not support RNN")
 
 
 class DynamoWatch:
@@ -275,9 +276,17 @@ def _break_traits(heard: BreakText) -> Iterator[str]:
             yield "decides_by_size"
         if flow.in_data_loop:
             yield "in_data_loop"
-    layer = _LAYER.match(heard.context)
-    if layer is not None:
-        yield f"{layer[1].lower()}_in_{'training' if torch.is_grad_enabled() else 'inference'}"
+    if (kind := _recurrent_layer(heard)) is not None:
+        yield f"{kind.lower()}_in_{'training' if torch.is_grad_enabled() else 'inference'}"
+
+
+def _recurrent_layer(heard: BreakText) -> str | None:
+    """Return the kind of the recurrent layer that Dynamo refuses: before torch 2.15 it writes the layer, since then only its place."""
+    layer, called = _LAYER.match(heard.context), _CALLED.search(heard.explanation or "")
+    if called is None:
+        return layer and layer[1]
+    value = _torch.traced_value(called["name"])
+    return next((kind.__name__ for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN) if isinstance(value, kind)), None)
 
 
 class _TraceListener(logging.Handler):
