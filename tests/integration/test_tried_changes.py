@@ -48,7 +48,8 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 
 def scaled_by_item(x: torch.Tensor) -> torch.Tensor:
     x = x.sin()
-    return x / (1 + x.norm().item())
+    y: torch.Tensor = x / (1 + x.norm().item())
+    return y
 
 
 def decayed(x: torch.Tensor, at: int) -> torch.Tensor:
