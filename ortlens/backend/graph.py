@@ -20,7 +20,7 @@ from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
-from ortlens.backend.partitioning.support import NodeKind, kind_of
+from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.planner import MAX_PLANS, Planner, lacks_kernel, model_key
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program

@@ -24,8 +24,9 @@ from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.options import registered_ops
 from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.kernel_times import if_slower
+from ortlens.backend.partitioning.kinds import Verdict
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
-from ortlens.backend.partitioning.support import Support, Verdict, storage_readers
+from ortlens.backend.partitioning.support import Support, storage_readers
 from ortlens.backend.runtime import in_place
 from ortlens.backend.runtime.devices import cpu_provider_computes, reason_against, runs_on_cpu_alone
 from ortlens.backend.runtime.program import eager_nodes

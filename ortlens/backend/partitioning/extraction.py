@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 
 if TYPE_CHECKING:
     from ortlens.backend.partitioning.plan import Plan
@@ -81,8 +82,6 @@ def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node])
 
 def _leaves(node: torch.fx.Node, inside: set[torch.fx.Node], plan: Plan) -> bool:
     """Tell whether a value is read outside the partition. A tuple is never an output itself; its items are."""
-    from ortlens.backend.partitioning.support import NodeKind, kind_of  # here, since a partition from the cache needs no verdicts
-
     if any(kind_of(user) is NodeKind.TUPLE and user in inside for user in node.users) and isinstance(node.meta.get("val"), (tuple, list)):
         return False
     return any(user not in inside and user not in plan.hoisted_sizes for user in node.users)

@@ -9,7 +9,7 @@ from ortlens.analysis.cut import Dag, cut
 from ortlens.backend.lowering import checks, provenance
 from ortlens.backend.lowering.buffer_writes import read_before, written_before
 from ortlens.backend.lowering.returned_views import writes_argument
-from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
+from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -24,6 +23,7 @@ from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
+from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.slow_functions import slow_in_ort
 from ortlens.backend.partitioning.wrong_functions import wrong_for
 
@@ -31,26 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from ortlens.trace.records import FallbackCause, ReasonCode
-
-
-class NodeKind(Enum):
-    """The kinds of nodes that the partitioner tells apart."""
-
-    COMPUTE = "compute"  # computes tensors
-    TUPLE = "tuple"  # takes an item of a tuple; runs where its producer runs
-    SIZE = "size"  # computes a number
-    EFFECT = "effect"  # computes nothing, such as an assertion
-    OTHER = "other"  # placeholder, get_attr, output
-
-
-class Verdict(NamedTuple):
-    """Whether ONNX Runtime supports a node, and if not, why."""
-
-    supported: bool
-    code: ReasonCode | None = None
-    reason: str | None = None
-    exception: str | None = None  # its text, if conversion or session creation raised one
-    cause: FallbackCause | None = None
 
 
 YES = Verdict(supported=True)
@@ -62,18 +42,6 @@ def _no(code: ReasonCode, reason: str, cause: FallbackCause | None = None) -> Ve
 
 _PACKED = ("aten._weight_int4pack_mm", "aten._dyn_quant_matmul_4bit")
 """Products with weights of 4 bits that PyTorch has packed for the processor at hand."""
-
-
-def kind_of(node: torch.fx.Node) -> NodeKind:
-    """Classify a node."""
-    if node.op != "call_function":
-        return NodeKind.OTHER
-    if node.target is operator.getitem:
-        return NodeKind.TUPLE
-    value = node.meta.get("val")
-    if _torch.is_symbolic(value) or isinstance(value, (int, float, bool)):
-        return NodeKind.SIZE
-    return NodeKind.EFFECT if value is None else NodeKind.COMPUTE
 
 
 def _without_function(name: str) -> Verdict:

@@ -12,8 +12,8 @@ from ortlens.backend.conversion import node_provenance
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.buffer_writes import written_before
 from ortlens.backend.memory_order import is_dense
+from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.plan import writes
-from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.kernels import provider_fallback
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.entry import operations
-from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
+from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.recording import records
 from ortlens.backend.recording.weight_changes import changed_at
 from ortlens.backend.runtime.session import signature_text

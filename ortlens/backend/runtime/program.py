@@ -18,7 +18,7 @@ import torch
 import torch.fx
 
 from ortlens.backend.lowering.checks import draws, may_raise
-from ortlens.backend.partitioning.support import NodeKind, kind_of
+from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.generated import function_from_source
 

@@ -18,7 +18,7 @@ from ortlens import _torch
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.lowering import provenance
-from ortlens.backend.partitioning.support import NodeKind, kind_of
+from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError

@@ -28,8 +28,8 @@ from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens._versions import version_of
 from ortlens.backend.partitioning import extraction
+from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.plan import Plan, writes
-from ortlens.backend.partitioning.support import NodeKind, Verdict, kind_of
 from ortlens.errors import UsageError
 from ortlens.lens.repro.case import Case, Subject, case_of
 from ortlens.lens.watching import around_calls, around_runs

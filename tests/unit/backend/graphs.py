@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from hypothesis import strategies as st
 
-from ortlens.backend.partitioning.support import Verdict
+from ortlens.backend.partitioning.kinds import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 
 from ortlens.backend.partitioning.extraction import Partition, split
+from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
-from ortlens.backend.partitioning.support import NodeKind, kind_of
 from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, traced, verdicts_of
 
 

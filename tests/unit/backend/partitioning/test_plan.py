@@ -4,8 +4,8 @@ import torch
 import torch.fx
 from hypothesis import given, settings
 
+from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
-from ortlens.backend.partitioning.support import NodeKind, kind_of
 from tests.unit.backend.graphs import (
     EFFECT,
     NO,

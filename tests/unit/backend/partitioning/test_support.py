@@ -11,8 +11,9 @@ import torch
 from ortlens import _torch
 from ortlens.backend.conversion.upcasting import narrow_dtypes
 from ortlens.backend.faults.register import FAULTS
+from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.slow_functions import SLOW
-from ortlens.backend.partitioning.support import NodeKind, Support, Verdict, kind_of
+from ortlens.backend.partitioning.support import Support
 from ortlens.backend.partitioning.wrong_functions import WRONG
 from tests.unit.backend.graphs import aten, node_named, traced
 

@@ -21,7 +21,7 @@ from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.partitioning.support import Verdict
+    from ortlens.backend.partitioning.kinds import Verdict
 
 
 class TorchRunner:
