@@ -23,6 +23,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
 | trees of guards, and the entries that hold them | `torch/_C/_dynamo/guards.pyi`, `torch/_dynamo/eval_frame.py` | no public name |
+| what torch compiles ahead, keeps and writes | `ortlens/_torch/ahead.py` lists them | the same |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
@@ -35,6 +36,7 @@ from ortlens._torch.aot import (
     aot_backend,
     autocasts,
     boxed,
+    compiles_ahead,
     composite_decompositions,
     copies_kept,
     differentiable_results,
@@ -46,6 +48,7 @@ from ortlens._torch.aot import (
     guard_texts,
     holds_transforms,
     input_sources,
+    kept_by_itself,
     lookup_backend,
     mutated_input_indices,
     relaid_inputs,
@@ -68,6 +71,7 @@ from ortlens._torch.dynamo import (
     TRACE_LOGGER,
     code_being_compiled,
     code_wrapped_by_compiled,
+    compiled_ahead,
     compiled_callable,
     current_compile_id,
     display_code,
@@ -83,6 +87,7 @@ from ortlens._torch.dynamo import (
     isolated_compilations,
     line_being_traced,
     modules_compiled_by,
+    name_compiled_ahead,
     profiler_is_enabled,
     recompiled_scope,
     record_allocations,

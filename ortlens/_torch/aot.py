@@ -6,6 +6,7 @@ import contextlib
 import functools
 import re
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens._torch.exporter import quiet
@@ -47,6 +48,26 @@ def aot_backend(
         return compiled
 
     return compile_graph
+
+
+def compiles_ahead() -> bool:
+    """Tell whether `aot_compile` of a compiled function is at work, which sets these (`torch/_dynamo/aot_compile.py`)."""
+    import torch
+    from torch._functorch import config
+
+    is_offered = hasattr(torch.compiler, "load_compiled_function")
+    return is_offered and all(getattr(config, name, False) for name in ("bundled_autograd_cache", "bypass_autograd_cache_key"))
+
+
+@contextlib.contextmanager
+def kept_by_itself() -> Iterator[None]:
+    """Have AOTAutograd keep what it makes of a graph, and share it with no other compilation: its key knows no backend of ours."""
+    import torch
+    from torch._functorch import config
+
+    tagged = torch.compiler.config.patch(cache_key_tag=f"ortlens {uuid.uuid4()}")  # type: ignore[attr-defined]  # made at run time
+    with config.patch(enable_autograd_cache=True), tagged:
+        yield
 
 
 @contextlib.contextmanager

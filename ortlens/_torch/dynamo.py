@@ -147,9 +147,12 @@ def compiled_callable() -> CompiledCallable | None:
     """Return the outermost callable whose compilation runs; None outside a compilation.
 
     `compile_wrapper` in `torch/_dynamo/eval_frame.py` holds the user's function as `fn`, its arguments as `args` and `kwargs`, and the
-    context that compiles it as `self`.
+    context that compiles it as `self`. What was compiled ahead of time is compiled, for a lens, while it is called.
     """
     found: CompiledCallable | None = None
+    for frame in _frames("__call__"):
+        if compiled_ahead(loaded := frame.f_locals.get("self")) is not None and callable(loaded):
+            found = CompiledCallable(loaded, loaded, frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {}))
     for frame in _frames("compile_wrapper"):  # the outermost is the user's own
         if all(name in frame.f_locals for name in ("fn", "self", "args", "kwargs")):
             function, context, args, kwargs = (frame.f_locals[name] for name in ("fn", "self", "args", "kwargs"))
@@ -195,6 +198,21 @@ def _unwrapped(function: Any) -> Any:
 
 def _is_wrapper(name: str, file: str) -> bool:
     return name == "inner" and pathlib.Path(file).parts[-3:] == _WRAPPER
+
+
+def compiled_ahead(target: object) -> object | None:
+    """Return what a backend made of a function that `aot_compile` returned or `load_compiled_function` loaded; None for any other."""
+    module = sys.modules.get("torch._dynamo.aot_compile")
+    return target._artifacts.compiled_fn if module is not None and isinstance(target, module.AOTCompiledFunction) else None
+
+
+def name_compiled_ahead(target: object) -> str | None:
+    """Return the name of the function that was compiled ahead of time, `Module` for a module; None if it is no such function."""
+    if compiled_ahead(target) is None:
+        return None
+    code = target._artifacts.original_code  # type: ignore[attr-defined]  # it has
+    name: str = getattr(code, "co_qualname", code.co_name)  # the first since Python 3.11
+    return name.removesuffix("._wrapped_call_impl")
 
 
 def modules_compiled_by(backend: object) -> tuple[object, ...]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch.fx
     from torch.export import ExportedProgram
 
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.lowering.exported import CompiledProgram
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.recorder import Recorder
@@ -72,24 +73,33 @@ class OrtBackend:
         Returns:
             A callable of the same inputs.
         """
+        from ortlens import _torch
+
         recorder = CURRENT.get()
         before: set[str] = set()
+        ahead = not dry_run and _torch.compiles_ahead()
         try:
             before = _graph_ids(recorder)
-            with self._seen_by(recorder, graph_module):
-                return self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run)
+            with self.seen_by(recorder, graph_module):
+                compiled = self._compiled(graph_module, example_inputs, recorder, dry_run=dry_run, ahead=ahead)
         except Exception as error:
             from ortlens.backend.lowering.entry import is_for_the_user
 
             if self.options.on_error == "raise" or is_for_the_user(error):
                 raise
             self._left_to_torch(graph_module, recorder, before, error)
-            return graph_module.forward
+            compiled = graph_module.forward
+        if not ahead:
+            return compiled
+        from ortlens.backend.ahead import saved_form
+
+        return saved_form(compiled, graph_module)
 
     def _compiled(
-        self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], recorder: Recorder | None, *, dry_run: bool
+        self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], recorder: Recorder | None, *, dry_run: bool, ahead: bool
     ) -> Callable[..., Any]:
         started = time.perf_counter_ns()
+        from ortlens import _torch
         from ortlens.backend.gc_paused import gc_paused
         from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, only_updates, unrolled
 
@@ -107,7 +117,7 @@ class OrtBackend:
         if (loop := unrolled(graph_module)) is not None:
             _report_skipped(graph_module, recorder, "forward" if trains else "inference", f"{loop}; call the loop's body compiled instead")
             return graph_module.forward
-        key = None if dry_run or trains else self.compiler.whole_graph_key(graph_module, example_inputs)
+        key = None if dry_run or trains or ahead else self.compiler.whole_graph_key(graph_module, example_inputs)
         # A lens shows the nodes that AOTAutograd makes, so under a lens no graph skips AOTAutograd.
         if key is not None and recorder is None and (cached := self.compiler.cached_graph(key, graph_module, example_inputs)):
             return cached
@@ -117,9 +127,17 @@ class OrtBackend:
         compile_graph = functools.partial(
             self.compiler.compile, recorder=recorder, dry_run=dry_run, whole_graph_key=key, loading_ns=loading_ns
         )
-        graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder))
-        with gc_paused():
+        if ahead:
+            compile_graph = functools.partial(self._kept, recorder)
+        graph = DynamoGraph(graph_module, compile_graph, self.compiler.failure_reporter(recorder), ahead=ahead)
+        with gc_paused(), _torch.kept_by_itself() if ahead else contextlib.nullcontext():
             return graph.compile(example_inputs, decompositions)
+
+    def _kept(self, recorder: Recorder | None, lowered: LoweredGraph) -> Callable[..., Any]:
+        """Compile one ATen graph to what AOTAutograd can keep for another process."""
+        from ortlens.backend.ahead import CompiledPhase
+
+        return CompiledPhase(self.compiler.graph_of(lowered, recorder=recorder), self.get_cached_instance_for_options)
 
     @staticmethod
     def _left_to_torch(module: torch.fx.GraphModule, recorder: Recorder | None, before: set[str], error: Exception) -> None:
@@ -136,7 +154,7 @@ class OrtBackend:
             _report_skipped(module, recorder, "inference", f"preparing the graph raised {said}")
         warnings.warn(f"ortlens: {LEFT_TO_TORCH}: {said[:_MAX_TEXT]}", RuntimeWarning, stacklevel=3)
 
-    def _seen_by(self, recorder: Recorder | None, module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[object]:
+    def seen_by(self, recorder: Recorder | None, module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[object]:
         """Return the context in which to compile a graph for a lens to which Dynamo did not pass it."""
         if recorder is None or recorder.on_graph is None:
             return contextlib.nullcontext()

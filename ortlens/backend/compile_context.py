@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens._files import whole_file
 from ortlens.backend.error_text import full_text, short_text
+from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.options import dump_prefix
+from ortlens.backend.runtime import in_place
 from ortlens.backend.runtime.left_to_torch import IN_A_ROW
-from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, RunnerCallbacks, count_of
+from ortlens.backend.runtime.program import eager_nodes
+from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, RunnerCallbacks, count_of, runner_from_model
+from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
 from ortlens.units import time_from_ns
 
@@ -29,8 +33,11 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.analysis.speed import AbTiming
-    from ortlens.backend.cache.store import ModelCache
+    from ortlens.backend.cache.store import CachedModel, ModelCache
+    from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.recording.reporter import GraphReporter
     from ortlens.backend.runtime.left_to_torch import SpeedTrials, Verdict
     from ortlens.backend.runtime.runner import PartitionRunner
@@ -43,6 +50,10 @@ _FAILED: dict[Verdict, str] = {
     "sizes lost": f"{{}} falls back to PyTorch for calls of these sizes, because {IN_A_ROW} runs in a row failed",
     "partition lost": f"{{}} falls back to PyTorch, because {IN_A_ROW} runs in a row failed, or runs of many sizes",
 }
+
+
+MAX_PLANS = 12
+"""How often one graph is planned. In the last but one plan, every partition that still fails is excluded as a whole."""
 
 
 class RunCounts:
@@ -93,6 +104,30 @@ class CompileContext:
                 name = getattr(transform, "__name__", repr(transform))
                 raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
         return model
+
+    def runner(self, lowered: LoweredGraph, plan: Plan, partition: Partition, made: CachedModel, *, cached: bool) -> PartitionRunner:
+        """Make the runner of a partition from its model, which has the user's transforms applied; `cached`: by an earlier process."""
+        inference, inputs = lowered.phase == "inference", inputs_of(plan.graph)
+        static = {inputs[place] for place in lowered.static_inputs if place < len(inputs)}
+        return runner_from_model(
+            partition,
+            made.model,
+            made.facts,
+            self.options,
+            self.callbacks(),
+            weight_inputs=frozenset(place for place, node in enumerate(partition.inputs) if node in static),
+            inference=inference,
+            alternates=not inference or plan.partition_count > 1 or bool(eager_nodes(plan)),
+            work=work_of(partition.nodes),
+            updates=in_place.updates_of(partition, lowered.mutated, plan) if self.updates_in_place(lowered) else {},
+            cached=cached,
+            trials=self.trials,
+        )
+
+    def updates_in_place(self, lowered: LoweredGraph) -> bool:
+        """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
+        views = lowered.views
+        return lowered.phase == "inference" and (views is None or views.new_values_first) and not self.deployed
 
     def callbacks(self) -> RunnerCallbacks:
         """Return what the runners of the graph call."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import torch.fx
 
+    from ortlens.backend.cache.saved_graph import SavedGraph
     from ortlens.backend.cache.whole_graph import CachedGraph
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
@@ -124,6 +125,18 @@ class GraphCompiler:
                 lens_failed(recorder, "writing torch's structured trace", failure)
             recorder.live.append(compiled)
         return compiled
+
+    def restored(self, saved: SavedGraph, *, recorder: Recorder | None) -> CompiledGraph:
+        """Make a graph that another process planned and converted."""
+        from ortlens.backend.graph import CompiledGraph
+
+        reporter = _reporter(recorder, saved.lowered)
+        context = CompileContext(options=self.options, reporter=reporter, counts=self._counts, trials=self._trials)
+        graph = CompiledGraph(saved.lowered, context, saved)
+        self.graphs.add(graph)
+        if recorder is not None:
+            recorder.live.append(graph)
+        return graph
 
     def failure_reporter(self, recorder: Recorder | None) -> Callable[[str, str, Exception], None] | None:
         """Return what reports, by rule and title, a failure that is survived and no graph reports; None if it is to be raised."""

@@ -16,12 +16,12 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.cache import whole_graph
+from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
-from ortlens.backend.planner import MAX_PLANS, Planner, lacks_kernel, model_key
 from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program
 from ortlens.backend.runtime.session import ModelRefused, ProviderNotLoaded
@@ -31,9 +31,11 @@ from ortlens.progress import progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ortlens.backend.cache.saved_graph import SavedGraph, SavedPlan
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
+    from ortlens.backend.planner import Planner
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.runlog import EagerLog
 
@@ -43,8 +45,8 @@ _HEAVY_BYTES = 1 << 28  # sessions over weights of this size take more than a se
 class CompiledGraph:
     """A graph that can be called."""
 
-    def __init__(self, lowered: LoweredGraph, context: CompileContext) -> None:
-        """Plan and convert the graph."""
+    def __init__(self, lowered: LoweredGraph, context: CompileContext, saved: SavedGraph | None = None) -> None:
+        """Plan and convert the graph, unless it was `saved` after that."""
         self.lowered = lowered  # the ATen graph
         self.context = context  # how it is compiled
         self.runners: list[PartitionRunner] = []  # one per partition, in the order of execution; none when PyTorch runs the whole graph
@@ -55,7 +57,7 @@ class CompiledGraph:
         self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
         self._lock = threading.RLock()
         try:
-            self._planner = Planner(lowered, context, self.phases)
+            self._planner = _planner(lowered, context, self.phases, saved)
             self._plan()
             if context.dry_run:
                 self.run = self._with_views(eager_graph(lowered.partitioned))
@@ -117,6 +119,8 @@ class CompiledGraph:
         """Return the graph for a model without PyTorch: itself, or one converted with the views and operators that PyTorch makes."""
         if self.lowered.views is None and not any(verdict.code in ("policy", "dtype") for verdict in self.plan.verdicts.values()):
             return self
+        if self.context.registry is None:
+            raise UsageError("a graph that was compiled ahead of time is not converted again; export the model where it is compiled")
         context = replace(self.context, reporter=None, cache=None, whole_graph_key=None, dry_run=True, deployed=True)
         made = CompiledGraph(replace(self.lowered, views=None), context)
         made._weights = self._weights
@@ -203,9 +207,11 @@ class CompiledGraph:
                 raise SessionError(str(error)) from error
             raise
         except ModelRefused as error:
+            from ortlens.backend.planner import lacks_kernel
+
             if self.context.options.on_error == "raise" and not lacks_kernel(runner.node_names(), error):
                 raise SessionError(f"ONNX Runtime refused partition {runner.partition.index}: {error}") from error
-            self._planner.exclusions.session_refused(runner.partition, runner.node_names(), error, broadly=broadly)
+            self._planner.refused(runner, error, broadly=broadly)
             return False
         finally:
             self.phases.session_ns += time.perf_counter_ns() - started
@@ -225,6 +231,8 @@ class CompiledGraph:
         if cache is None or key is None or len(self.runners) != 1 or program.eager_nodes(self.plan) or self.numbers_from_torch():
             return
         (runner,) = self.runners
+        from ortlens.backend.planner import model_key
+
         views, outputs = self.lowered.views, self.output_nodes()
         windows = [(place, None) for place in range(len(outputs))] if views is None else views.windows()
         if windows is None:
@@ -249,6 +257,16 @@ class CompiledGraph:
         if self.context.reporter is not None:
             self.context.reporter.graph_lost(self.lowered.module, f"preparing the graph raised {short_text(error)}", full_text(error))
         self.context.report_failure("backend_failed", LEFT_TO_TORCH, error)
+
+
+def _planner(lowered: LoweredGraph, context: CompileContext, phases: Phases, saved: SavedGraph | None) -> Planner | SavedPlan:
+    if saved is not None:
+        from ortlens.backend.cache.saved_graph import SavedPlan
+
+        return SavedPlan(saved, context)
+    from ortlens.backend.planner import Planner  # here, since what was saved needs nothing that plans and converts
+
+    return Planner(lowered, context, phases)
 
 
 def eager_graph(module: torch.fx.GraphModule) -> Callable[[list[Any]], list[Any]]:

@@ -12,6 +12,7 @@ import torch.fx
 
 from ortlens.backend.cache.fingerprint import key_of
 from ortlens.backend.cache.store import CachedModel
+from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.conversion import converter
 from ortlens.backend.conversion.converter import NodeFailures
 from ortlens.backend.conversion.functions.basics import NotConvertibleError
@@ -27,11 +28,7 @@ from ortlens.backend.partitioning.kernel_times import if_slower
 from ortlens.backend.partitioning.kinds import Verdict
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, storage_readers
-from ortlens.backend.runtime import in_place
 from ortlens.backend.runtime.devices import cpu_provider_computes, reason_against, runs_on_cpu_alone
-from ortlens.backend.runtime.program import eager_nodes
-from ortlens.backend.runtime.runner import runner_from_model
-from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
 from ortlens.progress import progress
 
@@ -148,10 +145,6 @@ def _value_text(value: Any, *, sized: bool) -> str:
     return ", ".join(_value_text(item, sized=sized) for item in value) if isinstance(value, (list, tuple)) else type(value).__name__
 
 
-MAX_PLANS = 12
-"""How often one graph is planned. In the last but one plan, every partition that still fails is excluded as a whole."""
-
-
 class Planner:
     """Plans one graph, as often as nodes have to be excluded."""
 
@@ -170,7 +163,7 @@ class Planner:
             mutated=lowered.mutated,
             of_users={**registered_ops(), **(context.options.custom_translation_table or {})},
             writes=lowered.phase == "inference" and not context.deployed,  # a model to deploy returns the new values
-            leaves=self._updates_in_place() and runs_on_cpu_alone(context.options),
+            leaves=self._context.updates_in_place(self._lowered) and runs_on_cpu_alone(context.options),
         )
         self.promoted = self._prepared.module
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})  # the nodes that failed so far
@@ -191,6 +184,10 @@ class Planner:
                 return complete
         raise ConversionError(f"the graph could not be planned in {MAX_PLANS} attempts")
 
+    def refused(self, runner: PartitionRunner, error: Exception, *, broadly: bool) -> None:
+        """Exclude the nodes for which ONNX Runtime refuses the model of a partition; `broadly` as for `Exclusions.session_refused`."""
+        self.exclusions.session_refused(runner.partition, runner.node_names(), error, broadly=broadly)
+
     def _writes(self) -> dict[str, Verdict]:
         """Keep the writes into large buffers in PyTorch, but for those of sessions."""
         return {name: Verdict(supported=False, code="policy", reason=reason) for name, reason in self._prepared.kept.items()}
@@ -203,11 +200,6 @@ class Planner:
         self._prepared.write_all_in_place()
         self.exclusions.verdicts.update(self._writes())
         return False
-
-    def _updates_in_place(self) -> bool:
-        """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
-        views = self._lowered.views
-        return self._lowered.phase == "inference" and (views is None or views.new_values_first) and not self._context.deployed
 
     def static_inputs(self) -> frozenset[torch.fx.Node]:
         """Return the inputs that are parameters or buffers."""
@@ -255,21 +247,7 @@ class Planner:
         started = time.perf_counter_ns()
         model = self._context.transformed(cached.model)
         self._phases.optimize_ns += time.perf_counter_ns() - started
-        inference, static = self._lowered.phase == "inference", self.static_inputs()
-        return runner_from_model(
-            partition,
-            model,
-            cached.facts,
-            self._context.options,
-            self._context.callbacks(),
-            weight_inputs=frozenset(place for place, node in enumerate(partition.inputs) if node in static),
-            inference=inference,
-            alternates=not inference or self.plan.partition_count > 1 or bool(eager_nodes(self.plan)),
-            work=work_of(partition.nodes),
-            updates=(in_place.updates_of(partition, self._lowered.mutated, self.plan) if self._updates_in_place() else {}),
-            cached=hit,
-            trials=self._context.trials,
-        )
+        return self._context.runner(self._lowered, self.plan, partition, CachedModel(model=model, facts=cached.facts), cached=hit)
 
     def _model_of(self, partition: extraction.Partition, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
         """Load a partition's model from the cache or make it, before the user's transforms; tells whether it comes from the cache."""

@@ -307,7 +307,7 @@ class CompiledTargets:
     def uncompiled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
         """Return a call of the first target as it is; None for an exported program, which cannot be called."""
         source = self.first()
-        if isinstance(source, torch.export.ExportedProgram):
+        if not runs_uncompiled(source):
             return None
         if self.steps is not None:  # its clocks are in what was compiled, which runs the model as it is where nothing may be compiled
             return lambda: self.call(args, kwargs)
@@ -392,7 +392,14 @@ def entry_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
         return None
 
 
+def runs_uncompiled(target: object) -> bool:
+    """Tell whether a target as it is runs without compiled code: an exported program and what was compiled ahead of time do not."""
+    return not isinstance(target, torch.export.ExportedProgram) and _torch.compiled_ahead(target) is None
+
+
 def _name_of(target: object) -> str:
+    if (ahead := _torch.name_compiled_ahead(target)) is not None:
+        return ahead
     wrapped = inspect.unwrap(target) if callable(target) else target
     owner = getattr(wrapped, "__self__", wrapped)
     if isinstance(owner, torch.nn.Module):

@@ -68,7 +68,8 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     Args:
         target: A function, an `nn.Module`, or a `torch.export.ExportedProgram`, which is compiled without Dynamo. Of `model.generate`,
             the model is compiled, in place while the call lasts; prefill and decode are timed apart. Or an ONNX model: its path, an
-            `onnx.ModelProto`, or its bytes. A model with external data is given by its path.
+            `onnx.ModelProto`, or its bytes. A model with external data is given by its path. A function that `aot_compile` compiled ahead
+            of time, with our backend, is called as it is, in sessions that the lens records.
         backend: As for `Lens`.
         options: As for `Lens`. For an ONNX model, its execution providers and `ort_session_options`; without any, a session as ONNX
             Runtime makes it by default, on the GPU if it has CUDA, else on the CPU.

@@ -23,7 +23,7 @@ from ortlens.backend.lowering.provenance import Frame, innermost
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.errors import UsageError
-from ortlens.lens.compilations import names_of
+from ortlens.lens.compilations import names_of, runs_uncompiled
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
 from ortlens.lens.measuring.tried_changes import Trials
@@ -84,13 +84,15 @@ def _compiled(
         return lens.compile_exported(target)
     if isinstance(target, Frozen):
         return lens.compile_frozen(target)
+    if _torch.compiled_ahead(target) is not None:
+        return lens.compile_ahead(target)
     return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
 
 
 def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
     """Return a call of the target as it is; None for an exported program, which cannot be called."""
     source = target.source if isinstance(target, Frozen) else target
-    return None if isinstance(source, torch.export.ExportedProgram) else lambda: source(*args, **kwargs)
+    return (lambda: source(*args, **kwargs)) if runs_uncompiled(source) else None
 
 
 def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
@@ -151,7 +153,7 @@ def _compiling(target: Any) -> AbstractContextManager[object]:
 
 def name_of(target: Any) -> str:
     """Return the name of a target, or of its class."""
-    return getattr(target, "__name__", None) or type(target).__name__
+    return getattr(target, "__name__", None) or _torch.name_compiled_ahead(target) or type(target).__name__
 
 
 def _try_with_fakes(  # noqa: PLR0913, PLR0917 - a call, and where it is planned to be

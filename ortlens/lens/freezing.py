@@ -53,6 +53,8 @@ def freeze_with(  # noqa: PLR0913 - those of `ortlens.freeze`, and where the bre
 def _traced(
     target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
 ) -> tuple[ExportedProgram, frozenset[str]]:
+    if _torch.compiled_ahead(target) is not None:
+        raise UsageError("a function that was compiled ahead of time cannot be traced: freeze the model itself")
     refuse_weights(target)
     examples = target.example_inputs if isinstance(target, torch.export.ExportedProgram) else (args, kwargs)
     refuse_arguments(target, named_arguments(parameters_source(target), *(examples or ((), {}))))

@@ -172,6 +172,20 @@ class Lens(CaptureView):
         self._targets.add(frozen.source, compiled)
         return compiled
 
+    def compile_ahead(self, loaded: Callable[..., Any]) -> Callable[..., Any]:
+        """Have a function that was compiled ahead of time call sessions that this lens sees; raise `UsageError` for another backend's."""
+        from ortlens.backend.ahead import CompiledAhead
+
+        if self._dry_run:
+            raise UsageError("this function is compiled already: a dry run plans the model itself")
+        ahead = _torch.compiled_ahead(loaded)
+        if not isinstance(ahead, CompiledAhead):
+            raise UsageError("no graph of this function was compiled ahead of time for ONNX Runtime; call it as it is")
+        with self.compilations.by_our_backend():
+            ahead.record_into(self._recorder)
+        self._targets.add(loaded, loaded)
+        return loaded
+
     def planned(self, graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a Dynamo graph as far as can be done without a session; for another backend than ours, as far as its gradients."""
         if self._ort is not None:
@@ -270,7 +284,8 @@ class Lens(CaptureView):
             target = owner
         spent = sum((graph.dynamo_ns or 0) + (graph.aot_ns or 0) for graph in self._recorder.records(r.Graph))
         is_known = figures.freeze_call is not None or figures.freeze_refused is not None
-        if self._ort is None or example is None or is_known or spent > _TRACING_NS or not callable(target) or isinstance(target, Frozen):
+        is_ready = isinstance(target, Frozen) or _torch.compiled_ahead(target) is not None
+        if self._ort is None or example is None or is_known or spent > _TRACING_NS or not callable(target) or is_ready:
             return
         refused = refusal_of(target, *example, self._backend_for(None))
         self._recorder.note(**({"freeze_refused": refused} if refused else {"freeze_call": call_text(target, *example)}))

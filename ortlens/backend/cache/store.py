@@ -32,6 +32,19 @@ class CachedModel:
     model: onnx.ModelProto  # the ONNX model, before the user's transforms
     facts: dict[str, Any]  # everything else that is needed to run it, as JSON
 
+    def to_bytes(self) -> bytes:
+        """Write it; nothing in it is executed when it is read."""
+        facts = json.dumps(self.facts).encode()
+        model: bytes = self.model.SerializeToString()
+        return len(facts).to_bytes(_LENGTH, "little") + facts + model
+
+    @staticmethod
+    def from_bytes(body: bytes) -> CachedModel:
+        """Read what `to_bytes` wrote; json and protobuf raise their own errors."""
+        length = int.from_bytes(body[:_LENGTH], "little")
+        facts = json.loads(body[_LENGTH : _LENGTH + length])
+        return CachedModel(model=onnx.ModelProto.FromString(body[_LENGTH + length :]), facts=facts)
+
 
 class ModelCache:
     """A folder of converted models. `load` alone decides between hit and miss."""
@@ -46,24 +59,20 @@ class ModelCache:
             return None
         try:
             self._refuse_shared()
-            body = _checked(_read(self._path(key)), key)
-            length = int.from_bytes(body[:_LENGTH], "little")
-            facts = json.loads(body[_LENGTH : _LENGTH + length])
-            model = onnx.ModelProto.FromString(body[_LENGTH + length :])
+            return CachedModel.from_bytes(_checked(_read(self._path(key)), key))
         except Exception:  # noqa: BLE001 - json, protobuf and the system each raise their own errors; all of them are a miss
             return None
-        return CachedModel(model=model, facts=facts)
 
     def store(self, key: str, cached: CachedModel) -> None:
         """Write a model, over whatever the key names now; raise `OSError` if the folder is not writable or others can write to it."""
-        facts = json.dumps(cached.facts).encode()
-        body = len(facts).to_bytes(_LENGTH, "little") + facts + cached.model.SerializeToString()
+        body = cached.to_bytes()
+        data = _MAGIC + _digest(key, body) + body
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._refuse_shared()
         descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{key[:16]}-")
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(_MAGIC + _digest(key, body) + body)
+                file.write(data)
             pathlib.Path(temporary).replace(self._path(key))
         except BaseException:
             pathlib.Path(temporary).unlink(missing_ok=True)

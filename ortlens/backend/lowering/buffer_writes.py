@@ -27,7 +27,7 @@ from ortlens.backend.lowering import checks, provenance
 from ortlens.backend.lowering.returned_views import base_of, inputs_of, outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
 _aten = torch.ops.aten
 _WORTH_BYTES = 1 << 18
@@ -142,6 +142,21 @@ def read_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...] | None:
     """List what must run before a write: earlier checks, and readers of what it changes. None for what `write_in_place` left alone."""
     before: tuple[torch.fx.Node, ...] | None = node.meta.get(_READ_BEFORE)
     return before
+
+
+def order_of_writes(graph: torch.fx.Graph) -> dict[str, list[tuple[str, ...] | None]]:
+    """Write down, by name of node, what `read_before` and `written_before` list."""
+    orders = {node.name: [node.meta.get(key) for key in (_READ_BEFORE, _WRITTEN_BEFORE)] for node in graph.nodes}
+    named = {name: [before and tuple(each.name for each in before) for before in order] for name, order in orders.items()}
+    return {name: order for name, order in named.items() if order != [None, None]}
+
+
+def set_order_of_writes(nodes: Mapping[str, torch.fx.Node], orders: Mapping[str, Sequence[Sequence[str] | None]]) -> None:
+    """Note in the nodes of a graph, by name, what `order_of_writes` wrote down."""
+    for name, order in orders.items():
+        for key, before in zip((_READ_BEFORE, _WRITTEN_BEFORE), order, strict=True):
+            if before is not None:
+                nodes[name].meta[key] = tuple(nodes[each] for each in before)
 
 
 def written_before(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:

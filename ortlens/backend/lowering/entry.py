@@ -45,6 +45,7 @@ class LoweredGraph:
     views: ReturnedViews | None = None  # the outputs that PyTorch makes as views; None when there are none
     mutated: tuple[int, ...] = ()  # positions of the inputs whose new values are the first outputs, in that order
     checks_signs: bool = False  # whether inputs may be negative or conjugate views, which tracing did not see
+    tangents: tuple[int, ...] = ()  # positions of the gradients that a backward graph takes: no guard rejects those that are negative views
 
     @property
     def partitioned(self) -> torch.fx.GraphModule:
@@ -68,13 +69,16 @@ class DynamoGraph:
         module: torch.fx.GraphModule,
         compile_graph: Callable[[LoweredGraph], Callable[..., Any]],
         on_failure: Callable[[str, str, Exception], None] | None = None,
+        *,
+        ahead: bool = False,
     ) -> None:
         """Note what is known before AOTAutograd runs.
 
         `on_failure` reports, by rule, title and exception, a failure that the graph survives: lowered without our decompositions, or
-        compiled by PyTorch alone. Without it, the failure is raised.
+        compiled by PyTorch alone. Without it, the failure is raised. `ahead`: AOTAutograd's own function is wanted, which can be saved.
         """
         self._on_failure = on_failure
+        self._ahead = ahead
         self._module = module
         self._compile_graph = compile_graph
         self._autocasts = _torch.autocasts()  # read here, because AOTAutograd disables autocast while it compiles
@@ -125,7 +129,7 @@ class DynamoGraph:
             try:
                 return self._compiled(module, phase)
             except Exception as error:
-                if self._on_failure is None or is_for_the_user(error):
+                if self._on_failure is None or self._ahead or is_for_the_user(error):
                     raise
                 self._on_failure("backend_failed", LEFT_TO_TORCH, error)
                 return _torch.boxed(lambda args: module(*args))
@@ -137,11 +141,11 @@ class DynamoGraph:
         lowered = self._lowered(module, phase, entered - self._started - self._compile_ns)
         with _torch.real_tensors():
             run = self._compile_graph(lowered)
-        if phase == "backward":
-            run = _with_plain_tangents(run, _torch.tangent_indices(module))
+        if phase == "backward" and not self._ahead:
+            run = with_plain_tangents(run, lowered.tangents)
         self._compile_ns += time.perf_counter_ns() - entered
         # AOTAutograd's wrapper would have no effect and cost time in every call; with gradients enabled, it disables them.
-        if lowered.is_plain and not self._autocasts and not self._needs_gradient:
+        if lowered.is_plain and not (self._autocasts or self._needs_gradient or self._ahead):
             self._direct = lambda *args: run(list(args))
         return run
 
@@ -150,7 +154,15 @@ class DynamoGraph:
         if phase == "backward":
             # It is compiled together with the forward graph or at the first backward call: its part of AOTAutograd's time is
             # unknown and counts for the forward graph.
-            return LoweredGraph(module=module, phase=phase, static_inputs=frozenset(), compile_id=compile_id, op_count=0, aot_ns=0)
+            return LoweredGraph(
+                module=module,
+                phase=phase,
+                static_inputs=frozenset(),
+                compile_id=compile_id,
+                op_count=0,
+                aot_ns=0,
+                tangents=_torch.tangent_indices(module),
+            )
         mutated = _torch.mutated_input_indices()
         outputs = _torch.user_outputs()
         # To autograd a view in place of such a result would be one that a custom function returns, which cannot be written to.
@@ -185,7 +197,7 @@ class DynamoGraph:
         return (*updated, *(f"output_{place}" for place in range(count)))
 
 
-def _with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+def with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
     """Let a backward graph take gradients whose negative bit is set; tracing saw none, and no guard rejects them."""
 
     def run_plainly(args: list[Any]) -> Any:

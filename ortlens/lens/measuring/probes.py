@@ -102,7 +102,8 @@ class Probe:
     def _cold_start(self, fired: dict[tuple[str, str | None], r.Finding]) -> None:
         """Convert again into a cache, then from that cache, and record the time saved."""
         known = fired.get(("cold_start", "compile"))
-        graphs = [graph for graph in self.graphs if graph.context.cache is None and not graph.context.dry_run]
+        contexts = [(graph, graph.context) for graph in self.graphs]
+        graphs = [graph for graph, made in contexts if made.cache is None and made.registry is not None and not made.dry_run]
         spent = sum(graph.phases.convert_ns + graph.phases.optimize_ns for graph in graphs)
         if known is None or spent > MAKING_NS:
             return

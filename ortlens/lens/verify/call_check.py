@@ -216,10 +216,10 @@ def _strides(part: Part) -> list[int]:
 
 
 def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], object] | None:
-    """Return a call of the function itself, in which nothing is compiled; None if the target cannot be called."""
+    """Return a call of the function itself, in which nothing is compiled; None if the target cannot be called so."""
     is_program = isinstance(target, torch.export.ExportedProgram)
     run = target.module() if is_program else target
-    if not callable(run):
+    if not callable(run) or _torch.compiled_ahead(target) is not None:
         return None
 
     def call() -> object:
