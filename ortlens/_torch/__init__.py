@@ -24,6 +24,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
 | trees of guards, and the entries that hold them | `torch/_C/_dynamo/guards.pyi`, `torch/_dynamo/eval_frame.py` | no public name |
 | what torch compiles ahead, keeps and writes | `ortlens/_torch/ahead.py` lists them | the same |
+| artifacts of caches | `torch/compiler/_cache.py` | no public name registers another kind |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
 
@@ -67,6 +68,7 @@ from ortlens._torch.aot import (
     without_autocast,
     without_tokens,
 )
+from ortlens._torch.artifacts import loaded_artifact, record_artifact, register_artifacts
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
     code_being_compiled,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import sys
 import threading
 import time
 import warnings
@@ -305,3 +306,9 @@ def is_onnxrt_backend_supported() -> bool:
     except OrtLensError:
         return False
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "onnxruntime", "onnx", "onnxscript"))
+
+
+if "torch" in sys.modules:  # as where torch loads the entry point, before `torch.compiler.load_cache_artifacts` may be called
+    from ortlens import _torch
+
+    _torch.register_artifacts()

@@ -13,6 +13,7 @@ import torch
 
 import ortlens
 from ortlens.backend import ahead
+from ortlens.backend.cache import store
 from ortlens.backend.runtime.runner import PartitionRunner
 from ortlens.backend.runtime.session import ModelRefused
 from tests.integration import ahead_programs as programs
@@ -149,3 +150,32 @@ def test_what_cannot_be_asked_of_a_loaded_function(saved: Callable[..., Path]) -
         ortlens.explain(loaded, dry_run=True)(model, x)
     with pytest.raises(ortlens.UsageError, match="freeze the model itself"):
         ortlens.freeze(loaded, model, x)
+
+
+ARTIFACTS = """
+import pathlib, sys, torch
+torch.manual_seed(0)
+model, x = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU()).eval(), torch.rand(3, 8)
+fast = torch.compile(model, backend="ortlens", options={"cache_dir": sys.argv[2]})
+if sys.argv[1] == "load":
+    assert torch.compiler.load_cache_artifacts(pathlib.Path(sys.argv[3]).read_bytes()).artifacts["ortlens"]
+with torch.no_grad():
+    assert torch.allclose(fast(x), model(x), atol=1e-6)
+if sys.argv[1] == "save":
+    pathlib.Path(sys.argv[3]).write_bytes(torch.compiler.save_cache_artifacts()[0])
+print("onnxscript" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_artifacts_of_torch_carry_converted_models(tmp_path: Path) -> None:
+    said = []
+    for what in ("save", "load"):
+        command = [sys.executable, "-c", ARTIFACTS, what, str(tmp_path / what), str(tmp_path / "artifacts")]
+        said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    assert said == ["True", "False"]
+
+
+def test_a_damaged_artifact_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store._torch, "loaded_artifact", lambda _: b"ortlens cache 1\n" + bytes(64))
+    assert store.ModelCache(tmp_path).load("key") is None

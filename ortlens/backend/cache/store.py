@@ -4,6 +4,8 @@ There is one file per model, named by its key. A file is written to a temporary 
 a folder. It is read only if its checksum is correct. Anything else, such as an entry of another version, a truncated file or a
 foreign file, is a miss and gets overwritten. Nothing in a file is executed: it holds JSON and an ONNX model. No link is followed, and
 what others can write is not read.
+
+Entries go along with `torch.compiler.save_cache_artifacts`. Those that `load_cache_artifacts` brought are read where the folder has none.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
+
+from ortlens import _torch
 
 _MAGIC = b"ortlens cache 1\n"
 _DIGEST = 32
@@ -58,10 +62,23 @@ class ModelCache:
         if key is None:
             return None
         try:
-            self._refuse_shared()
-            return CachedModel.from_bytes(_checked(_read(self._path(key)), key))
+            data = self._read(key)
+            found = CachedModel.from_bytes(_checked(data, key))
+            _torch.record_artifact(key, data)
         except Exception:  # noqa: BLE001 - json, protobuf and the system each raise their own errors; all of them are a miss
             return None
+        return found
+
+    def _read(self, key: str) -> bytes:
+        """Read an entry, of the folder or, if that has none, of what `torch.compiler.load_cache_artifacts` brought."""
+        try:
+            self._refuse_shared()
+            return _read(self._path(key))
+        except FileNotFoundError:
+            data = _torch.loaded_artifact(key)
+            if data is None:
+                raise
+            return data
 
     def store(self, key: str, cached: CachedModel) -> None:
         """Write a model, over whatever the key names now; raise `OSError` if the folder is not writable or others can write to it."""
@@ -77,6 +94,7 @@ class ModelCache:
         except BaseException:
             pathlib.Path(temporary).unlink(missing_ok=True)
             raise
+        _torch.record_artifact(key, data)
 
     def _refuse_shared(self) -> None:
         """Refuse a folder in which others can put models: a model decides what runs, and the checksum is no signature."""
