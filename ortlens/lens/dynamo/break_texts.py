@@ -28,6 +28,7 @@ _EXPLANATION = re.compile(
     r"^(?P<indent> *)Explanation: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL
 )
 _HINT = re.compile(r"^ *Hint: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug context: |\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_RECURRENT = re.compile(r"when calling `(?P<name>[^`]+)`. Reason: Dynamo does not support RNN")
 _CONTEXT = re.compile(r"^ *Developer debug context: (?P<text>.*)$", re.MULTILINE)
 _COMPILE_ID = re.compile(r"(?P<id>(?:!\d+/)?\d+/\d+): ")
 _WHOLE_FRAME = re.compile(r"Graph break: |WON'T CONVERT ")
@@ -60,6 +61,7 @@ class BreakText:
     function: str | None
     frames: tuple[Frame, ...]  # the user's, outermost first
     context: str = ""  # what Dynamo met, in its developers' words; empty where it does not say
+    recurrent: str = ""  # place of the recurrent layer that it refuses, as `L['self']._modules['gru']`; empty before torch 2.15
 
     def statement(self) -> str | None:
         """Read the user line; of an `if` with the first line of its body, which shows whether it only raises an error."""
@@ -99,7 +101,7 @@ def break_from_text(text: str) -> BreakText:
     frames = _user_frames(message)
     found = trace if _EXPLANATION.search(trace) and not _EXPLANATION.search(message) else message
     explanation = _EXPLANATION.search(found)
-    gb_id, context = _GB_ID.search(found), _CONTEXT.search(found)
+    gb_id, context, recurrent = _GB_ID.search(found), _CONTEXT.search(found), _RECURRENT.search(found)
     file, line = _place(message, frames)
     return BreakText(
         reason=_raised(trace) if explanation is None and _WHOLE_FRAME.match(message) else _reason(found, explanation),
@@ -111,6 +113,7 @@ def break_from_text(text: str) -> BreakText:
         function=frames[-1].function if frames else None,
         frames=tuple(frames),
         context=context["text"].strip() if context else "",
+        recurrent=recurrent["name"] if recurrent else "",
     )
 
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 
 _LAYER = re.compile(r"(LSTM|GRU|RNN)\(")
-_CALLED = re.compile(r"when calling `(?P<name>[^`]+)`. Reason: Dynamo does not support RNN")
 
 
 class DynamoWatch:
@@ -282,10 +281,10 @@ def _break_traits(heard: BreakText) -> Iterator[str]:
 
 def _recurrent_layer(heard: BreakText) -> str | None:
     """Return the kind of the recurrent layer that Dynamo refuses: before torch 2.15 it writes the layer, since then only its place."""
-    layer, called = _LAYER.match(heard.context), _CALLED.search(heard.explanation or "")
-    if called is None:
+    if not heard.recurrent:
+        layer = _LAYER.match(heard.context)
         return layer and layer[1]
-    value = _torch.traced_value(called["name"])
+    value = _torch.traced_value(heard.recurrent)
     return next((kind.__name__ for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN) if isinstance(value, kind)), None)
 
 
