@@ -297,17 +297,21 @@ def test_a_changed_line_that_changes_more_than_the_result_is_not_run() -> None:
         ({"keep_in_tensor": 7, SCALARS: 9}, (SCALARS, "keep_in_tensor"), (), 9),
         ({"keep_in_tensor": -4, SCALARS: -9}, ("keep_in_tensor",), (SCALARS,), 0),
         ({"keep_in_tensor": None, SCALARS: 0}, ("keep_in_tensor",), (SCALARS,), None),
+        ({"keep_in_tensor": None, SCALARS: "raises"}, ("keep_in_tensor",), (SCALARS,), None),
+        ({"keep_in_tensor": "raises", SCALARS: 9}, (SCALARS,), ("keep_in_tensor",), 9),
     ],
 )
 def test_what_takes_no_less_time_is_not_advised_as_a_setting(
-    gains: dict[str, int | None],
+    gains: dict[str, Any],
     removed_by: tuple[str, ...],
     kept_despite: tuple[str, ...],
     saved: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def timed(_self: tried_changes.Trials, way: tried_changes.Helpful, *_: Any) -> tuple[int, int | None]:  # noqa: ANN401 - of any kind
-        return 1, gains[way.name]
+    def timed(_self: tried_changes.Trials, way: tried_changes.Helpful, *_: Any) -> Any:  # noqa: ANN401 - of any kind
+        if gains[way.name] == "raises":
+            raise RuntimeError("of the program")
+        return gains[way.name]
 
     monkeypatch.setattr(tried_changes.Trials, "_timed", timed)
     (item,) = explained(scaled_by_item).captured().breaks

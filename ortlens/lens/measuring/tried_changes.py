@@ -36,7 +36,6 @@ from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.runtime.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.measuring.measurement import Calls
 from ortlens.lens.watching import unlogged
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 
 _BUDGET_NS = 1_000_000_000
 _COMPILING_NS = 3_000_000_000  # of what compiles longer, what its changes save is not timed
+_RAISES = -(10**15)  # what a change saves with which the program raises
 _SETTLING = 4  # calls until nothing is compiled any more
 _TURNS_NS, _FEWEST, _MOST = 200_000_000, 5, 12
 _SHARE = 0.5  # of the time that the graphs took to compile, where that is more than two seconds: a trace of theirs takes as long
@@ -112,6 +112,7 @@ class Trials:
     backend: Callable[[torch.fx.GraphModule, Any], Callable[..., Any]]  # compiles without a session
     _helpful: dict[Place, list[Helpful]] = field(default_factory=dict)  # in the order in which the call meets the lines
     _deadline: int = 0
+    _made: int = 0  # calls with a change
 
     def run(self) -> None:
         """Try what might remove each break, in the order in which the call meets them, and amend the breaks."""
@@ -164,10 +165,7 @@ class Trials:
             return 0
         last = list(self._helpful.values())[-1]  # with what removed those before it
         ways = last if len(self._helpful) == 1 else last[:1]
-        made, gains = 0, dict[str, int | None]()
-        for way in ways:
-            calls, gains[way.name] = self._timed(way, present, compiled, graphs)
-            made += calls
+        gains = {way.name: self._saving(way, present, compiled, graphs) for way in ways}
         items = [item for item in self.recorder.records(r.Break) if Place(item.file, item.line) in self._helpful]
         if len(self._helpful) == 1:  # of several lines it is not known which one takes longer
             useful = sorted((name for name, gain in gains.items() if _is_useful(name, gain)), key=lambda name: _place(name, gains[name]))
@@ -178,27 +176,39 @@ class Trials:
             prices = [(price_of(item) or 0) + own_code_ns(item) + 1 for item in items]
             for item, price in zip(items, prices, strict=True):
                 self._note([item], saved_ns=round(saved * price / sum(prices)))
-        return made
+        return self._made
+
+    def _saving(self, way: Helpful, *call: Any) -> int | None:
+        """Return what a change saves, `_RAISES` where the program does not survive it."""
+        try:
+            return self._timed(way, *call)
+        except Exception:  # noqa: BLE001 - of the changed program, whatever it is
+            return _RAISES
 
     def _timed(
         self, way: Helpful, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Any
-    ) -> tuple[int, int | None]:
-        """Return how often a changed target was called, and what it saves: 0 where no difference is seen, None where it was not timed."""
+    ) -> int | None:
+        """Return what a change saves: 0 where no difference is seen, None where it is not timed."""
         if way.change.edits and (way.outcome.places or way.outcome.leaves_marks):
-            return 0, None
+            return None
         heard, fast = Recorder(), compiled(self.target)
-        calls, wait = Calls(lambda: fast(*self.args, **self.kwargs)), waiting_for(self.target, self.args)
+        wait = waiting_for(self.target, self.args)
+
+        def call() -> Any:
+            self._made += 1
+            return fast(*self.args, **self.kwargs)
+
         codes, settings = _codes(way.change.edits), way.change.settings
         with _changed(codes, settings), CURRENT.recording_into(heard):
             for _ in range(_SETTLING):
                 known = heard.count(r.Graph)
-                calls()
+                call()
                 if known == heard.count(r.Graph):
                     break
             else:
-                return calls.made, None
+                return None
         usual = clocked(present, wait)()
-        ours, other = (shortest_of_few(run, wait, usual_ns=usual) for run in (present, calls))
+        ours, other = (shortest_of_few(run, wait, usual_ns=usual) for run in (present, call))
 
         def changed() -> int:
             with _changed(codes, settings):
@@ -207,7 +217,7 @@ class Trials:
         deadline = time.perf_counter_ns() + _TURNS_NS
         with unlogged((*graphs, *(graph for graph in heard.live if isinstance(graph, CompiledGraph)))):
             turns = AbTiming(*take_turns((ours, changed), fewest=_FEWEST, most=_MOST, is_over=lambda: time.perf_counter_ns() > deadline))
-        return calls.made, turns.gain_ns if turns.is_faster or turns.is_slower else 0
+        return turns.gain_ns if turns.is_faster or turns.is_slower else 0
 
     def _note(self, items: list[r.Break], **facts: Any) -> None:
         for item in items:
@@ -256,7 +266,7 @@ def _place(name: str, gain: int | None) -> tuple[bool, int]:
 
 def _is_useful(name: str, gain: int | None) -> bool:
     """Tell whether a change is worth naming that removes a break: not a setting that saves nothing."""
-    return gain is None or gain > 0 or name in SENTENCES
+    return gain is None or gain > 0 or (name in SENTENCES and gain != _RAISES)
 
 
 def _function_of(target: Any) -> Any:
