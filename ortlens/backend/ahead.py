@@ -72,7 +72,7 @@ class CompiledPhase(OutputCode):
         with backend.seen_by(seen, saved.lowered.module):
             self._use(backend.compiler.restored(saved, recorder=recorder))
 
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
+    def set_triton_bundle(self, _: Any) -> None:
         """Do without: no kernel here is Triton's."""
 
 

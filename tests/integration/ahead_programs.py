@@ -27,24 +27,30 @@ class Layers(torch.nn.Module):
         self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.nn.functional.gelu(self.first(x)))
+        y: torch.Tensor = self.second(torch.nn.functional.gelu(self.first(x)))
+        return y
 
 
-class Alternating(Layers):
+class Alternating(torch.nn.Module):
     """Several outputs, partitions with operators of PyTorch's in between, a buffer that is written."""
+
+    total: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
+        self.layers = Layers()
         self.register_buffer("total", torch.zeros(4))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = torch.special.bessel_j0(super().forward(x))
+        y = torch.special.bessel_j0(self.layers(x))
         self.total.add_(y.mean(0))
         return y * 2 + self.total, y.t(), x[1:]
 
 
 class Steps(torch.nn.Module):
     """A cache of which each call writes one row in place, and a check of the place."""
+
+    kept: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,8 +132,9 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 
 def made(name: str) -> Callable[..., Any]:
     """The function, or the module, of a program."""
-    make = PROGRAMS[name]["make"]
-    return make().train(PROGRAMS[name].get("trains", False)) if isinstance(make, type) else make
+    make: Any = PROGRAMS[name]["make"]
+    function: Callable[..., Any] = make().train(PROGRAMS[name].get("trains", False)) if isinstance(make, type) else make
+    return function
 
 
 def called(function: Callable[..., Any], owner: object, call: tuple[Any, ...], *, trains: bool) -> list[torch.Tensor]:
@@ -147,7 +154,7 @@ def called(function: Callable[..., Any], owner: object, call: tuple[Any, ...], *
 def save(name: str, path: Path, options: dict[str, Any] | None = None) -> None:
     """Compile a program ahead of time, with other `options` than its own if they are given."""
     program, target = PROGRAMS[name], made(name)
-    fast = torch.compile(
+    fast: Any = torch.compile(
         target, backend="ortlens", fullgraph=True, dynamic=program.get("dynamic"), options=options or program.get("options")
     )
     entry = fast.forward if isinstance(target, torch.nn.Module) else fast

@@ -16,7 +16,7 @@ from pathlib import Path
 from vulture import Vulture
 
 ROOT = Path(__file__).resolve().parents[2]
-# Called by their names: module hooks, and the protocols of IPython, pytest, html.parser and mkdocs.
+# Called by their names: module hooks, and the protocols of IPython, pytest, html.parser, mkdocs and torch.
 PROTOCOL_NAMES = [
     "__getattr__",
     "__dir__",
@@ -31,6 +31,7 @@ PROTOCOL_NAMES = [
     "on_files",
     "on_page_markdown",
     *("inputs_at", "outputs_at"),  # read by the code that call.py generates
+    *("prepare_for_serialization", "post_compile", "set_triton_bundle", "populate_cache"),  # of torch's caches
 ]
 MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that nothing names
 
