@@ -51,7 +51,7 @@ def guard_times(code: CodeType, variables: Mapping[str, Any], call: Callable[[],
     root = entry.guard_manager.root
     whole = _count(root)
     managers = list(islice(_crowded(root, whole), _MOST_PARTS))
-    left_out = (lambda manager: manager.get_source() in _ROOTS, *(_except(manager.get_source()) for manager in managers))
+    left_out = (lambda manager: manager.get_source() in _ROOTS, *(_outside({manager.get_source()}) for manager in managers))
     try:
         whole_ns, *rest = _saved_ns(entry, [root, *map(root.clone_manager, left_out)], call)
     except RuntimeError:  # of Dynamo: the call enters other code in a way that none of its entries serves
@@ -62,10 +62,6 @@ def guard_times(code: CodeType, variables: Mapping[str, Any], call: Callable[[],
         source = manager.get_source().replace(*_WRAPPED) if code.co_name == "inner" else manager.get_source()
         found.append(GuardTime(source=source, count=_count(manager), ns=ns, file=file, line=line))
     return tuple(found)
-
-
-def _except(source: str) -> Callable[[Any], bool]:
-    return lambda manager: bool(manager.get_source() != source)
 
 
 def _saved_ns(entry: Any, trees: Sequence[Any], call: Callable[[], Any]) -> list[int]:

@@ -172,7 +172,7 @@ class Break:
     )
     kept_despite: tuple[str, ...] = column(
         "Changes that were tried likewise, with which the line broke the graph all the same, another one did, compilation failed, or the "
-        "call took longer.",
+        "call raised or took no less time.",
         default=(),
     )
     saved_ns: int | None = optional(

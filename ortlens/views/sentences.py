@@ -232,12 +232,14 @@ def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
 def look_sentence(look: Recommendation) -> str:
     """Say what to look at, and what it would change."""
     at = f"{where}: " if (where := look_place(look)) else ""
-    is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
-    price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
     if look.is_saving:
         price = price_of_change(look.ns_per_call or 0, is_busy=look.is_busy)
-    is_cost = look.subject == "break" and bool(look.ns_per_call) and not look.is_saving  # the change that removes it may take some itself
-    cost = f" ({'the break costs ' if is_cost else ''}{price})" if price else ""
+    else:
+        is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
+        price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
+        if look.subject == "break" and look.ns_per_call:  # of which the change that removes it may take some itself
+            price = f"the break costs {price}"
+    cost = f" ({price})" if price else ""
     saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
     todo = visible(look.todo[:1].lower() + look.todo[1:])
     if look.subject in ("finding", "for_training", "slower", "rule"):

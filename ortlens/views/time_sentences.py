@@ -225,9 +225,8 @@ def price_text(price: int | None, own: int, splitting: int = 0, *, is_busy: bool
 
 def price_of_change(saved: int, *, is_busy: bool) -> str:
     """Say what a change that was timed saves per call, in ns."""
-    if not saved:
-        return f"saves no time, {_how(is_measured=True, is_busy=is_busy)} with and without it"
-    return f"saves {time_from_ns(saved)} per call, {_how(is_measured=True, is_busy=is_busy)} with and without it"
+    amount = f"{time_from_ns(saved)} per call" if saved else "no time"
+    return f"saves {amount}, {_how(is_measured=True, is_busy=is_busy)} with and without it"
 
 
 def besides(price: int, own: int) -> str:

@@ -168,7 +168,7 @@ class Trials:
         gains = {way.name: self._saving(way, present, compiled, graphs) for way in ways}
         items = [item for item in self.recorder.records(r.Break) if Place(item.file, item.line) in self._helpful]
         if len(self._helpful) == 1:  # of several lines it is not known which one takes longer
-            useful = sorted((name for name, gain in gains.items() if _is_useful(name, gain)), key=lambda name: _place(name, gains[name]))
+            useful = sorted((name for name, gain in gains.items() if _is_useful(name, gain)), key=lambda name: _order(name, gains[name]))
             self._note(items, removed_by=tuple(useful), kept_despite=(*items[0].kept_despite, *gains.keys() - set(useful)))
             gains = {name: max(gain, 0) if (gain := gains[name]) is not None else None for name in useful[:1]}
         saved = next(iter(gains.values()), None)
@@ -259,7 +259,7 @@ class Trials:
         return outcome if fixes or places or not compiles else None
 
 
-def _place(name: str, gain: int | None) -> tuple[bool, int]:
+def _order(name: str, gain: int | None) -> tuple[bool, int]:
     """Sort changes, what saves most first, but what drops a report behind its move, which loses nothing."""
     return name not in REPORTING, -(gain or 0)
 
@@ -315,9 +315,13 @@ def _last_line(code: types.CodeType) -> int:
 
 
 def _block(function: types.FunctionType) -> list[str]:
-    """Read the lines of a function, dedented."""
+    """Read the lines of a function, dedented; none where its file is not what it was made from."""
     code = function.__code__
-    return textwrap.dedent("".join(inspect.getblock(lines_of(code.co_filename)[code.co_firstlineno - 1 :]))).splitlines()
+    try:
+        lines = inspect.getblock(lines_of(code.co_filename)[code.co_firstlineno - 1 :])
+    except (SyntaxError, IndexError, ValueError):
+        return []
+    return textwrap.dedent("".join(lines)).splitlines()
 
 
 def _parsed(function: types.FunctionType, block: list[str]) -> ast.FunctionDef | None:

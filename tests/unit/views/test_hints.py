@@ -45,7 +45,8 @@ def screens(capture: Capture, hints: Hints) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", [*sorted(SAMPLES.keys() - {"hostile", "huge"}), *FILES])  # of calls, and of repetition
+# Without `hostile`, whose names are calls, and `huge`, which repeats what the others show.
+@pytest.mark.parametrize("name", [*sorted(SAMPLES.keys() - {"hostile", "huge"}), *FILES])
 def test_no_view_suggests_what_cannot_be_typed_there(name: str, place: str) -> None:
     for text in screens(captured(name), PLACES[place]):
         assert re.search(ONLY[place], text) is None
