@@ -16,7 +16,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
-from ortlens.backend.runtime.session import WITHOUT_OVERFLOW
+from ortlens.backend.runtime.overflow import exact_products
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.time_budget import TimeBudget
@@ -264,7 +264,8 @@ def _threads() -> Iterator[tuple[str, onnxruntime.SessionOptions]]:
         for spinning in (True, False) if count > 1 else (False,):
             made = onnxruntime.SessionOptions()
             made.log_severity_level = 4
-            made.add_session_config_entry(*WITHOUT_OVERFLOW)
+            for entry in exact_products():
+                made.add_session_config_entry(*entry)
             made.intra_op_num_threads = count
             made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
             text = f"intra_op_num_threads={count}" + ("" if count == 1 else ", spinning" if spinning else ", sleeping")

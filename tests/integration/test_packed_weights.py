@@ -268,6 +268,21 @@ def test_quantised_activations_are_multiplied_as_integers(tried: list[SessionCon
     assert "MatMulNBits" not in operators_of(tried)
 
 
+@pytest.mark.parametrize("freezes", [True, False])
+def test_a_product_of_int8_by_a_weight_has_an_unsigned_operand(tried: list[SessionConfig], *, freezes: bool) -> None:
+    """ONNX Runtime has no fast kernel for a first operand of int8; where the weight varies, the sums of one could overflow."""
+
+    class Layer(Product):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch._int_mm(x, self.q.t())
+
+    layer, x = Layer(integers(-128, 128, 64, 512)), integers(-128, 128, 32, 512)
+    compiled = torch.compile(layer, backend=Lens(options={"on_error": "raise", "freeze_weights": freezes}))
+    torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=0)
+    operators = operators_of(tried)
+    assert operators[operators.index("MatMulInteger") - 1] == ("BitwiseXor" if freezes else "Transpose")
+
+
 def test_weights_that_only_pytorch_can_read_stay_packed_in_pytorch() -> None:
     """The prototype of torchao for 4 bits on CPUs packs them for the processor at hand."""
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers(0, 16, 64, 128, dtype=torch.int32), 1)

@@ -1,6 +1,6 @@
 """Runs a saved frozen callable with onnxruntime and numpy alone: no torch, no tracing, and nothing in the folder is executed.
 
-`Frozen.save` copies this file and `signature.py` beside the model, so that a folder also runs where ortlens is not installed:
+`Frozen.save` copies this file and those that it imports beside the model, so that a folder also runs where ortlens is not installed:
 
     import sys; sys.path.insert(0, "folder")
     from loader import load_frozen
@@ -27,9 +27,11 @@ import onnxruntime
 if __package__:
     from ortlens.backend.freeze.model_file import read_model, refuse_unsafe
     from ortlens.backend.freeze.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
+    from ortlens.backend.runtime.overflow import exact_products
     from ortlens.errors import CaptureError, SessionError, UsageError
 else:  # beside a saved model, without ortlens
     from model_file import read_model, refuse_unsafe  # type: ignore[import-not-found,no-redef]  # exists there only
+    from overflow import exact_products  # type: ignore[import-not-found,no-redef]  # likewise
     from signature import (  # type: ignore[import-not-found,no-redef]  # likewise
         Given,
         Signature,
@@ -177,8 +179,8 @@ class LoadedFrozen:
     def _session(model: pathlib.Path, manifest: Mapping[str, Any], providers: Sequence[Any], threads: int | None) -> Any:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        # As ortlens itself: without it, products of 8-bit integers overflow on a CPU with AVX2 and without VNNI.
-        options.add_session_config_entry("session.x64quantprecision", "1")
+        for entry in exact_products():
+            options.add_session_config_entry(*entry)
         count = threads if threads is not None else manifest["threads"]
         if count is not None:
             options.intra_op_num_threads = int(count)

@@ -1,4 +1,4 @@
-"""Keeps quantised weights small in a session: products with weights of 8-bit integers become MatMulNBits.
+"""Products with quantised weights, in the forms that a session computes with small memory and fast: MatMulNBits, and unsigned operands.
 
 A weight-only quantised layer multiplies by `(q - zero) * scale`, where `q` are 8-bit integers. ONNX Runtime folds that into a float32
 constant when it loads the model: four bytes per weight. MatMulNBits keeps the integers and converts them while it multiplies. Its
@@ -7,6 +7,11 @@ so 8 bits are split into `16 * high + low`, and `[x, x]` is multiplied by `[high
 
 ONNX Runtime packs the integers itself, by folding nodes that read torch's memory: constants that we pass would stay in memory beside
 what the kernel makes of them.
+
+A product of integers, `aten._int_mm`, is MatMulInteger. Its kernels for processors with VNNI or AMX take an unsigned first operand; one of
+int8 goes to a loop that takes up to forty times as long (versions 1.31 and 1.32). So 128 is added to that, as its zero point. Without
+VNNI, the sums of such a kernel overflow, and ONNX Runtime makes the weight unsigned as well (see `overflow.py`), which it can where
+the weight is a constant.
 """
 
 from __future__ import annotations
@@ -49,6 +54,7 @@ class Constants:
         self._weights = weights
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
         self._makers = {name: node for node in model.graph.node for name in node.output}
+        self._kinds = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.value_info)}
         self._known = set(self._initializers)
         for node in model.graph.node:
             if node.input and self._known.issuperset(name for name in node.input if name):
@@ -61,6 +67,10 @@ class Constants:
     def is_constant(self, name: str) -> bool:
         """Tell whether a value depends on constants alone."""
         return name in self._known
+
+    def is_int8(self, name: str) -> bool:
+        """Tell whether a value is known to be of int8."""
+        return self._kinds.get(name) == onnx.TensorProto.INT8
 
     def dequantised(self, name: str) -> Dequantised | None:
         """Follow a value back to the weight that it dequantises; None for anything else, or where the runs of its scales are unknown."""
@@ -185,18 +195,20 @@ _DOMAIN = "com.microsoft"
 
 
 def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
-    """Copy a model with MatMulNBits for products that read dequantised weights; without any, return the model itself."""
+    """Copy a model with other nodes for products that read quantised weights; without any, return the model itself."""
     if not any(weight.integer_bytes >= SMALLEST_BYTES for weight in frozen):
         return model
     constants = Constants(model, {weight.name: weight.contiguous for weight in frozen})
     found = {id(node): product for node in model.graph.node if (product := _product(node, constants)) is not None}
-    if not found:
+    whole = {id(node) for node in model.graph.node if _is_of_int8(node, constants)}
+    if not found and not whole:
         return model
     made = onnx.ModelProto()
     made.CopyFrom(model)
     nodes: list[onnx.NodeProto] = []
     for source, node in zip(model.graph.node, made.graph.node, strict=True):
-        nodes += _Writer(source, made.graph).nodes(found[id(source)]) if id(source) in found else [node]
+        writer = _Writer(source, made.graph)
+        nodes += writer.nodes(found[id(source)]) if id(source) in found else writer.integers() if id(source) in whole else [node]
     read = {value.name for value in made.graph.output}
     nodes = used_nodes(nodes, read)
     initializers = [tensor for tensor in made.graph.initializer if tensor.name in read]
@@ -257,6 +269,13 @@ def _product(node: onnx.NodeProto, constants: Constants) -> _Product | None:
     return None if made.block is None else made
 
 
+def _is_of_int8(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Tell whether a node multiplies a value of int8 by a constant, both without zero points."""
+    if node.domain or node.op_type != "MatMulInteger" or len(node.input) > _MATRIX:
+        return False
+    return constants.is_int8(node.input[0]) and constants.is_constant(node.input[1])
+
+
 def _is_plain(node: onnx.NodeProto) -> bool:
     """Tell whether a node multiplies and adds without factors."""
     given = {attribute.name: attribute for attribute in node.attribute}
@@ -289,6 +308,13 @@ class _Writer:
             result = self._add("Mul", result, self._reshaped(product.scale, [product.scales]))
         if len(self._source.input) > _MATRIX and self._source.input[_MATRIX]:
             self._add("Add", result, self._source.input[_MATRIX])
+        self._made[-1].output[0] = self._source.output[0]
+        return self._made
+
+    def integers(self) -> list[onnx.NodeProto]:
+        """Write the nodes of a product of int8 whose first operand is unsigned: adding 128 flips its highest bit."""
+        unsigned = self._add("BitwiseXor", self._add("Cast", self._source.input[0], to=_UINT8), self._bytes(128))
+        self._add("MatMulInteger", unsigned, self._source.input[1], self._bytes(128))
         self._made[-1].output[0] = self._source.output[0]
         return self._made
 
@@ -340,7 +366,7 @@ class _Writer:
 
     def _add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         number = len(self._made)
-        name = self._source.name if op_type == "MatMulNBits" else f"{self._source.name}/packed_{number}"
+        name = self._source.name if op_type.startswith("MatMul") else f"{self._source.name}/packed_{number}"
         output = f"{self._source.output[0]}/packed:{number}"
         node = onnx.helper.make_node(op_type, list(inputs), [output], name=name, domain=domain, **attributes)
         node.metadata_props.extend(self._source.metadata_props)

@@ -17,6 +17,7 @@ from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
 from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
+from ortlens.backend.runtime.overflow import exact_products
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 
@@ -75,16 +76,12 @@ class SessionConfig:
         return made
 
 
-WITHOUT_OVERFLOW = ("session.x64quantprecision", "1")
-"""On a CPU with AVX2 and without VNNI, products of 8-bit integers with signed weights overflow 16 bits. This makes ONNX Runtime compute
-with unsigned ones there; on other CPUs it changes nothing."""
-
-
 def default_session_options(choice: threads.ThreadChoice) -> onnxruntime.SessionOptions:
     """Make the options of one session for when the user gives no `ort_session_options`."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
-    options.add_session_config_entry(*WITHOUT_OVERFLOW)
+    for entry in exact_products():
+        options.add_session_config_entry(*entry)
     choice.apply(options)
     return options
 

@@ -284,7 +284,7 @@ _Noted: TypeAlias = "tuple[bytearray | int, Any]"
 
 CALLS = 256
 """How many calls it takes at most until every byte has been compared."""
-_COPIED = 1 << 20  # up to this many bytes are compared with a copy, which takes a tenth of the time of a checksum
+_COPIED = 1 << 23  # up to this many bytes are compared with a copy; between calls that fill the caches a checksum takes 25 us longer
 _WINDOW = 2048  # the least number of bytes per call; they compare with a copy in 0.1 us
 _PIECE = 1 << 17  # bytes per checksum: its intermediate results stay in the cache
 _WORD = 8
