@@ -16,7 +16,6 @@ from ortlens.cli.printing import (
     facts_of,
     json_text,
     print_json,
-    print_note,
     print_summary,
     print_text,
     print_written,
@@ -215,12 +214,10 @@ def _merge(options: argparse.Namespace) -> None:
     rows: Any = rank_rows(view.captured())  # a table lays out any record
     if options.json:
         print_json("merge", {**facts_of(view.captured()), "ranks": [asdict(row) for row in rows]})
-        for line in write_outputs(request, view):
-            print_note(line)
-        return
-    print_summary(view.captured())
-    print_text(f"\n{table(rows, width=width(), limit=None)}")
-    print_written(write_outputs(request, view))
+    else:
+        print_summary(view.captured())
+        print_text(f"\n{table(rows, width=width(), limit=None)}")
+    print_written(write_outputs(request, view), beside_json=options.json)
 
 
 def add_compare(commands: Commands) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens.cli.commands import EXIT_NO, EXIT_OK, add_quiet, command_in
-from ortlens.cli.printing import add_json, facts_of, print_error, print_json, print_note, print_summary, print_text, print_written
+from ortlens.cli.printing import add_json, facts_of, print_error, print_json, print_summary, print_text, print_written
 from ortlens.cli.reviewing import add_sarif, tell_reviewers
 from ortlens.errors import OrtLensError, UsageError
 from ortlens.job.inputs import inputs_from_texts
@@ -134,13 +134,11 @@ def _keep(request: Request, lens: Lens) -> None:
 
 
 def _tell(lens: CaptureView, written: list[str], *, as_json: bool) -> None:
-    if not as_json:
+    if as_json:
+        print_json("explain", facts_of(lens.captured()))
+    else:
         print_summary(lens.captured())
-        print_written(written)
-        return
-    print_json("explain", facts_of(lens.captured()))
-    for line in written:
-        print_note(line)
+    print_written(written, beside_json=as_json)
 
 
 _DEMO = "Run a small bundled model through ONNX Runtime and explain what happened."
@@ -194,8 +192,7 @@ def _demo(options: argparse.Namespace) -> int:
     if options.json:
         facts = {"is_match": result.is_match, "calls": result.calls, "max_abs_difference": result.max_abs_difference}
         print_json("demo", {**facts_of(result.lens.captured()), **facts})
-        for line in write_outputs(request, result.lens):
-            print_note(line)
+        print_written(write_outputs(request, result.lens), beside_json=True)
         return EXIT_OK if result.is_match else EXIT_NO
     verdict = "Results match" if result.is_match else "RESULTS DIFFER"
     print_text(f"{verdict}: over {result.calls} calls, the largest difference from plain PyTorch is {result.max_abs_difference:.1e}.\n")

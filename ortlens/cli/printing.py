@@ -59,9 +59,11 @@ def _wants_colour(stream: TextIO) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def print_written(lines: Sequence[str]) -> None:
-    """Print which files `write_outputs` wrote, below a blank line; nothing when there are none."""
-    if lines:
+def print_written(lines: Sequence[str], *, beside_json: bool = False) -> None:
+    """Print which files `write_outputs` wrote, below a blank line; beside an answer in JSON as a note. Nothing when there are none."""
+    if lines and beside_json:
+        print_note("\n".join(lines))
+    elif lines:
         print_text("\n".join(["", *lines]))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pytest
 import torch
 
 import ortlens
 from ortlens.analysis.memory import call_memory
+from ortlens.lens.measuring.measurement import note_fresh_memory
+from ortlens.trace import records as r
+from ortlens.trace.recorder import Recorder
 from tests.integration.marked_lines import line_of
-
-if TYPE_CHECKING:
-    import pytest
 
 VALUE = 1024 * 1024 * 16 * 4  # bytes of the differences below
 
@@ -46,3 +45,14 @@ def test_fresh_memory_is_timed_where_a_result_is_large() -> None:
     assert small.figures.fresh_mib_ns is None
     assert large.figures.fresh_mib_ns is not None
     assert large.figures.fresh_mib_ns > 0
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "CUDAExecutionProvider"])
+def test_fresh_memory_is_that_of_the_host(provider: str) -> None:
+    recorder = Recorder()
+    recorder.add(r.Session(session_id="s0", partition_id="p0", providers=(provider,)))
+    recorder.add(
+        r.Node(graph_id="g0", node="mm", target="aten.mm.default", supported=True, partition_id="p0", output_bytes=1 << 26, is_output=True)
+    )
+    note_fresh_memory(recorder)
+    assert (recorder.capture().figures.fresh_mib_ns is None) == (provider == "CUDAExecutionProvider")

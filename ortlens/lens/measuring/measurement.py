@@ -24,6 +24,7 @@ from ortlens._process import heap_bytes, usable_cores
 from ortlens.analysis.findings.calls import is_costly_to_enter
 from ortlens.analysis.findings.movement import LARGE_OUTPUTS
 from ortlens.analysis.memory import peak_of
+from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring import trials as t
@@ -222,8 +223,10 @@ def note_allocations(recorder: Recorder, call: Callable[[], Any], uncompiled: Ca
 
 
 def note_fresh_memory(recorder: Recorder) -> None:
-    """Measure what fresh memory costs in the sizes of the largest result, where results are large."""
-    size = max((row.output_bytes or 0 for row in recorder.records(r.Node) if row.is_output and row.partition_id is not None), default=0)
+    """Measure what fresh memory costs in the sizes of the largest result, where results are large and in the host's memory."""
+    elsewhere = {session.partition_id for session in recorder.records(r.Session) if cuda.PROVIDER in session.providers}
+    made = (row for row in recorder.records(r.Node) if row.is_output and row.partition_id not in (None, *elsewhere))
+    size = max((row.output_bytes or 0 for row in made), default=0)
     if not LARGE_OUTPUTS <= size <= _MOST_COPIED:
         return
     kept = torch.empty(size, dtype=torch.uint8)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 _BUDGET_NS = 1_000_000_000
 _COMPILING_NS = 3_000_000_000  # of what compiles longer, what its changes save is not timed
-_RAISES = -(10**15)  # what a change saves with which the program raises
 _SETTLING = 4  # calls until nothing is compiled any more
 _TURNS_NS, _FEWEST, _MOST = 200_000_000, 5, 12
 _SHARE = 0.5  # of the time that the graphs took to compile, where that is more than two seconds: a trace of theirs takes as long
@@ -165,11 +164,15 @@ class Trials:
             return 0
         last = list(self._helpful.values())[-1]  # with what removed those before it
         ways = last if len(self._helpful) == 1 else last[:1]
-        gains = {way.name: self._saving(way, present, compiled, graphs) for way in ways}
+        gains: dict[str, int | None] = {}
+        for way in ways:
+            with contextlib.suppress(Exception):  # of the changed program, whatever it is: such a change is not named
+                gains[way.name] = self._timed(way, present, compiled, graphs)
         items = [item for item in self.recorder.records(r.Break) if Place(item.file, item.line) in self._helpful]
         if len(self._helpful) == 1:  # of several lines it is not known which one takes longer
             useful = sorted((name for name, gain in gains.items() if _is_useful(name, gain)), key=lambda name: _order(name, gains[name]))
-            self._note(items, removed_by=tuple(useful), kept_despite=(*items[0].kept_despite, *gains.keys() - set(useful)))
+            rest = (way.name for way in ways if way.name not in useful)
+            self._note(items, removed_by=tuple(useful), kept_despite=(*items[0].kept_despite, *rest))
             gains = {name: max(gain, 0) if (gain := gains[name]) is not None else None for name in useful[:1]}
         saved = next(iter(gains.values()), None)
         if saved is not None and saved >= 0:
@@ -177,13 +180,6 @@ class Trials:
             for item, price in zip(items, prices, strict=True):
                 self._note([item], saved_ns=round(saved * price / sum(prices)))
         return self._made
-
-    def _saving(self, way: Helpful, *call: Any) -> int | None:
-        """Return what a change saves, `_RAISES` where the program does not survive it."""
-        try:
-            return self._timed(way, *call)
-        except Exception:  # noqa: BLE001 - of the changed program, whatever it is
-            return _RAISES
 
     def _timed(
         self, way: Helpful, present: Callable[[], Any], compiled: Callable[[Callable[..., Any]], Callable[..., Any]], graphs: Any
@@ -266,7 +262,7 @@ def _order(name: str, gain: int | None) -> tuple[bool, int]:
 
 def _is_useful(name: str, gain: int | None) -> bool:
     """Tell whether a change is worth naming that removes a break: not a setting that saves nothing."""
-    return gain is None or gain > 0 or (name in SENTENCES and gain != _RAISES)
+    return gain is None or gain > 0 or name in SENTENCES
 
 
 def _function_of(target: Any) -> Any:
