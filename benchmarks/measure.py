@@ -100,10 +100,10 @@ def _plain(row: Row) -> dict[str, Any]:
 def _environment() -> dict[str, str]:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
     load = f", load {os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
-    return {"versions": f"{versions}, Python {platform.python_version()}", "machine": f"{_processor()}, {os.cpu_count()} cores{load}"}
+    return {"versions": f"{versions}, Python {platform.python_version()}", "machine": f"{processor()}, {os.cpu_count()} cores{load}"}
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name; `platform.processor()` is empty on most Linux systems."""
     listed = pathlib.Path("/proc/cpuinfo")
     lines = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else []

@@ -36,9 +36,11 @@ def _lines(value: object) -> str:
 
 def measured_with(*packages: str) -> dict[str, Any]:
     """Describe a measurement of now: its date, versions and machine."""
+    from benchmarks.measure import processor  # with torch, which those that only read do without
+
     return {
         "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
         "packages": {name: metadata.version(name) for name in packages},
         "python": platform.python_version(),
-        "machine": platform.machine(),
+        "machine": processor(),
     }
