@@ -49,11 +49,11 @@ def _install(names: list[str]) -> Path:
     inside = FOLDER / here.relative_to(sys.prefix)
     (inside / "development.pth").write_text(f"{here}\n{ROOT}\n", encoding="utf-8")
     pins = FOLDER / "pins.txt"  # of what ortlens needs alone: with every pin of the tests, pip takes a release of mlflow that is years old
-    ours = {re.split(r"[^\w.-]", line)[0] for line in requires("ortlens") or ()}
+    ours = {re.split(r"[^\w.-]", line)[0] for line in requires("ortlens") or () if "extra ==" not in line}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins.write_text("\n".join(line for line in lines if line.partition("==")[0] in ours), encoding="utf-8")
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, "-c", str(pins), *(name for name in names if name not in _WITH_TORCHVISION)], check=True)
+    subprocess.run([*pip, "--upgrade", "-c", str(pins), *(name for name in names if name not in _WITH_TORCHVISION)], check=True)
     if _WITH_TORCHVISION[0] in names:
         subprocess.run([*pip, "--no-deps", "--upgrade", "--target", str(FOLDER / "images"), *_WITH_TORCHVISION], check=True)
     return python
