@@ -16,7 +16,7 @@ from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
-from ortlens.backend.runtime.overflow import exact_products
+from ortlens.backend.runtime.processor import exact_products
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.time_budget import TimeBudget

@@ -21,7 +21,7 @@ from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
-from ortlens.backend.runtime import overflow
+from ortlens.backend.runtime import processor
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 from ortlens.errors import UsageError
 
@@ -60,7 +60,7 @@ def _fill(frozen: Frozen, folder: pathlib.Path) -> None:
     """Write the model, the state, the loader, and last the manifest, which has the hashes."""
     manifest = _written(frozen, folder)
     files = {path.name: {"bytes": path.stat().st_size, "sha256": loader.digest_of(path)} for path in sorted(folder.iterdir())}
-    for module in (loader, signature, model_file, overflow):
+    for module in (loader, signature, model_file, processor):
         shutil.copy(str(module.__file__), folder)
     text = json.dumps({**manifest, "files": files}, indent=1, allow_nan=False)
     (folder / loader.MANIFEST).write_text(text, encoding="utf-8")

@@ -10,7 +10,7 @@ what the kernel makes of them.
 
 A product of integers, `aten._int_mm`, is MatMulInteger. Its kernels for processors with VNNI or AMX take an unsigned first operand; one of
 int8 goes to a loop that takes up to forty times as long (versions 1.31 and 1.32). So 128 is added to that, as its zero point. Without
-VNNI, the sums of such a kernel overflow, and ONNX Runtime makes the weight unsigned as well (see `overflow.py`), which it can where
+VNNI, the sums of such a kernel overflow, and ONNX Runtime makes the weight unsigned as well (see `processor.py`), which it can where
 the weight is a constant.
 """
 

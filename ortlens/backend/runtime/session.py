@@ -17,8 +17,9 @@ from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
 from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
-from ortlens.backend.runtime.overflow import exact_products
+from ortlens.backend.runtime.masked_softmax import with_normal_weights
 from ortlens.backend.runtime.packed_weights import with_packed_weights
+from ortlens.backend.runtime.processor import exact_products, stalls_at_denormals
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
 
 if TYPE_CHECKING:
@@ -205,6 +206,8 @@ class SessionFactory:
         made = weights.with_frozen(plain, list(frozen), inline=given is not None) if frozen else plain
         if frozen and given is None and self._is_on_cpu():  # the user's options may disable folding
             made = with_packed_weights(made, frozen)
+        if self._is_on_cpu() and stalls_at_denormals():
+            made = with_normal_weights(made)
         if extras and self.device_of_calls() is not None:
             made = with_layers_for_cuda(made)
         made = binding.with_permuted_inputs(made, self._orders(frozen))

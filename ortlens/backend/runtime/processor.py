@@ -1,4 +1,4 @@
-"""How ONNX Runtime is to multiply 8-bit integers on the processor at hand. Standard library only: `save` copies this file to the models.
+"""What ONNX Runtime does badly on the processor at hand. Standard library only: `save` copies this file beside the models.
 
 On a processor with AVX2 and without VNNI, its sums of products of unsigned and signed 8-bit integers overflow 16 bits. A setting has it
 make constant weights unsigned there, which is exact (seen under QEMU's Haswell). It does so also where the kernels merely differ, as with
@@ -11,14 +11,22 @@ import functools
 import pathlib
 
 _LISTED = pathlib.Path("/proc/cpuinfo")
-_EXACT = "avx512_vnni"  # AMX comes with it
 
 
 @functools.cache
+def _words() -> frozenset[str]:
+    """Return what Linux lists of the processors: vendor and instructions; nothing on other systems."""
+    try:
+        return frozenset(_LISTED.read_text(encoding="utf-8").split())
+    except OSError:
+        return frozenset()
+
+
 def exact_products() -> tuple[tuple[str, str], ...]:
     """Return the entries of a session's configuration with which products of 8-bit integers are exact."""
-    try:
-        is_exact = _EXACT in _LISTED.read_text(encoding="utf-8").split()
-    except OSError:  # another system than Linux
-        is_exact = False
-    return () if is_exact else (("session.x64quantprecision", "1"),)
+    return () if "avx512_vnni" in _words() else (("session.x64quantprecision", "1"),)
+
+
+def stalls_at_denormals() -> bool:
+    """Tell whether the processor takes about a hundred times as long for numbers below 1.2e-38; those of AMD and ARM do not."""
+    return "GenuineIntel" in _words()
