@@ -245,7 +245,8 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.erf.default: Ns(1.3, 1.42),
     _aten.exp.default: Ns(0.82, 0.21),
     _aten.expm1.default: Ns(1.2, 0.97),
-    _aten.gelu.default: lambda call: Ns(1.7, 1.7) if call["approximate"] == "tanh" else Ns(0.47, 0.68),
+    # ONNX Runtime has one kernel for the approximation, of 0.7 ns, but does not fuse what the model returns.
+    _aten.gelu.default: lambda call: Ns(1.7, 1.9) if call["approximate"] == "tanh" else Ns(0.47, 0.68),
     _aten.glu.default: Ns(0.235, 0.4),
     _aten.hardsigmoid.default: Ns(0.12, 0.16),
     _aten.hardswish.default: Ns(0.13, 0.33),

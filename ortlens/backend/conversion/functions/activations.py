@@ -38,10 +38,12 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 def _gelu(x: Any, approximate: str) -> Any:
     """Compute GELU, its products in the order that ONNX Runtime fuses into one operator."""
-    if approximate != "none" or not basics.is_float(x):
-        return basics.registered(_aten.gelu.default)(x, approximate)
     root, one, half = (ir.tensor(number, dtype=x.dtype) for number in (2**0.5, 1.0, 0.5))
-    return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
+    if approximate == "none":
+        return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
+    three, cubed, outer = (ir.tensor(number, dtype=x.dtype) for number in (3.0, 0.044715, (2 / math.pi) ** 0.5))
+    inner = op.Mul(op.Add(x, op.Mul(op.Pow(x, three), cubed)), outer)
+    return op.Mul(op.Mul(x, half), op.Add(op.Tanh(inner), one))
 
 
 def _is_double(x: Any) -> bool:
