@@ -46,6 +46,19 @@ class ByHand(torch.nn.Module):
         return torch.softmax(scores, -1) @ x
 
 
+class Shifted(torch.nn.Module):
+    """Attention that adds a buffer, as the shifted windows of Swin do."""
+
+    far: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("far", torch.where(CAUSAL, 0.0, -100.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ x.transpose(-2, -1) + self.far, -1) @ x
+
+
 def causal(x: torch.Tensor) -> torch.Tensor:
     return attend(x, x, x, is_causal=True)
 
@@ -62,13 +75,13 @@ def added(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("program", "worst"),
-    [(causal, 0.0), (boolean, 0.0), (added, torch.nan), (ByHand().eval(), torch.nan)],
-    ids=["causal", "boolean", "added", "by hand"],
+    [(causal, 0.0), (boolean, 0.0), (added, torch.nan), (ByHand().eval(), torch.nan), (Shifted().eval(), 0.0)],
+    ids=["causal", "boolean", "added", "by hand", "shifted windows"],
 )
 def test_scores_that_a_mask_hides_are_raised(
     program: Callable[[torch.Tensor], torch.Tensor], worst: float, tried: list[SessionConfig]
 ) -> None:
-    x = torch.randn(2, 3, ROWS, 8) * 9  # the largest scores are far apart
+    x = torch.randn(2, 3, ROWS, 8) * 3  # the largest scores are far apart
     x[1, :, -1, 0] = worst
     with torch.no_grad():
         got = torch.compile(program, backend=Lens(options={"on_error": "raise"}))(x)

@@ -9,22 +9,31 @@ Only weights that a product reads are changed, not those that the model returns:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx
+import torch
 
 from ortlens.backend.conversion.node_provenance import captured
 from ortlens.backend.runtime.rewrites import known_sizes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ortlens.backend.runtime.weights import FrozenWeight
+
 _BELOW = 64.0
-_HIDING = -1e4  # what programs add to a score, or put in its place, at most
+_HIDING = -80.0  # what hides a score, by which its exponential is nearly denormal; Swin adds -100
 _MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _ORDERING = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Trilu"})
+_LARGEST = 1 << 20  # numbers of a mask
 _FARTHEST = 64  # values between a mask and what it is made of
 _PRODUCTS = frozenset({"MatMul", "FusedMatMul"})
 
 
-def with_normal_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+def with_normal_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
     """Copy a model with the hidden scores of its attention raised; without any, return the model itself."""
-    graph = _Values(model)
+    graph = _Values(model, frozen)
     found = {node.output[0] for node in model.graph.node if graph.is_masked_attention(node)}
     if not found:
         return model
@@ -42,6 +51,12 @@ def with_normal_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
+def _is_mask(weight: torch.Tensor) -> bool:
+    """Tell whether a weight is a matrix of a few megabytes at most, some of whose numbers hide scores."""
+    is_table = weight.dtype is torch.float32 and weight.dim() > 1 and 0 < weight.numel() <= _LARGEST
+    return is_table and float(weight.detach().min()) <= _HIDING
+
+
 def _raised(softmax: onnx.NodeProto, last: str, below: str) -> list[onnx.NodeProto]:
     """Write what raises the scores of a softmax, and let it read that. NaN stays, and so does a row without any score."""
     scores, result = softmax.input[0], softmax.output[0]
@@ -56,7 +71,9 @@ def _raised(softmax: onnx.NodeProto, last: str, below: str) -> list[onnx.NodePro
 class _Values:
     """What makes and reads the values of a model."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> None:
+        """Index a model that holds the weights as initializers."""
+        self._weights = {weight.name: weight.tensor for weight in frozen}
         self._sizes = known_sizes(model)
         self._types = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.value_info)}
         self._makers = {name: node for node in model.graph.node for name in node.output}
@@ -88,6 +105,8 @@ class _Values:
 
     def _hides(self, name: str) -> bool:
         """Tell whether a value is or has taken up a mask that hides many scores, as a causal one does, and one of padding seldom."""
+        if name in self._weights:
+            return _is_mask(self._weights[name])
         if self._is_hiding(name):
             return len(self._numbers[name].dims) > 1
         node = self._makers.get(name)
@@ -100,6 +119,7 @@ class _Values:
         return node.op_type in {"Where", "Mul"} and any(map(self._is_hiding, node.input)) and self._tells_places(node)
 
     def _is_hiding(self, name: str) -> bool:
+        """Tell whether a constant of the model itself hides scores, such as minus infinity."""
         tensor = self._numbers.get(name)
         if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT:
             return False

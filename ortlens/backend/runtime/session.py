@@ -207,7 +207,7 @@ class SessionFactory:
         if frozen and given is None and self._is_on_cpu():  # the user's options may disable folding
             made = with_packed_weights(made, frozen)
         if self._is_on_cpu() and stalls_at_denormals():
-            made = with_normal_weights(made)
+            made = with_normal_weights(made, frozen)
         if extras and self.device_of_calls() is not None:
             made = with_layers_for_cuda(made)
         made = binding.with_permuted_inputs(made, self._orders(frozen))
