@@ -20,7 +20,7 @@ import onnx
 import torch
 
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY, subgraphs_of
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY, captured
 from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import _ort, devices
 
@@ -182,16 +182,15 @@ _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def _last_reshapes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """List nodes that only reshape, for an output, a value that another node computes and that the model does not return itself."""
+    """List nodes that only reshape, for an output, a value that another node computes and that is neither returned nor read in a body."""
     makers = {name: node for node in model.graph.node for name in node.output}
-    read = Counter(name for node in model.graph.node for name in node.input)
+    read = Counter(name for node in model.graph.node for name in (*node.input, *captured(node)))
     fixed = {value.name for value in (*model.graph.value_info, *model.graph.output) if _sizes_of(value) is not None}
-    given = {value.name for value in model.graph.output}
-    inner_graphs = any(True for node in model.graph.node for _ in subgraphs_of(node))
+    given = {value.name for value in model.graph.output}.union(*map(captured, model.graph.node))
     found: dict[str, onnx.NodeProto] = {}
     for value in model.graph.output:
         node = makers.get(value.name)
-        if node is None or inner_graphs or node.op_type not in _RESHAPES or node.domain or read[value.name]:
+        if node is None or node.op_type not in _RESHAPES or node.domain or read[value.name]:
             continue
         source = node.input[0]
         if source in makers and source not in given and {source, value.name} <= fixed:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.fx
 
-from ortlens.backend.conversion.node_provenance import subgraphs_of
+from ortlens.backend.conversion.node_provenance import captured
 from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.memory_order import has_fixed_sizes, is_contiguous
@@ -101,8 +101,8 @@ def safe_pairs(model: onnx.ModelProto, pairs: Mapping[str, str]) -> frozenset[st
 def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -> bool:
     """Tell whether the new value is the old one with some elements replaced, and nothing else has the old one."""
     reading = [node for node in model.graph.node if old in node.input]
-    graphs = any(True for node in model.graph.node for _ in subgraphs_of(node))  # may read it, too
-    if len(reading) != 1 or graphs or any(value.name == old for value in model.graph.output):
+    captures = any(old in captured(node) for node in model.graph.node)
+    if len(reading) != 1 or captures or any(value.name == old for value in model.graph.output):
         return False
     (write,) = reading
     replaces = all(attribute.name != "reduction" or attribute.s in {b"", b"none"} for attribute in write.attribute)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ortlens.backend.memory_order import are_disjoint, merged
+from ortlens.backend.runtime.binding import without_last_reshapes
 from ortlens.backend.runtime.in_place import safe_pairs
 from tests.unit.backend.runtime.test_call import Session
 
@@ -24,13 +25,18 @@ SAFE = {
     "the new value is read": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z) { y = Add(x, g) z = Mul(y, y) }",
     "selected from intermediate values": "(float[4,4] x, bool[4,4] c) => (float[4,4] y) { a = Exp(x) b = Neg(x) y = Where(c, a, b) }",
 }
-HEAD = "(float[4,8] x, int64[2,1] i, float[2,8] g, float[8,4] w)"
+HEAD = "(float[4,8] x, int64[2,1] i, float[2,8] g, float[8,4] w, bool c)"
+BODY = "If(c) <then_branch = then () => (t) {{ t = MatMul({0}, w) }}, else_branch = other () => (e) {{ e = MatMul({0}, w) }}>"
 SAFE |= {
     "rows written beside other operators": HEAD
     + " => (float[4,8] y, float[4,4] z) { a = Relu(g) y = ScatterND(x, i, a) z = MatMul(y, w) }",
+    "rows written beside a body that reads something else": HEAD
+    + f" => (float[4,8] y, float[2,4] z) {{ y = ScatterND(x, i, g) z = {BODY.format('g')} }}",
     "elements written": "(float[4,8] x, int64[2,8] i, float[2,8] g) => (float[4,8] y) { y = ScatterElements<axis = 0>(x, i, g) }",
 }
 UNSAFE = {
+    "rows are written, and a body reads the old value": HEAD
+    + f" => (float[4,8] y, float[4,4] z) {{ y = ScatterND(x, i, g) z = {BODY.format('x')} }}",
     "rows are written, and the old value is read": HEAD
     + " => (float[4,8] y, float[4,4] z) { a = Relu(g) y = ScatterND(x, i, a) z = MatMul(x, w) }",
     "rows are written of what is made of the old value": HEAD
@@ -53,6 +59,14 @@ UNSAFE = {
 @pytest.mark.parametrize("name", [*SAFE, *UNSAFE])
 def test_what_may_be_written_over_its_input(name: str) -> None:
     assert safe_pairs(model_of({**SAFE, **UNSAFE}[name]), {"y": "x"}) == ({"y"} if name in SAFE else frozenset())
+
+
+@pytest.mark.parametrize(("read", "dropped"), [("x", 1), ("p", 0), ("y", 0)])
+def test_a_last_reshape_is_left_out_unless_a_body_reads_what_it_renames(read: str, dropped: int) -> None:
+    body = f"If(c) <then_branch = then () => (t) {{ t = Neg({read}) }}, else_branch = other () => (e) {{ e = Abs({read}) }}>"
+    head = "(float[4,8] x, float[8,4] w, bool c) => (float[1,4,4] y, float z) <float[4,4] p, int64[1] first = {0}>"
+    model = model_of(f"{head} {{ p = MatMul(x, w) y = Unsqueeze(p, first) z = {body} }}")
+    assert len(model.graph.node) - len(without_last_reshapes(model).graph.node) == dropped
 
 
 def test_an_input_that_overlaps_another_or_is_not_contiguous_is_left_alone() -> None:
