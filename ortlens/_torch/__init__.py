@@ -110,6 +110,7 @@ from ortlens._torch.exporter import (
     dispatch,
     insert_type_promotion,
     quiet,
+    recorded,
     registry_with,
     shared_registry,
 )

@@ -280,6 +280,14 @@ class NodeRecorder:
         return outputs, recorder.nodes, recorder.functions
 
 
+def recorded(node: ir.Node) -> Sequence[ir.Value]:
+    """Add a node to those of the function that runs, for an operator that ONNX Script cannot call: one with a body; return its outputs."""
+    from torch.onnx._internal.exporter import _core
+
+    _core.current_tracer.nodes.append(node)  # type: ignore[union-attr]  # `NodeRecorder.call` has set it
+    return node.outputs
+
+
 def add_opset_imports(model: ir.Model) -> None:
     """Declare, in place, the operator sets that the nodes of a model use."""
     from torch.onnx._internal.exporter import _ir_passes

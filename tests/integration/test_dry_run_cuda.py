@@ -98,6 +98,19 @@ def test_the_models_are_those_of_the_cpu_where_the_providers_agree() -> None:
     assert [plan.captured().figures.planned_for for plan in plans] == [(), ("CUDAExecutionProvider",)]
 
 
+def test_a_plain_recurrent_network_is_one_operator_of_the_provider() -> None:
+    """The CPU has a Scan, whose steps would be launches on a device."""
+    flags = True, 1, 0.0, False, False, False  # with biases, one layer, ...
+    given = [torch.randn(shape) for shape in ((5, 3, 8), (1, 3, 4), (4, 8), (4, 4), (4,), (4,))]
+
+    def network(x: torch.Tensor, state: torch.Tensor, *weights: torch.Tensor) -> Any:
+        return torch.rnn_tanh(x, state, weights, *flags)
+
+    plans = [planned(network, *given, device=device).captured() for device in ("cpu", "cuda")]
+    ops = [set(plan.models[0].ops) for plan in plans]
+    assert [("Scan:1" in each, "RNN:1" in each) for each in ops] == [(True, False), (False, True)]
+
+
 def test_every_view_says_what_was_planned() -> None:
     def attention(x: torch.Tensor) -> Any:
         return nn.functional.scaled_dot_product_attention(x, x, x)

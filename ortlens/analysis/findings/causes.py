@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture, Fallback, Kernel, Node
 
-_LOOPS = re.compile(r"Loop|Scan|SequenceMap|Sequence(Empty|Insert|At|Construct|Erase)|ConcatFromSequence|SplitToSequence")
+_LOOPS = re.compile(r"Loop|SequenceMap|Sequence(Empty|Insert|At|Construct|Erase)|ConcatFromSequence|SplitToSequence")
 _WRITES = re.compile(r"aten\.(index_put|index_copy|index_add|index_fill|masked_scatter|(slice|select|diagonal)_scatter|scatter)")
 _WORTH_COPYING = 1 << 18
 _MUCH = 0.3
@@ -47,7 +47,7 @@ def cause_of(capture: Capture, nodes: Sequence[Node], session_ids: Iterable[str]
 
 
 def loops(nodes: Iterable[Node]) -> list[Node]:
-    """Find the nodes that became loops over single elements: a Loop, a Scan or sequences."""
+    """Find the nodes that became loops over single elements: a Loop or sequences, but no Scan, whose steps are whole rows."""
     return [node for node in nodes if any(_LOOPS.fullmatch(op) for op in node.onnx_ops)]
 
 

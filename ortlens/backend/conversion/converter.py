@@ -21,12 +21,12 @@ from ortlens import _torch
 from ortlens.backend.conversion import dtypes, upcasting
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.numbers import LIMITS, int_range
-from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance
+from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, assign_provenance, subgraphs
 from ortlens.backend.memory_order import memory_order
 from ortlens.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
 
 class NodeFailures(Exception):  # noqa: N818 - carries several failures
@@ -147,19 +147,12 @@ class _Converter:
         if not isinstance(outputs, Sequence) and _returns_several(node):
             outputs = [outputs]  # the function returns only the first; `support` has checked that no other is used
         outputs = _checked_outputs(node, function, outputs)
-        self._adopt(node, nodes)
+        _name_nodes(nodes, node.name, origin=node.name)
+        self.model.graph.extend(nodes)
         for identifier, function_made in functions.items():
             if identifier not in self.model.functions:
                 self.model.functions[identifier] = _ir_function(function_made)
         self._name_outputs(node, outputs)
-
-    def _adopt(self, node: torch.fx.Node, nodes: Sequence[ir.Node]) -> None:
-        for number, made in enumerate(nodes):
-            made.name = f"{node.name}/{made.op_type}" + (f"_{number}" if number else "")
-            made.metadata_props[FX_NODE_KEY] = node.name
-            for place, output in enumerate(made.outputs):
-                output.name = f"{made.name}:{place}"
-        self.model.graph.extend(nodes)
 
     def _name_outputs(self, node: torch.fx.Node, outputs: Any) -> None:
         value = node.meta["val"]
@@ -241,6 +234,19 @@ class _Converter:
         set_type(node.outputs[0], tensor if permutation is None else tensor.permute(permutation))
         self.model.graph.append(node)
         return node.outputs[0]
+
+
+def _name_nodes(nodes: Iterable[ir.Node], owner: str, *, origin: str) -> None:
+    """Name nodes, their outputs and what their bodies hold after the owner of the nodes; all have one FX node as their origin."""
+    for number, node in enumerate(nodes):
+        node.name = f"{owner}/{node.op_type}" + (f"_{number}" if number else "")
+        node.metadata_props[FX_NODE_KEY] = origin
+        for place, output in enumerate(node.outputs):
+            output.name = f"{node.name}:{place}"
+        for body in subgraphs(node):
+            for place, value in enumerate(body.inputs):
+                value.name = f"{node.name}.{place}"
+            _name_nodes(body, node.name, origin=origin)
 
 
 def set_type(value: ir.Value, meta: Any) -> None:

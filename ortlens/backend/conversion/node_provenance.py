@@ -127,20 +127,21 @@ def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     nodes = list(graph)
     yield from nodes
     for node in nodes:
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs(node):
             yield from _all_nodes(subgraph)
 
 
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """List the bodies of a control flow node; see `subgraphs_of`."""
     import onnx_ir as ir  # whoever has a node of it has imported it; runners of cached models need names of this file only
 
-    subgraphs: list[ir.Graph] = []
+    found: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
-            subgraphs.append(attribute.value)
+            found.append(attribute.value)
         elif attribute.type == ir.AttributeType.GRAPHS:
-            subgraphs.extend(attribute.value)
-    return subgraphs
+            found.extend(attribute.value)
+    return found
 
 
 def _assign(graph: ir.Graph, outer: str | None) -> None:
@@ -156,7 +157,7 @@ def _assign(graph: ir.Graph, outer: str | None) -> None:
         if FX_NODE_KEY not in node.metadata_props:  # it connects graph inputs to graph outputs, which are named after FX nodes
             node.metadata_props[FX_NODE_KEY] = str(node.outputs[0].name).removesuffix(".out")
             node.metadata_props[INFERRED_KEY] = "outputs"
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs(node):
             _assign(subgraph, node.metadata_props[FX_NODE_KEY])
 
 

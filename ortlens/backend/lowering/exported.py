@@ -16,6 +16,7 @@ from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.provenance import user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
+from ortlens.backend.lowering.whole_operators import RECURRENT, is_recurrent_in_ort
 from ortlens.backend.memory_order import last_place, needs_restride
 from ortlens.errors import UsageError
 
@@ -289,7 +290,6 @@ def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
 
 
 _LSTM = torch.ops.aten.lstm.input
-_WITH_FUNCTION = (torch.ops.aten.gru.input, torch.ops.aten.rnn_tanh.input)
 _MOST_STEPS = 64
 """Recurrent networks of more steps are not unrolled: each step is some twenty operators per layer and direction."""
 
@@ -297,13 +297,13 @@ _MOST_STEPS = 64
 def _recurrent(composite: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """List the decompositions of recurrent networks, which PyTorch's would unroll, step by step.
 
-    Those of float32 become an ONNX operator per layer and direction, an LSTM by way of oneDNN's. Others stay whole, in PyTorch, or are
-    unrolled if they have few steps: then a model can be deployed.
+    Most become an ONNX operator per layer and direction, an LSTM by way of oneDNN's. Others, as of 16 bits or with projections, stay
+    whole, in PyTorch, or are unrolled if they have few steps: then a model can be deployed.
     """
 
     def decomposition(target: Any) -> Callable[..., Any]:
         def decomposed(x: torch.Tensor, *args: Any) -> Any:
-            if x.dtype is torch.float32 and target in _WITH_FUNCTION:
+            if is_recurrent_in_ort(target, x):
                 return NotImplemented
             if target is _LSTM and _has_layers(x, *args):
                 with torch.backends.mkldnn.flags(enabled=True):  # switched off while programs are decomposed
@@ -313,7 +313,7 @@ def _recurrent(composite: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callabl
 
         return decomposed
 
-    return {target: decomposition(target) for target in (_LSTM, torch.ops.aten.rnn_relu.input, *_WITH_FUNCTION)}
+    return {target: decomposition(target) for target in (_LSTM, *RECURRENT)}
 
 
 def _has_layers(x: torch.Tensor, states: Sequence[torch.Tensor], *given: Any) -> bool:

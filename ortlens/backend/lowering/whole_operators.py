@@ -47,7 +47,7 @@ _MANY_ROWS = 1024
 _SHRINKING = (_aten.hardshrink.default, _aten.softshrink.default)
 _APART = (*_SHRINKING, _aten.log_sigmoid_forward.default, _aten.nan_to_num.default)
 """Operators of several passes over their numbers, which PyTorch makes in one."""
-_RECURRENT = (_aten.gru.input, _aten.rnn_tanh.input)
+RECURRENT = (_aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
 
 
 def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., Any] | None]:
@@ -60,7 +60,7 @@ def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., An
     found |= {**dict.fromkeys(_SHRINKING), _ONE_HOT: _one_hot, CIRCULAR: _pad_circular if with_gradient else None}
     found |= {_UNFUSED: _unfused_attention} if on_cuda else {}
     if not with_gradient:
-        found |= dict.fromkeys((_aten.max_pool1d.default, *_RECURRENT))
+        found |= dict.fromkeys((_aten.max_pool1d.default, *RECURRENT))
         found |= dict.fromkeys((_WHOLE_ATTENTION,) if on_cuda else ())
     return found
 
@@ -68,7 +68,7 @@ def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., An
 def own() -> dict[Any, Callable[..., Any]]:
     """List the decompositions of those that have an ONNX function for some calls."""
     repeating = {target: functools.partial(_interpolated, target) for target in _REPEATING}
-    recurrent = {target: functools.partial(_unless_float, target) for target in _RECURRENT}
+    recurrent = {target: functools.partial(_recurrent, target) for target in RECURRENT}
     return {**repeating, **recurrent, CIRCULAR: _pad_circular, _WHOLE_ATTENTION: _attention}
 
 
@@ -216,9 +216,16 @@ def _is_large_norm(_: Any, tensor: torch.Tensor, order: Any = 2, dim: Any = None
     return order == 2 and dim is None and not named.get("dtype") and _is_large(_, tensor)  # noqa: PLR2004 - the usual norm
 
 
-def _unless_float(target: Any, tensor: torch.Tensor, *arguments: Any) -> Any:
-    """Leave recurrent layers of float32 to their ONNX function; others are unrolled, step by step."""
-    return _STAYS if tensor.dtype is torch.float32 else _torch.decomposition_of(target)(tensor, *arguments)
+def _recurrent(target: Any, tensor: torch.Tensor, *arguments: Any) -> Any:
+    """Leave recurrent layers to their ONNX functions; others are unrolled, step by step."""
+    return _STAYS if is_recurrent_in_ort(target, tensor) else _torch.decomposition_of(target)(tensor, *arguments)
+
+
+def is_recurrent_in_ort(target: Any, tensor: torch.Tensor) -> bool:
+    """Tell whether a recurrent layer has an ONNX function: those of float32, but for ReLU on CUDA, and on the CPU `nn.RNN` of float64."""
+    if target is _aten.gru.input or tensor.device.type == "cuda":
+        return target in (_aten.gru.input, _aten.rnn_tanh.input) and tensor.dtype is torch.float32
+    return target in RECURRENT and tensor.dtype in (torch.float32, torch.float64)
 
 
 def _max_pool1d(  # noqa: PLR0913, PLR0917 - the operator's schema

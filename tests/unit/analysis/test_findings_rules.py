@@ -397,7 +397,7 @@ CASES = (
         written(1 << 20, is_output=False),
         severity="info",
     ),
-    case("element_loop", looping("Loop"), looping("Gather"), looping("Loop", torch_ns=1), severity="info"),
+    case("element_loop", looping("Loop"), looping("Gather"), looping("Scan"), looping("Loop", torch_ns=1), severity="info"),
     case("small_partitions", cut(4, 4), cut(4, 5), cut(3, 0)),
     case("hot_fallback", staying(1, 11_111_200), staying(1, 11_111_000)),
     case("hot_fallback", staying(4, 0), staying(3, 0), drawing(9, "inference")),

@@ -2,7 +2,7 @@
 
 Losses make the checks of PyTorch's kernels, which torch's decompositions leave out: classes exist, and probabilities are some. ONNX
 Runtime's normalisations raise for nothing. Recurrent layers, which Dynamo compiles with `torch._dynamo.config.allow_rnn`, become one
-operator each for inference on a CPU, but for those of ReLU; these, and layers that are trained, are decomposed to their steps.
+operator each for inference; layers that are trained are decomposed to their steps.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
 
+from ortlens import _torch
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.indexing import not_from_the_end
@@ -181,15 +183,11 @@ def _gates_in_order(weight: Any) -> Any:
     return op.Concat(into, out, forget, cell, axis=0)
 
 
-def _recurrent(operator: str, gates: Sequence[int], **attributes: int) -> Callable[..., list[Any]]:
-    """Make the function of a recurrent network in exported programs, from where ONNX has each of PyTorch's gates.
+def _network(layer: Callable[..., tuple[Any, Any]], *, pads: bool = False) -> Callable[..., list[Any]]:
+    """Make the function of a recurrent network in exported programs from that of one layer in one direction.
 
-    Steps of all layers, and the last state of each. Source: "GRU" and "RNN" in the operators of ONNX; `nn.GRU` for the gates.
+    Steps of all layers, and the last state of each. With `pads`, the layer needs a batch of one at least, as `lstm_layer` does.
     """
-
-    def in_order(weight: Any) -> Any:
-        parts = op.Split(weight, num_outputs=len(gates), axis=0) if len(gates) > 1 else [weight]
-        return op.Concat(*(parts[gate] for gate in gates), axis=0)
 
     def network(
         x: Any,
@@ -204,27 +202,20 @@ def _recurrent(operator: str, gates: Sequence[int], **attributes: int) -> Callab
     ) -> list[Any]:
         if train and dropout and num_layers > 1:
             raise basics.NotConvertibleError("drops out at random between its layers")
-        if int(x.dtype) != basics.FLOAT:
-            raise basics.NotConvertibleError(f"has other numbers than float32, which ONNX Runtime's {operator} does not take")
-        batch, size = x.shape[0 if batch_first else 1], int(params[1].shape[1])
+        batch = x.shape[0 if batch_first else 1]
         flow, states = op.Transpose(x, perm=[1, 0, 2]) if batch_first else x, hidden
-        is_padded = not isinstance(batch, int) or not batch  # as of `lstm_layer`
+        is_padded = pads and (not isinstance(batch, int) or not batch)
         if is_padded:
             flow, states = (op.Pad(value, op.Constant(value_ints=[0, 0, 0, 0, 1, 0])) for value in (flow, states))
         zero, one = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
-        directions = ("forward", "reverse")[: 1 + bidirectional]
         given, last = iter(params), list[Any]()
         for _ in range(num_layers):
             made = []
-            for direction in directions:
-                weights = [op.Unsqueeze(in_order(next(given)), zero) for _ in range(2)]
-                biases = [in_order(next(given)) for _ in range(2 * has_biases)]
-                bias = op.Unsqueeze(op.Concat(*biases, axis=0), zero) if biases else None
+            for reverse in (False, True)[: 1 + bidirectional]:
+                weights = [next(given) for _ in range(2 + 2 * has_biases)]
                 place = len(last)
                 start = op.Slice(states, op.Constant(value_ints=[place]), op.Constant(value_ints=[place + 1]), zero)
-                run = getattr(op, operator)
-                steps, end = run(flow, *weights, bias, None, start, hidden_size=size, direction=direction, **attributes)
-                steps, end = _with_nan((flow, start), (op.Squeeze(steps, one), end), reverse=direction == "reverse")
+                steps, end = layer(flow, start, *weights, reverse=reverse)
                 made.append(steps)
                 last.append(end)
             flow = op.Concat(*made, axis=2)
@@ -236,6 +227,54 @@ def _recurrent(operator: str, gates: Sequence[int], **attributes: int) -> Callab
     return network
 
 
+def _by_operator(operator: str, gates: Sequence[int], **attributes: int) -> Callable[..., tuple[Any, Any]]:
+    """Make a layer of an operator of ONNX, from where that has each of PyTorch's gates.
+
+    Source: "GRU" and "RNN" in the operators of ONNX; `nn.GRU` for the gates.
+    """
+
+    def in_order(weight: Any) -> Any:
+        parts = op.Split(weight, num_outputs=len(gates), axis=0) if len(gates) > 1 else [weight]
+        return op.Concat(*(parts[gate] for gate in gates), axis=0)
+
+    def layer(flow: Any, start: Any, into: Any, back: Any, *biases: Any, reverse: bool) -> tuple[Any, Any]:
+        if int(into.dtype) != basics.FLOAT:
+            raise basics.NotConvertibleError(f"has other numbers than float32, which ONNX Runtime's {operator} does not take")
+        zero, one = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
+        weights = [op.Unsqueeze(in_order(weight), zero) for weight in (into, back)]
+        bias = op.Unsqueeze(op.Concat(*map(in_order, biases), axis=0), zero) if biases else None
+        direction, run = "reverse" if reverse else "forward", getattr(op, operator)
+        steps, end = run(flow, *weights, bias, None, start, hidden_size=int(back.shape[1]), direction=direction, **attributes)
+        steps, end = _with_nan((flow, start), (op.Squeeze(steps, one), end), reverse=reverse)
+        return steps, end
+
+    return layer
+
+
+def _step_by_step(nonlinearity: str) -> Callable[..., tuple[Any, Any]]:
+    """Make a layer of a Scan over products, which pack the recurrent weight once; ONNX Runtime's RNN packs it in each step."""
+
+    def layer(flow: Any, start: Any, into: Any, back: Any, *biases: Any, reverse: bool) -> tuple[Any, Any]:
+        if basics.device_type.get() == "cuda":
+            raise basics.NotConvertibleError("would launch kernels in each step, where PyTorch calls cuDNN once")
+        if int(into.dtype) not in (basics.FLOAT, basics.DOUBLE):
+            raise basics.NotConvertibleError("has 16-bit floats, which PyTorch rounds several times in each step")
+        products = op.MatMul(flow, op.Transpose(into, perm=[1, 0]))
+        given = op.Add(products, op.Add(*biases)) if biases else products
+        before, product = (ir.Value(type=ir.TensorType(into.dtype), shape=ir.Shape([None, back.shape[1]])) for _ in range(2))
+        summed = ir.node("Gemm", [before, back, product], {"transB": 1})
+        after = ir.node(nonlinearity, summed.outputs)
+        copied = ir.node("Identity", after.outputs)  # no value is returned twice
+        body = ir.Graph([before, product], [*after.outputs, *copied.outputs], nodes=[summed, after, copied], name="step")
+        directions = {f"scan_{side}_directions": [int(reverse)] for side in ("input", "output")}
+        zero = op.Constant(value_ints=[0])
+        scan = ir.node("Scan", [op.Squeeze(start, zero), given], {"body": body, "num_scan_inputs": 1, **directions}, num_outputs=2)
+        last, steps = _torch.recorded(scan)
+        return steps, op.Unsqueeze(last, zero)
+
+    return layer
+
+
 @torch_op(_aten.lstm.input)
 def lstm(*_: Any) -> Any:
     """`aten.lstm` of exported programs, where its layers have become no operators of oneDNN."""
@@ -244,8 +283,16 @@ def lstm(*_: Any) -> Any:
     )
 
 
-torch_op(_aten.gru.input)(_recurrent("GRU", (1, 0, 2), linear_before_reset=1))
-torch_op(_aten.rnn_tanh.input)(_recurrent("RNN", (0,)))
+torch_op(_aten.gru.input)(_network(_by_operator("GRU", (1, 0, 2), linear_before_reset=1), pads=True))
+_rnn_tanh, _rnn_tanh_on_cuda = _network(_step_by_step("Tanh")), _network(_by_operator("RNN", (0,)), pads=True)
+torch_op(_aten.rnn_relu.input)(_network(_step_by_step("Relu")))
+
+
+@torch_op(_aten.rnn_tanh.input)
+def rnn_tanh(*arguments: Any) -> list[Any]:
+    """`aten.rnn_tanh`; on CUDA each step of a Scan would launch kernels, and ONNX Runtime's operator is one call of cuDNN."""
+    return (_rnn_tanh_on_cuda if basics.device_type.get() == "cuda" else _rnn_tanh)(*arguments)
+
 
 if (_layer := getattr(_aten, "mkldnn_rnn_layer", None)) is not None:  # absent from builds of PyTorch without oneDNN
     torch_op(_layer.default)(lstm_layer)

@@ -149,16 +149,20 @@ def test_causal_attention_of_many_rows_stays_in_pytorch_with_its_gradient() -> N
     torch.testing.assert_close(x.grad, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
-def test_recurrent_layers_that_dynamo_traces_are_one_operator_each(kind: type[nn.GRU | nn.RNN]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options", "operator"), [(nn.GRU, {}, "GRU"), (nn.RNN, {}, "Scan"), (nn.RNN, {"nonlinearity": "relu"}, "Scan")]
+)
+def test_recurrent_layers_that_dynamo_traces_are_one_operator_each(
+    kind: type[nn.GRU | nn.RNN], options: dict[str, Any], operator: str
+) -> None:
     torch.manual_seed(0)
-    layer = kind(8, 6, num_layers=2, bidirectional=True, batch_first=True).eval()
+    layer = kind(8, 6, num_layers=2, bidirectional=True, batch_first=True, **options).eval()
     x = torch.randn(3, 200, 8)
     with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
         assert places(layer, x) == (1, [])
         capture = ortlens.explain(layer)(x).captured()
     (model,) = capture.models
-    assert f"{kind.__name__}:4" in model.ops
+    assert f"{operator}:4" in model.ops
 
 
 def test_tracing_outside_of_the_backend_takes_them_apart_as_before() -> None:
