@@ -185,8 +185,8 @@ ROWS = (
     Row(turned, (X,), *TRIED, (), "return torch.where(x.sum() > 0, x.cos(), x.tan())"),
     Row(copied, (X,), *TRIED, (), "kept = x.clone()"),
     Row(Recurrent(nn.GRU(8, 8)), (X,), *TRIED, (RNN,)),
+    Row(Recurrent(nn.RNN(8, 8)), (X,), *TRIED, (RNN,)),
     Row(Recurrent(nn.LSTM(8, 8)), (X,), *UNTRIED, (), None, "Call the recurrent layer outside"),
-    Row(Recurrent(nn.RNN(8, 8)), (X,), *UNTRIED, (), None, "Call the recurrent layer outside"),
     # What fails is not advised.
     Row(chosen, (X, ONE), *UNTRIED, (), None, "Use `torch.index_select`"),
     Row(told, (X,), *TRIED, (), None, "Print before or after the compiled function"),  # left out, but not printed by PyTorch

@@ -164,7 +164,7 @@ OTHER_BREAKS = (
     stop("Backend compiler exception", "w = self.steps[t, 0]", explanation=LOWERING),
     *(
         stop("Attempted to wrap RNN, GRU, or LSTM", traits=(kind,))
-        for kind in ("gru_in_inference", "gru_in_training", "lstm_in_inference", "rnn_in_inference")
+        for kind in ("gru_in_inference", "gru_in_training", "lstm_in_inference", "lstm_in_training", "rnn_in_inference")
     ),
     # What a loop does decides, and what a line does as a whole: a number in it goes with the line.
     stop(ITEM, "i = order[0].item()", explanation="Tensor.item()", traits=("in_data_loop",)),
