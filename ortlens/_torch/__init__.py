@@ -54,6 +54,7 @@ from ortlens._torch.aot import (
     mutated_input_indices,
     relaid_inputs,
     replaced_buffers,
+    results_known,
     returns_outputs_unchanged,
     static_input_indices,
     taken_apart,

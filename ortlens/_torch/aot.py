@@ -101,6 +101,32 @@ def kept_whole(kept: Mapping[Any, Callable[..., Any] | None]) -> Iterator[None]:
             target._dispatch_cache.clear()
 
 
+@contextlib.contextmanager
+def results_known(results: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Let traces of this thread take the results of operators that stay whole from functions that know their shapes.
+
+    For operators with a decomposition in torch's table that PyTorch would run through to see the shapes: that of a recurrent layer takes
+    milliseconds per step, and fixes the number of steps. Other threads are served as before.
+    """
+    from torch._decomp import decomposition_table
+
+    plain = {target: decomposition_table[target] for target in results if target in decomposition_table}
+    threads = {threading.get_ident()}
+
+    def known(target: Any, *args: Any, **kwargs: Any) -> Any:
+        return (results if threading.get_ident() in threads else plain)[target](*args, **kwargs)
+
+    # Fake tensors look at the module of a function in the table: see `torch_decomp_decompositions` in torch/_subclasses/fake_tensor.py.
+    served = {target: functools.wraps(function)(functools.partial(known, target)) for target, function in plain.items()}
+    with kept_whole(served):
+        decomposition_table.update(served)
+        try:
+            yield
+        finally:
+            threads.clear()  # for whoever still has a function
+            decomposition_table.update(plain)
+
+
 def taken_apart(target: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an operator that PyTorch implements by others, by those."""
     import torch

@@ -15,6 +15,7 @@ from ortlens import _torch
 from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.backend.lowering.exported import state_value
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code
+from ortlens.backend.lowering.whole_operators import recurrent_results_known
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def program_of(
     module = target if isinstance(target, torch.nn.Module) else _module_of(target)
     args, named = _apart((args, dict(kwargs)))
     shapes: Any = _open_sizes((args, named)) if dynamic_shapes is True else dynamic_shapes
-    questions = _LayoutQuestions()
+    questions, known = _LayoutQuestions(), recurrent_results_known()
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
-        with torch.random.fork_rng(devices=()), _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions(), questions:
+        with torch.random.fork_rng(devices=()), _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions(), questions, known:
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         said = str(error).strip().split("\n")[0]

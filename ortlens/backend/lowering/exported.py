@@ -16,7 +16,7 @@ from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.provenance import user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
-from ortlens.backend.lowering.whole_operators import RECURRENT, is_recurrent_in_ort
+from ortlens.backend.lowering.whole_operators import LSTM, RECURRENT, is_recurrent_in_ort, recurrent_results_known
 from ortlens.backend.memory_order import last_place, needs_restride
 from ortlens.errors import UsageError
 
@@ -262,7 +262,7 @@ def _write_to_constant(program: ExportedProgram) -> str | None:
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
     """Decompose a program; its guards gain those on which decompositions depend, but not those of tracing the guards themselves."""
     known = _torch.guard_texts(program)
-    with _torch.quiet(), _torch.copies_kept(), _inputs_apart(program):
+    with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program):
         made = _torch.with_guards(program, ()).run_decompositions(table)
     complete: ExportedProgram = _torch.with_guards(made, (*known, *_torch.guard_texts(made)))
     return complete
@@ -289,7 +289,6 @@ def _inputs_apart(program: ExportedProgram) -> Iterator[None]:
             node.meta["val"] = value
 
 
-_LSTM = torch.ops.aten.lstm.input
 _MOST_STEPS = 64
 """Recurrent networks of more steps are not unrolled: each step is some twenty operators per layer and direction."""
 
@@ -300,20 +299,21 @@ def _recurrent(composite: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callabl
     Most become an ONNX operator per layer and direction, an LSTM by way of oneDNN's. Others, as of 16 bits or with projections, stay
     whole, in PyTorch, or are unrolled if they have few steps: then a model can be deployed.
     """
+    of_layers = _torch.decomposition_of(LSTM)
 
     def decomposition(target: Any) -> Callable[..., Any]:
         def decomposed(x: torch.Tensor, *args: Any) -> Any:
             if is_recurrent_in_ort(target, x):
                 return NotImplemented
-            if target is _LSTM and _has_layers(x, *args):
+            if target is LSTM and _has_layers(x, *args):
                 with torch.backends.mkldnn.flags(enabled=True):  # switched off while programs are decomposed
-                    return _torch.decomposition_of(_LSTM)(x, *args)
+                    return of_layers(x, *args)
             steps = x.shape[1 if args[-1] else 0]
             return composite[target](x, *args) if isinstance(steps, int) and steps <= _MOST_STEPS else NotImplemented
 
         return decomposed
 
-    return {target: decomposition(target) for target in (_LSTM, *RECURRENT)}
+    return {target: decomposition(target) for target in (LSTM, *RECURRENT)}
 
 
 def _has_layers(x: torch.Tensor, states: Sequence[torch.Tensor], *given: Any) -> bool:

@@ -17,6 +17,7 @@ from ortlens.backend.lowering import attention, fused_attention, provenance
 from ortlens.backend.memory_order import laid_out, order_from_strides
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Collection, Mapping, Sequence
 
 _aten = torch.ops.aten
@@ -47,6 +48,7 @@ _MANY_ROWS = 1024
 _SHRINKING = (_aten.hardshrink.default, _aten.softshrink.default)
 _APART = (*_SHRINKING, _aten.log_sigmoid_forward.default, _aten.nan_to_num.default)
 """Operators of several passes over their numbers, which PyTorch makes in one."""
+LSTM = _aten.lstm.input
 RECURRENT = (_aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
 
 
@@ -219,6 +221,19 @@ def _is_large_norm(_: Any, tensor: torch.Tensor, order: Any = 2, dim: Any = None
 def _recurrent(target: Any, tensor: torch.Tensor, *arguments: Any) -> Any:
     """Leave recurrent layers to their ONNX functions; others are unrolled, step by step."""
     return _STAYS if is_recurrent_in_ort(target, tensor) else _torch.decomposition_of(target)(tensor, *arguments)
+
+
+def recurrent_results_known() -> contextlib.AbstractContextManager[None]:
+    """Spare a trace the steps of recurrent layers, of which it needs the shapes of the results alone."""
+    return _torch.results_known(dict.fromkeys((LSTM, *RECURRENT), _recurrent_results))
+
+
+def _recurrent_results(tensor: torch.Tensor, states: Any, *given: Any) -> tuple[torch.Tensor, ...]:
+    *_, bidirectional, batch_first = given
+    states = (states,) if isinstance(states, torch.Tensor) else states
+    steps, batch = reversed(tensor.shape[:2]) if batch_first else tensor.shape[:2]
+    made = tensor.new_empty((steps, batch, states[0].shape[2] * (1 + bidirectional)))
+    return made.transpose(0, 1) if batch_first else made, *(state.new_empty(state.shape) for state in states)
 
 
 def is_recurrent_in_ort(target: Any, tensor: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import ortlens
+from ortlens import _torch
 from ortlens.backend.lowering import whole_operators
 from tests.integration.against_eager import same_as_eager
 
@@ -170,3 +172,18 @@ def test_tracing_outside_of_the_backend_takes_them_apart_as_before() -> None:
     before = {target: dict(target.py_kernels) for target in targets}
     torch.compile(functools.partial(functional.interpolate, scale_factor=2), backend="ortlens")(SMALL)
     assert {target: target.py_kernels for target in targets} == before
+
+
+def test_results_of_recurrent_layers_are_made_up_in_one_trace_alone() -> None:
+    target, layer, x = torch.ops.aten.rnn_tanh.input, nn.RNN(8, 6), torch.randn(4, 3, 8)
+    flags = True, 1, 0.0, False, False, False
+    arguments = x, torch.zeros(1, 3, 6), list(layer.parameters()), *flags
+    plain, kernels = _torch.decomposition_of(target), dict(target.py_kernels)
+    with ThreadPoolExecutor(1) as pool, whole_operators.recurrent_results_known():
+        known = _torch.decomposition_of(target)
+        assert [tensor.shape for tensor in known(*arguments)] == [(4, 3, 6), (1, 3, 6)]
+        elsewhere = pool.submit(known, *arguments).result()
+    for made in (elsewhere, known(*arguments)):
+        torch.testing.assert_close(made, layer(x))
+    assert _torch.decomposition_of(target) is plain
+    assert target.py_kernels == kernels

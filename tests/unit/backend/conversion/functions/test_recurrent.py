@@ -108,6 +108,7 @@ def frozen_ops(frozen: Any) -> list[str]:  # noqa: ANN401 - a frozen callable
 
 DOUBLE = {"dtype": torch.float64}
 NETWORKS: dict[str, tuple[type[nn.LSTM | nn.GRU | nn.RNN], dict[str, Any], int]] = {
+    "LSTM": (nn.LSTM, {"num_layers": 2}, 2),
     "LSTM of both directions": (nn.LSTM, {"bidirectional": True, "batch_first": True}, 2),
     "GRU": (nn.GRU, {}, 1),
     "GRU of both directions": (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, 4),
@@ -129,8 +130,9 @@ def test_a_frozen_one_has_an_operator_per_layer_and_direction_whatever_its_steps
         batch, x = (0, x.transpose(0, 1)) if options.get("batch_first") else (1, x)
         with torch.no_grad():
             frozen = ortlens.freeze(layer, x, dynamic=steps == 3)
-            for given in (x, x.neg(), spoilt(x), torch.cat([x, x.sin()], batch)) if steps == 3 else (x,):
-                torch.testing.assert_close(frozen(given), layer(given), atol=1e-5, rtol=1e-4, equal_nan=True)
+            others = (spoilt(x), torch.cat([x, x.sin()], batch), torch.cat([x, x.sin()], 1 - batch)) if steps == 3 else ()
+            for given in (x, x.neg(), *others):
+                torch.testing.assert_close(frozen(given), layer(given), atol=1e-5, rtol=1e-4, equal_nan=True, check_stride=True)
         ops = frozen_ops(frozen)
         assert ops.count(operator) == count
         counts.append(len(ops))
