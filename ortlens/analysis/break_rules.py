@@ -18,6 +18,7 @@ from ortlens.analysis.number_uses import (
     Use,
     calls_of_math,
     has_index,
+    has_keywords,
     loops_over_list,
     meets_its_tensor,
     only_checks,
@@ -140,10 +141,9 @@ def _reported(item: Break) -> Advice | None:
     name = only_reports(source)
     # A number in the line breaks the graph by itself, so that listing the function would not help.
     listed = None if takes_number(source) else _hinted_list(item)
-    if name == "print":
-        return advise("print_outside", listed=listed)
-    if name == "warn":
-        return advise("warn_outside", listed=listed)
+    if name in {"print", "warn"}:
+        # What PyTorch reorders loses its arguments by name; from 2.15 on, it refuses to.
+        return advise(f"{name}_outside", listed=None if has_keywords(source) else listed)
     return None if name is None else advise("log_outside", listed=listed if name in _LOG_METHODS else None, method=name)
 
 
@@ -226,6 +226,11 @@ def _hooked(item: Break) -> Advice | None:
     return _about(_SKIPPED, _skipped)(item) if item.source != _FSDP2_HOOK else advise("compile_sharded_modules")
 
 
+def _hooked_since_2_15(item: Break) -> Advice:
+    is_shown = "disable" in (item.source or "disable") and item.source != _FSDP2_HOOK
+    return _call_outside(item, "torch._dynamo.disable") if is_shown else advise("compile_sharded_modules")
+
+
 def _packed(item: Break) -> Advice | None:
     return advise("quantise_with_torchao") if "torch.ops.quantized." in (item.source or "") else None
 
@@ -286,6 +291,7 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], str | Callable[[Break], Advice | N
     (("DistributedDataParallel._",), "compile_before_wrapping"),
     (("`set_runtime_stats_and_log`",), "compile_before_wrapping"),
     (("function `disable` in file",), _hooked),
+    (("disable()` was called inside a compiled region",), _hooked_since_2_15),
     (("Logger",), lambda item: _reported(item) or advise("log_outside")),
     (("Call to a time function",), "read_clock_around"),
     (("repr() on tensor",), "format_outside"),

@@ -96,6 +96,12 @@ def takes_number(source: str) -> bool:
     return statement is not None and any(map(_takes_number, ast.walk(statement)))
 
 
+def has_keywords(source: str) -> bool:
+    """Tell whether a line calls something with arguments by name."""
+    statement = statement_of(source)
+    return statement is not None and any(isinstance(node, ast.Call) and node.keywords for node in ast.walk(statement))
+
+
 def loops_over_list(source: str) -> bool:
     """Tell whether a line is a loop over the elements of a tensor, as `for i in x.tolist():`."""
     statement = statement_of(source)

@@ -14,7 +14,7 @@ _LISTED = pathlib.Path("/proc/cpuinfo")
 
 
 @functools.cache
-def _words() -> frozenset[str]:
+def _listed() -> frozenset[str]:
     """Return what Linux lists of the processors: vendor and instructions; nothing on other systems."""
     try:
         return frozenset(_LISTED.read_text(encoding="utf-8").split())
@@ -24,9 +24,9 @@ def _words() -> frozenset[str]:
 
 def exact_products() -> tuple[tuple[str, str], ...]:
     """Return the entries of a session's configuration with which products of 8-bit integers are exact."""
-    return () if "avx512_vnni" in _words() else (("session.x64quantprecision", "1"),)
+    return () if "avx512_vnni" in _listed() else (("session.x64quantprecision", "1"),)
 
 
 def stalls_at_denormals() -> bool:
     """Tell whether the processor takes about a hundred times as long for numbers below 1.2e-38; those of AMD and ARM do not."""
-    return "GenuineIntel" in _words()
+    return "GenuineIntel" in _listed()

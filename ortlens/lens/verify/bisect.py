@@ -48,6 +48,7 @@ OPTIMIZERS: tuple[str, ...] = (
     *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "AttentionFusion", "EmbedLayerNormFusion", "GatherSliceToSplitFusion"),
     *("GatherToSliceFusion", "MatmulTransposeFusion", "BiasGeluFusion", "GroupQueryAttentionFusion", "SkipLayerNormFusion"),
     *("BiasSkipLayerNormFusion", "FastGeluFusion", "QuickGeluFusion", "BiasSoftmaxFusion", "BiasDropoutFusion", "MatMulScaleFusion"),
+    "SwiGluFusion",
     *("MatMulActivationFusion", "MatMulNBitsFusion", "GroupQueryAttentionPreNormFusion", "NchwcTransformer", "NhwcTransformer"),
     *("ConvAddActivationFusion", "RemoveDuplicateCastTransformer", "CastFloat16Transformer", "GeluFusion", "LayerNormFusion"),
 )

@@ -148,6 +148,8 @@ OTHER_BREAKS = (
     stop("Unsupported method call", explanation=UNKNOWN_METHOD),
     stop(SKIPPED, "return torch._dynamo.disable(", explanation=MARKED.format("disable")),
     stop(SKIPPED, "torch._dynamo.disable(g)(x)", explanation=MARKED.format("disable"), function="f"),
+    stop("`torch._dynamo.disable()` was called inside a compiled region", "y = block(x)"),  # by a hook of FSDP2
+    stop("`torch._dynamo.disable()` was called inside a compiled region", "y = torch._dynamo.disable(g)(x)"),
     *(
         stop(reason, explanation="Dynamo does not say.")
         for reason in ("", "Something entirely new", "Observed exception", "Unsupported function call (delayed)")

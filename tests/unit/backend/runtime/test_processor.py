@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _unknown_processor() -> Iterator[None]:
-    processor._words.cache_clear()
+    processor._listed.cache_clear()
     yield
-    processor._words.cache_clear()
+    processor._listed.cache_clear()
 
 
 @pytest.mark.parametrize(
