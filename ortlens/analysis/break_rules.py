@@ -228,7 +228,7 @@ def _hooked(item: Break) -> Advice | None:
 
 def _hooked_since_2_15(item: Break) -> Advice:
     is_shown = "disable" in (item.source or "disable") and item.source != _FSDP2_HOOK
-    return _call_outside(item, "torch._dynamo.disable") if is_shown else advise("compile_sharded_modules")
+    return _call_outside(item, "disable") if is_shown else advise("compile_sharded_modules")
 
 
 def _packed(item: Break) -> Advice | None:
