@@ -27,7 +27,7 @@ _HIDING = -80.0  # what hides a score, by which its exponential is nearly denorm
 _MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _ORDERING = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Trilu"})
 _LARGEST = 1 << 20  # numbers of a mask
-_FARTHEST = 64  # values between a mask and what it is made of
+_FARTHEST = 64  # values between a softmax and a mask, and between that and what it is made of
 _PRODUCTS = frozenset({"MatMul", "FusedMatMul"})
 
 
@@ -81,6 +81,7 @@ class _Values:
         tables = (tensor for tensor in model.graph.initializer if tensor.data_type != onnx.TensorProto.INT64)  # those are places
         self._constants = {tensor.name for tensor in tables if len(tensor.dims) > 1 and min(tensor.dims[-2:]) > 1}
         self._returned = {value.name for value in model.graph.output}
+        self._known: dict[str, bool] = {}  # of values: whether they hide scores
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in model.graph.node:
             for name in (*node.input, *captured(node)):
@@ -103,8 +104,13 @@ class _Values:
             for reader in readers
         )
 
-    def _hides(self, name: str) -> bool:
+    def _hides(self, name: str, depth: int = 0) -> bool:
         """Tell whether a value is or has taken up a mask that hides many scores, as a causal one does, and one of padding seldom."""
+        if name not in self._known:
+            self._known[name] = depth < _FARTHEST and self._takes_up_mask(name, depth + 1)
+        return self._known[name]
+
+    def _takes_up_mask(self, name: str, depth: int) -> bool:
         if name in self._weights:
             return _is_mask(self._weights[name])
         if self._is_hiding(name):
@@ -113,10 +119,11 @@ class _Values:
         if node is None:
             return False
         if node.op_type in _MOVES:
-            return self._hides(node.input[0])
-        if node.op_type == "Add" or any(map(self._hides, node.input[1:] if node.op_type == "Where" else ())):
-            return any(map(self._hides, node.input))
-        return node.op_type in {"Where", "Mul"} and any(map(self._is_hiding, node.input)) and self._tells_places(node)
+            return self._hides(node.input[0], depth)
+        chosen = node.input[1:] if node.op_type == "Where" else node.input
+        if node.op_type in {"Where", "Add"} and any(self._hides(value, depth) for value in chosen):
+            return True
+        return node.op_type in {"Where", "Mul"} and any(map(self._is_hiding, chosen)) and self._tells_places(node)
 
     def _is_hiding(self, name: str) -> bool:
         """Tell whether a constant of the model itself hides scores, such as minus infinity."""
