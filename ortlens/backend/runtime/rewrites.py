@@ -38,6 +38,11 @@ _SCALE_OPTIMIZERS = ("MatMulScaleFusion",)
 """It makes the factor a part of the product, and MLAS has its fast product of a single row for the factor 1 only: scores of one token
 over 2,048 keys take 55 us, with the factor inside 144 us. Products of more rows are 5 to 12 % faster with the factor inside."""
 
+_BLOCK_OPTIMIZERS = ("NchwcTransformer",)
+"""It puts channels into blocks for convolutions and pools. Without any, it has nothing to do, but reads memory that is not its own where
+products with transposed matrices of float16 follow each other, and ends the process (versions 1.31 and 1.32)."""
+_IN_BLOCKS = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 _MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
@@ -52,6 +57,7 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
         *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
         *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
         *(_ZERO_OPTIMIZERS if _adds_zero(model) else ()),
+        *(() if any(node.op_type in _IN_BLOCKS for node in model.graph.node) else _BLOCK_OPTIMIZERS),
         *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
         *(_SCALE_OPTIMIZERS if on_cpu_only and _scales_single_rows(model) else ()),
     ]

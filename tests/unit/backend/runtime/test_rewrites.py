@@ -50,6 +50,7 @@ MODELS = {
     ),
     "an addition of 0.0": ("float[4] x", "y = Add(x, zero)", {"NoopElimination"}),
     "an addition of -0.0, and a product with 0.0": ("float[4] x", "z = Add(x, minus_zero)\n y = Mul(z, zero)", set()),
+    "a convolution": ("float[1,1,2,2] x, float[1,1,1,1] w", "z = Conv(x, w)\n y = Flatten(z)", set()),
     "a single row of a scaled query": (
         "float[8,1,4] x, float[8,4,9] k",
         "s = Constant<value=float {0.5}>()\n q = Mul(x, s)\n a = MatMul(q, k)\n y = Add(a, a)",
@@ -65,4 +66,5 @@ def test_what_is_disabled_follows_from_the_model(name: str) -> None:
     text = f'<ir_version: 9, opset_import: ["" : 18]>\n g ({given}) => (float[n] y) {constants} {{ {nodes} }}'
     model = shape_inference.infer_shapes(parser.parse_model(text))
     found = set(unwanted_rewrites(model, [("CPUExecutionProvider", {})]))
-    assert found - {"Pad_Fusion", "DivMulFusion", "SkipLayerNormFusion"} == expected
+    assert found - {"Pad_Fusion", "DivMulFusion", "SkipLayerNormFusion", "NchwcTransformer"} == expected
+    assert ("NchwcTransformer" in found) == ("Conv(" not in nodes)
