@@ -40,8 +40,8 @@ def test_actions_are_ranked_lead_to_their_line_and_are_copied(show: Callable[...
     page.evaluate(_REFUSED)
     card = page.locator(".ol-action:has-text('.item()')").first
     assert card.locator(".ol-diff-after code").inner_text() == "scale = x.mean()"
-    page.locator(".ol-action:has-text('print(end=')").first.locator(".ol-paste button").click()
-    assert page.input_value("textarea.ol-copy") == "torch._dynamo.config.reorderable_logging_functions.add(print)"
+    page.locator(".ol-action:has-text('LOGGER.debug')").first.locator(".ol-paste button").click()
+    assert page.input_value("textarea.ol-copy") == "torch._dynamo.config.ignore_logging_functions.add(logging.Logger.debug)"
     page.keyboard.press("Tab")
     card.locator("button:text-is('Copy as issue')").click()
     assert page.input_value("textarea.ol-copy").startswith("### graph break: scale = x.mean().item()")
