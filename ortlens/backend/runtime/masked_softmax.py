@@ -33,6 +33,8 @@ _PRODUCTS = frozenset({"MatMul", "FusedMatMul"})
 
 def with_normal_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) -> onnx.ModelProto:
     """Copy a model with the hidden scores of its attention raised; without any, return the model itself."""
+    if all(node.op_type != "Softmax" for node in model.graph.node):
+        return model
     graph = _Values(model, frozen)
     found = {node.output[0] for node in model.graph.node if graph.is_masked_attention(node)}
     if not found:
