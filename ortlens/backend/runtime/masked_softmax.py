@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.runtime.weights import FrozenWeight
 
-_BELOW = 64.0
+_LAST_AXIS, _BELOW = "masked softmax: axis", "masked softmax: below"  # names of constants; no name of an FX node has a space
 _HIDING = -80.0  # what hides a score, by which its exponential is nearly denormal; Swin adds -100
 _MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _ORDERING = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Trilu"})
@@ -41,12 +41,11 @@ def with_normal_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
         return model
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    names = [f"{next(iter(found))}/{name}" for name in ("last", "below")]
-    made.graph.initializer.append(onnx.helper.make_tensor(names[0], onnx.TensorProto.INT64, [1], [-1]))
-    made.graph.initializer.append(onnx.helper.make_tensor(names[1], onnx.TensorProto.FLOAT, [], [_BELOW]))
+    made.graph.initializer.append(onnx.helper.make_tensor(_LAST_AXIS, onnx.TensorProto.INT64, [1], [-1]))
+    made.graph.initializer.append(onnx.helper.make_tensor(_BELOW, onnx.TensorProto.FLOAT, [], [64.0]))
     nodes: list[onnx.NodeProto] = []
     for node in made.graph.node:
-        nodes += _raised(node, *names) if node.output[0] in found else []
+        nodes += _raised(node) if node.output[0] in found else []
         nodes.append(node)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
@@ -59,10 +58,10 @@ def _is_mask(weight: torch.Tensor) -> bool:
     return is_table and float(weight.detach().min()) <= _HIDING
 
 
-def _raised(softmax: onnx.NodeProto, last: str, below: str) -> list[onnx.NodeProto]:
+def _raised(softmax: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Write what raises the scores of a softmax, and let it read that. NaN stays, and so does a row without any score."""
     scores, result = softmax.input[0], softmax.output[0]
-    steps = (("ReduceMax", scores, last), ("Sub", f"{result}/ReduceMax", below), ("Max", scores, f"{result}/Sub"))
+    steps = (("ReduceMax", scores, _LAST_AXIS), ("Sub", f"{result}/ReduceMax", _BELOW), ("Max", scores, f"{result}/Sub"))
     nodes = [onnx.helper.make_node(kind, [*read], [f"{result}/{kind}"], name=f"{softmax.name}/{kind}") for kind, *read in steps]
     for node in nodes:
         node.metadata_props.extend(softmax.metadata_props)

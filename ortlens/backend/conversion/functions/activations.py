@@ -38,6 +38,8 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 
 def _gelu(x: Any, approximate: str) -> Any:
     """Compute GELU, its products in the order that ONNX Runtime fuses into one operator."""
+    if not basics.is_float(x):
+        return basics.registered(_aten.gelu.default)(x, approximate)
     root, one, half = (ir.tensor(number, dtype=x.dtype) for number in (2**0.5, 1.0, 0.5))
     if approximate == "none":
         return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
