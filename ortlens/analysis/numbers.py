@@ -56,6 +56,12 @@ class NumericsSummary:
         return self.right + self.wrong
 
     @property
+    def is_right(self) -> bool:
+        """Whether all that was compared, the call as a whole included, is as PyTorch gives it."""
+        right, wrong = (self.right, self.wrong) if self.call is None else (self.right + self.call.right, self.wrong + len(self.call.wrong))
+        return right > 0 and not wrong and not self.is_undecided
+
+    @property
     def is_undecided(self) -> bool:
         """Whether the call as a whole differs from PyTorch's where PyTorch leaves the answer open, as it does the order of equal values."""
         return self.call is not None and self.call.undecided > 0 and not self.call.right and not self.call.wrong

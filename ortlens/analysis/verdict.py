@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.numbers import numbers_of
+from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.speed import Pace
 
 if TYPE_CHECKING:
@@ -124,7 +125,12 @@ def recompiles_by_role(overview: Overview) -> Counter[StepRole | None]:
 
 
 def is_wholly_compared(capture: Capture, overview: Overview, numbers: NumericsSummary) -> bool:
-    """Tell whether every partition of the current graphs and every part of the call was compared before time ran out."""
+    """Tell whether every partition of the current graphs and every part of the call was compared before time ran out.
+
+    Of an ONNX model, the outputs are compared and nothing inside: there the parts of the call are all.
+    """
+    if is_onnx_model(capture):
+        return numbers.call is not None and not numbers.call.unchecked
     compared = {item.partition_id for item in capture.numerics if item.ok is not None}
     current = {row.graph.graph_id for row in overview.graphs if row.is_current}
     whole = all(item.partition_id in compared for item in capture.partitions if item.graph_id in current)

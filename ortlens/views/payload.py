@@ -211,7 +211,7 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     """Sum the whole capture up in one sentence without a full stop."""
     coverage = overview.coverage
     if overview.onnx is not None:
-        return _onnx_verdict(overview, overview.onnx, numbers_of(capture))
+        return _onnx_verdict(overview, overview.onnx, capture)
     if coverage.verdict in ("empty", "foreign", "no_compute", "none"):
         said = coverage_sentence(overview, nothing="nothing runs in ONNX Runtime")
         pace = against_words(overview) if coverage.verdict == "none" else ""
@@ -235,12 +235,12 @@ def verdict_sentence(overview: Overview, capture: Capture) -> str:
     return f"wrong results: {call_sentence(numbers)}; {said}" if numbers is not None and wrong_sentence(numbers) else said
 
 
-def _onnx_verdict(overview: Overview, facts: OnnxFacts, numbers: NumericsSummary | None) -> str:
+def _onnx_verdict(overview: Overview, facts: OnnxFacts, capture: Capture) -> str:
+    numbers = numbers_of(capture)
     said = "; ".join(text for label, text in onnx_answers(overview, facts) if label in ("Dry run", "Model", "Runs on", "Time per call"))
     if wrong := wrong_sentence(numbers):
         return f"wrong results: {wrong}; {said}"
-    same = numbers is not None and numbers.call is not None and numbers.call.right and not numbers.call.unchecked
-    return f"{said}; results match PyTorch" if same else said
+    return "; ".join([said, *_numbers(overview, numbers, capture)])
 
 
 def _numbers(overview: Overview, numbers: NumericsSummary | None, capture: Capture) -> list[str]:

@@ -160,11 +160,12 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
     of_call = numbers.call.right + len(numbers.call.wrong) if numbers.call is not None else 0  # the tiles count them, too
     besides = f"{counted(of_call, 'value')} of the call and " if of_call else ""
     parts = [*call, f"{besides}{what} of {counted(numbers.partitions, 'partition')} compared with PyTorch"]
-    if numbers.first is not None:
-        where = place(numbers.first.file, numbers.first.line)
-        parts.append(f"{numbers.wrong:,} out of tolerance, first at {visible(numbers.first.node)} ({where})")
+    if numbers.wrong:
+        first = numbers.first
+        where = "" if first is None else f", first at {visible(first.node)} ({place(first.file, first.line)})"
+        parts.append(f"{numbers.wrong:,} out of tolerance{where}")
     elif numbers.compared:
-        parts.append("all within tolerance")
+        parts.append("all within tolerance" if numbers.is_right else _NONE_INSIDE)
     if numbers.origins:
         parts.append(f"NaN or Inf first appears at {visible(numbers.origins[0].node)}")
     if numbers.unchecked:
@@ -173,9 +174,12 @@ def numbers_sentence(numbers: NumericsSummary) -> str:
         parts.append(f"{count:,} {_without_verdict(why, is_open=is_open)}" + (f" and {others:,} for other reasons" if others else ""))
     if numbers.eager_nodes:
         parts.append(f"{counted(numbers.eager_nodes, 'node')} in PyTorch, not compared")
-    if numbers.compared and numbers.first is None and (farthest := farthest_words(numbers.farthest, is_right=True)):
+    if numbers.compared and not numbers.wrong and (farthest := farthest_words(numbers.farthest, is_right=numbers.is_right)):
         parts.append(f"the largest difference is {farthest}")
     return "; ".join(parts)
+
+
+_NONE_INSIDE = "no value inside a partition differs"
 
 
 def call_sentence(numbers: NumericsSummary) -> str:
@@ -212,8 +216,10 @@ def wrong_sentence(numbers: NumericsSummary | None) -> str:
         return ""
     if numbers.first is not None:
         inside = f"the first wrong value inside is {visible(numbers.first.node)} ({place(numbers.first.file, numbers.first.line)})"
+    elif numbers.wrong:
+        inside = f"{counted(numbers.wrong, 'value')} inside {'differs' if numbers.wrong == 1 else 'differ'}, too"
     elif numbers.compared:
-        inside = "no value inside a partition differs, so the fault is in the code around the partitions"
+        inside = f"{_NONE_INSIDE}, so the fault is in the code around the partitions"
     else:
         inside = "no value inside a partition was compared"
     return f"{call_sentence(numbers)}; {inside}"
