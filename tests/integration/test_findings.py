@@ -263,6 +263,26 @@ def test_double_precision_is_told_with_the_line_that_brought_it() -> None:
     assert told(called(lambda x, weight: x @ weight, torch.ones(8, 8), torch.ones(8, 8)), "float64_nodes") == []
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [
+        (lambda x, factor: x * (factor * 1.9), 10),
+        (lambda x, _: x.sum() + x.mean(), 70_000),
+        (lambda x, _: x.cumsum(0), 70_000),
+        (lambda x, _: torch.ldexp(x, torch.ones(1, dtype=torch.int32)), 10),
+        (lambda x, _: torch.std_mean(x), 70_000),
+    ],
+    ids=["floats", "sum", "cumsum", "ldexp", "std_mean"],
+)
+def test_float64_that_no_tensor_of_the_program_has_is_not_told(function: Callable[[torch.Tensor, float], Any], size: int) -> None:
+    lens = ortlens.Lens()
+    compiled = torch.compile(function, backend=lens)
+    for number in range(3):
+        compiled(torch.ones(size), 1 + number / 100)
+    assert told(lens, "float64_nodes") == []
+
+
 def products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.bmm(x, y)
 

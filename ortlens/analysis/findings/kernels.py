@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortlens.analysis.catalogue import refusal_words, remedy
 from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, most_common, profiled_sessions
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import nodes_of
-from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_id
+from ortlens.analysis.index import graph_by_partition, grouped, nodes_by_graph, sessions_by_id
+from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.analysis.timing import calls_by_graph
 from ortlens.trace.records import Finding
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ortlens.analysis.roofline import Roof
-    from ortlens.trace.records import Capture, Graph, Kernel, Node
+    from ortlens.trace.records import Capture, Graph, GraphUse, Kernel, Node
 
 _STRAY_SHARE = 0.05
 _COPY_SHARE = 0.02
@@ -32,6 +33,8 @@ _ACHIEVED_BYTES = 0.1
 _REACHABLE = 0.5
 _WIDE_SHARE = 0.1
 _CASTS = re.compile("Cast")
+_INNER_CAST = "prims.convert_element_type.default"
+_NUMBER_BYTES = 64
 
 
 def _shares(kernels: list[Kernel]) -> tuple[int, float]:
@@ -129,11 +132,16 @@ def device_idle(capture: Capture) -> Iterator[Finding]:
             evidence=f"busy {time_from_ns(busy)} and idle {time_from_ns(idle)} between its first and its last work; "
             f"{counted(session.launches or 0, 'launch', 'launches')} per run, {time_from_ns(session.launch_ns or 0)} of the host under "
             "torch's profiler; the gain is estimated as all of the idle time",
-            **(_COPIES_REMEDY if copies else _LAUNCHES_REMEDY if session.cuda_graph in (None, "waiting") else _FEWER_REMEDY),
+            **(_COPIES_REMEDY if copies else _LARGER_REMEDY if is_onnx_model(capture) else _idle_remedy(session.cuda_graph)),
             gain_ns=round(idle * entries.get(graph_of.get(session.partition_id, ""), 1.0)),
         )
 
 
+def _idle_remedy(graph: GraphUse | None) -> dict[str, Any]:
+    return _LAUNCHES_REMEDY if graph in (None, "waiting") else _FEWER_REMEDY
+
+
+_LARGER_REMEDY = remedy("Use larger batches, so that each kernel has more work.")
 _LAUNCHES_REMEDY = remedy(
     "cuda_graph=True records the launches once and replays them in one, for fixed sizes.",
     "Or use larger batches, so that each kernel has more work.",
@@ -209,13 +217,17 @@ _FUNCTION_REMEDY = remedy(
 @rule(
     name="float64_nodes",
     looks_for="Computation in float64.",
-    fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes: a few float64 numbers cost nothing.",
+    fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes: a few float64 numbers cost nothing. "
+    "Single numbers, as Python floats are, and what an operator of float32 computes in float64 by itself, as a long sum, do not count.",
     hazard="A core does half as many operations, moves twice the bytes, and has fewer ONNX Runtime kernels to choose from.",
 )
 def float64_nodes(capture: Capture) -> Iterator[Finding]:
     """Report graphs that compute in double precision."""
-    for graph, nodes, wide in _computing_in(capture, ("float64",)):
+    for graph, nodes, computing in _computing_in(capture, ("float64",)):
+        wide = _of_tensors(computing)
         share, what = _weight(nodes, wide)
+        if share < _WIDE_SHARE:
+            continue
         first, spent = next((node for node in wide if node.file), wide[0]), _kernel_ns(capture, graph, wide)
         casts = spent - _kernel_ns(capture, graph, wide, besides=_CASTS)
         yield float64_nodes.finding(
@@ -225,9 +237,28 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
             + (f"; their kernels take {time_from_ns(spent)} per call" if spent else ""),
             evidence=f"{most_common([node.target for node in wide])}; first at {first.node}"
             + ("; the gain is estimated as if float32 took half as long and needed no Cast" if spent else ""),
-            mitigation="Make the model and its inputs float32 (model.float(), x.float()); numpy arrays are float64 by default.",
+            mitigation=_EXPORT_WIDE
+            if is_onnx_model(capture)
+            else "Make the model and its inputs float32 (model.float(), x.float()); numpy arrays are float64 by default.",
             gain_ns=round((spent + casts) / 2) or None,
         )
+
+
+_EXPORT_WIDE = "Export the model again from a module in float32 (module.float()), with example inputs in float32."
+
+
+def _of_tensors(wide: list[Node]) -> list[Node]:
+    """Leave out single numbers, and what operators compute in float64 between casts of their own: no other float64 goes in or out."""
+    readers = grouped((source, node.node) for node in wide for source in node.inputs)
+    inside = {node.node: node for node in wide}
+    met = [node for node in wide if node.is_output or not (node.target == _INNER_CAST or (node.inputs and inside.keys() >= {*node.inputs}))]
+    given = {node.node for node in met}
+    while met:
+        node = met.pop()
+        near = {*node.inputs, *readers.get(node.node, ())} & inside.keys() - given
+        given |= near
+        met += [inside[name] for name in near]
+    return [node for node in wide if node.node in given and not (node.shape == () and (node.bytes or 0) <= _NUMBER_BYTES)]
 
 
 @rule(
@@ -257,8 +288,10 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
                 if spent
                 else ""
             ),
-            **remedy(
-                "Make the model and its inputs float32 (model.float(), x.float()) on the CPU.",
+            **remedy(_EXPORT_WIDE)
+            if is_onnx_model(capture)
+            else remedy(
+                "Make the model and its inputs float32 on the CPU (model.float(), x.float(), without torch.autocast).",
                 f'options={{"upcast": ("{first.dtype}",)}} does so inside ONNX Runtime and keeps the types outside: results are rounded '
                 "less often than PyTorch's, and a frozen weight takes 4 more bytes per element.",
                 upcast=(first.dtype,),

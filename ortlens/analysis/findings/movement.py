@@ -68,18 +68,24 @@ def copying_kernels(capture: Capture) -> Iterator[Finding]:
             title=f"{counted(len(kernels), 'kernel')} of {session.session_id} that only copy ({_counts(kernels)}) take {time_from_ns(ns)} "
             f"per call, {share:.0%} of its kernel time",
             evidence=f"the longest is {worst.op_type} from {worst.node or 'an unknown node'}; the gain is estimated as all of their time",
-            **_COPYING_REMEDIES[worst.op_type],
+            **(_NARROW_REMEDY if worst.op_type == "Cast" and _is_narrow(capture, session) else _COPYING_REMEDIES[worst.op_type]),
             gain_ns=round(ns),
         )
 
 
 _COPYING_REMEDIES = {
     "Transpose": remedy("Keep one layout from layer to layer, so that no layer has to transpose what the previous one wrote."),
-    "Cast": remedy(
-        "Keep one data type from layer to layer.",
-        "The CPU kernels of ONNX Runtime compute float16 mostly in float32, with a Cast before and after.",
-    ),
+    "Cast": remedy("Keep one data type from layer to layer."),
 }
+_NARROW_REMEDY = remedy(
+    "Keep one data type from layer to layer.",
+    "The CPU kernels of ONNX Runtime compute float16 mostly in float32, with a Cast before and after.",
+)
+
+
+def _is_narrow(capture: Capture, session: Session) -> bool:
+    """Tell whether a session computes in 16 bits."""
+    return any(node.partition_id == session.partition_id and node.dtype in ("float16", "bfloat16") for node in capture.nodes)
 
 
 @rule(

@@ -9,6 +9,7 @@ from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.facts import ENOUGH_CALLS, crossings, current, entries_per_call, run_times, sessions_and_graphs
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import fallbacks_by_graph, latest_sessions, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.roofline import usable_cores
 from ortlens.analysis.timing import calls_by_graph, graph_times
 from ortlens.units import counted, size_from_bytes, time_from_ns
@@ -289,7 +290,8 @@ def too_many_threads(capture: Capture) -> Iterator[Finding]:
             subject=SESSIONS,
             title=f"{counted(len(crowded), 'session')} with up to {most} threads on {cores} cores",
             evidence=f"{_ids(crowded)}: {crowded[0].threads_reason or 'reason not recorded'}; the process may use {cores} cores",
-            mitigation=f"torch.set_num_threads({cores}), or intra_op_num_threads={cores} in ort_session_options.",
+            mitigation=f"{'Set' if is_onnx_model(capture) else f'torch.set_num_threads({cores}), or'} intra_op_num_threads={cores} in "
+            "ort_session_options.",
         )
 
 

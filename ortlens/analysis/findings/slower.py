@@ -11,6 +11,7 @@ from ortlens.analysis.findings.facts import current, entries_per_call, splitting
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import fallbacks_by_graph, grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.speed import WORTH_A_WARNING, pace_of_call
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
@@ -207,7 +208,9 @@ def element_loop(capture: Capture) -> Iterator[Finding]:
                 severity="info",
                 title=loop_text(same[0]),
                 evidence=f"{counted(len(same), 'node')} of {graph.graph_id}; not timed against PyTorch in this capture",
-                **remedy(LOOP_REMEDY, 'on_slow="fallback" leaves its partition to PyTorch if that is faster.', on_slow="fallback"),
+                **remedy(LOOP_REMEDY)
+                if is_onnx_model(capture)
+                else remedy(LOOP_REMEDY, 'on_slow="fallback" leaves its partition to PyTorch if that is faster.', on_slow="fallback"),
             )
 
 

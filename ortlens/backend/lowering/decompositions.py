@@ -290,7 +290,8 @@ def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> Any:
     if not _is_whole(exponent) or dtype is torch.float64:
         return _STAYS
     reach = _aten.clamp.default(exponent.to(torch.int32), -_BEYOND_FLOATS, _BEYOND_FLOATS)
-    return (tensor.double() * _aten.pow.Scalar(2.0, reach.double())).to(dtype)
+    wide, power = (torch.ops.prims.convert_element_type(value, torch.float64) for value in (tensor, reach))
+    return (wide * _aten.pow.Scalar(2.0, power)).to(dtype)
 
 
 def _power(tensor: torch.Tensor, exponent: Any) -> Any:

@@ -147,7 +147,7 @@ def _cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> A
     wanted = x.dtype if dtype is None else dtype
     if wanted not in _NARROW or not x.dim() or not _is_more(x.shape[dim], LONG):
         return _STAYS
-    added: torch.Tensor = _aten.cumsum.default(x.to(wanted).to(torch.float64), dim)
+    added: torch.Tensor = _aten.cumsum.default(torch.ops.prims.convert_element_type(x.to(wanted), torch.float64), dim)
     return added.to(wanted)
 
 

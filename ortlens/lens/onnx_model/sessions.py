@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 FATAL = 4  # ONNX Runtime's severity "fatal": errors are raised with their reason anyway
-_USED = ("preferred_execution_providers", "default_execution_providers", "infer_execution_providers", "ort_session_options")
+ACCEPTED = ("preferred_execution_providers", "default_execution_providers", "infer_execution_providers", "ort_session_options")
+"""Options that apply to an ONNX model; others are refused."""
 _LIMIT = 600
 _BITS_ONLY = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
 """Element types that numpy passes as unsigned integers of the same width."""
@@ -62,8 +63,8 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> Sessio
     given = OrtBackendOptions.from_any(options)
     for entry in dataclasses.fields(given):
         value = getattr(given, entry.name)
-        if entry.name not in _USED and value is not entry.default and value != entry.default:
-            raise UsageError(f"option {entry.name!r} has no effect on an ONNX model, which is run as it is; used are {', '.join(_USED)}")
+        if entry.name not in ACCEPTED and value is not entry.default and value != entry.default:
+            raise UsageError(f"option {entry.name!r} has no effect on an ONNX model, which is run as it is; used are {', '.join(ACCEPTED)}")
     chosen: dict[str, Mapping[str, Any]] = {}
     available = onnxruntime.get_available_providers()
     for option in ("preferred_execution_providers", "default_execution_providers"):

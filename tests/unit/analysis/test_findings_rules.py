@@ -197,6 +197,13 @@ def wide(flops: int, *, dtype: str = "float64") -> Capture:
     return clean(nodes=(node("a", flops=100 - flops), node("b", dtype=dtype, flops=flops, file=FILE, line=12, target="aten.mm.default")))
 
 
+def summed(cast: str = "prims.convert_element_type.default", inputs: tuple[str, ...] = ("wide",), **changes: bool) -> tuple[Node, ...]:
+    """Numbers of float32 that are added up in float64."""
+    wide = node("wide", target=cast, dtype="float64", shape=(9999,), bytes=120_000, inputs=("x",))
+    added = node("added", target="aten.sum.dim_IntList", dtype="float64", shape=(), bytes=80_000, inputs=inputs, **changes)
+    return wide, added, node("narrow", shape=(), bytes=12, inputs=("added",))
+
+
 def written(size: int, touched: int = 2 << 20, *, is_output: bool = True) -> Capture:
     """A write into a buffer that goes in and comes out."""
     put = node("put", target="aten.index_put.default", inputs=("cache",), is_output=is_output, output_bytes=size, bytes=touched)
@@ -511,7 +518,12 @@ CASES = (
         wide(9),
         clean(nodes=(node("a", flops=90_001), node("b", dtype="float64", flops=9_999))),
         wide(100, dtype="float32"),
+        clean(nodes=tuple(node(name, dtype="float64", shape=(), bytes=24) for name in "ab")),  # Python floats
+        clean(nodes=summed()),
     ),
+    case("float64_nodes", clean(nodes=summed(is_output=True))),
+    case("float64_nodes", clean(nodes=summed(cast="aten._to_copy.default"))),
+    case("float64_nodes", clean(nodes=summed(inputs=("wide", "given")))),
     # Weighed by bytes where no operation is counted.
     case(
         "float64_nodes",

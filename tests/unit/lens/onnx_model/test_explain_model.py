@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,17 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
 import ortlens
+from ortlens.analysis.findings.registry import findings_of
+from ortlens.backend.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
+from ortlens.lens.onnx_model.sessions import ACCEPTED
+from tests.unit.analysis.test_findings_rules import CASES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
+    from ortlens.trace.records import Capture
 
 RNG = np.random.default_rng(0)
 
@@ -248,3 +254,28 @@ def test_outputs_that_numpy_has_no_type_for_are_no_failure_and_bfloat16_is_compa
     if element == T.BFLOAT16:
         assert lens.verify(torch.Tensor.bfloat16).ok.tolist() == [True]
         assert lens.verify(lambda x: x.bfloat16() + 1).ok.tolist() == [False]
+
+
+def recorded_of_a_model(capture: Capture) -> Capture:
+    """The same as the lens of an ONNX model records it: one graph, partition and session, without what it never measures."""
+    none = dict.fromkeys(("integer_bytes", "copied_bytes", "shareable_bytes", "arena_bytes", "kept_bytes", "table_bytes", "cuda_graph"))
+    return replace(
+        capture,
+        environment={**capture.environment, "onnx_model": "file"},
+        figures=replace(capture.figures, peak_bytes=None),
+        graphs=tuple(replace(row, phase="inference", convert_ns=None, optimize_ns=None) for row in capture.graphs[:1]),
+        partitions=tuple(replace(row, weight_bytes=1, ort_ns=None, torch_ns=None) for row in capture.partitions[:1]),
+        sessions=tuple(replace(row, frozen_bytes=1, cause="first", **none) for row in capture.sessions[:1]),
+        runs=tuple(replace(row, bind_ns=0, output_ns=0) for row in capture.runs),
+        **dict.fromkeys(("fallbacks", "breaks", "recompiles", "ledger", "steps"), ()),
+    )
+
+
+def test_no_advice_on_a_model_names_what_is_refused_there() -> None:
+    refused = {field.name for field in fields(OrtBackendOptions)} - {*ACCEPTED}
+    models = [recorded_of_a_model(fires) for _, fires, *_ in CASES if fires.sessions]
+    advised = {(item.rule, item.mitigation, item.settings) for model in models for item in findings_of(model)}
+    named = {rule: refused & {*re.findall(r"\w+", said)} for rule, said, settings in advised}
+    assert {rule: names for rule, names in named.items() if names} == {}
+    assert [rule for rule, said, settings in advised if settings or "torch." in said or "model.float" in said] == []
+    assert {rule for rule, *_ in advised} >= {"float64_nodes", "float16_nodes", "device_idle", "element_loop", "too_many_threads"}
