@@ -102,6 +102,12 @@ def _scales_otherwise(call: Call) -> bool:
     return not all(scale is None or _is_ratio(scale, size, wanted) for size, wanted, scale in sizes)
 
 
+def _may_be_one_column(call: Call) -> bool:
+    """Tell whether the result may have one column and several rows, of which PyTorch's kernel repeats the first (torch 2.13)."""
+    value = call.result
+    return value is None or not (statically_known_true(value.shape[-1] != 1) or statically_known_true(value.shape[-2] == 1))
+
+
 def _is_ratio(scale: Any, size: Any, wanted: Any) -> bool:
     return all(isinstance(number, (int, float)) for number in (scale, size, wanted)) and scale * size == wanted
 
@@ -314,6 +320,7 @@ WRONG = (
     Rule(_ANTIALIASED, "rounds integers otherwise", _is_integer),  # PyTorch weighs with fixed points
     Rule(_ANTIALIASED, "places the corners elsewhere when it smooths", lambda call: call["align_corners"]),
     Rule(_ANTIALIASED, "takes the ratio of the sizes for the scale factor when it smooths", _scales_otherwise),
+    Rule(_ANTIALIASED, "computes every row of a single column, where PyTorch repeats the first one", _may_be_one_column),
     Rule(_ADAPTIVE, f"pools integers{_REFUSED}", _is_integer),
     Rule(_ADAPTIVE, f"needs known sizes, and at most {MOST_WINDOWS} windows", _has_many_windows),
     *(Rule(targets, "", functools.partial(_pool, dims)) for dims, targets in _POOLS.items()),

@@ -50,6 +50,18 @@ def test_smoothing_runs_in_onnx_runtime_where_it_does_the_same() -> None:
     as_pytorch(smooth, X, stays=())
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "gradients"])
+def test_smoothing_to_one_column_or_row(*, dynamic: bool, grad: bool) -> None:
+    """PyTorch's kernel repeats the first row of a single column."""
+    sizes = {"1 column": lambda x: (3, x.shape[2] - 6), "1 row": lambda x: (x.shape[2] - 6, 3), "1 number": lambda _: (1, 1)}
+    made = {
+        f"{mode}, {name}": lambda x, m=mode, of=of: F.interpolate(x, size=of(x), mode=m, antialias=True)
+        for mode, (name, of) in itertools.product(("bilinear", "bicubic")[: 1 if dynamic and grad else 2], sizes.items())
+    }  # of bicubic gradients, torch's shape function takes no symbolic sizes
+    as_pytorch(made, X[0], dynamic=dynamic, grad=grad)
+
+
 def test_smoothing_of_bytes() -> None:  # without smoothing, torch.compile itself rounds some otherwise, with any backend
     images = torch.randint(0, 256, (2, 3, 10, 20), dtype=torch.uint8)
     made = {
