@@ -108,7 +108,10 @@ def _pad_circular(tensor: torch.Tensor, pad: Sequence[Any]) -> Any:
         before, after, dim = pad[2 * place], pad[2 * place + 1], -1 - place
         size = tensor.shape[dim]
         if not joins:
-            tensor = tensor.index_select(dim, torch.arange(-before, size + after, device=tensor.device) % size)
+            cut, end = (torch.sym_max(-number, 0) for number in (before, after))  # type: ignore[no-untyped-call]  # in torch itself
+            left = size - cut - end
+            places = torch.arange(-before - cut, left + after + end, device=tensor.device) % torch.sym_max(left, 1)  # type: ignore[no-untyped-call]  # same
+            tensor = tensor.index_select(dim, (places + cut) % size)
         elif before or after:
             left = tensor.narrow(dim, max(-before, 0), size + min(before, 0) + min(after, 0))
             last = [left.narrow(dim, left.shape[dim] - before, before)] if before > 0 else []

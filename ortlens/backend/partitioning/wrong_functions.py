@@ -201,6 +201,16 @@ def _may_pad_nothing(call: Call) -> bool:
     return nothing and not call["self"].is_contiguous()
 
 
+def _may_cut_off_more(call: Call) -> bool:
+    """Tell whether padding may be positive at one end, and negative by more than a dimension has at the other."""
+    pad = [number.meta["val"] if isinstance(number, torch.fx.Node) else number for number in call["pad"]]
+    for first, last, size in zip(pad[::2], pad[1::2], reversed(call["self"].shape), strict=False):
+        signs = (all(map(statically_known_true, ends)) for ends in ((first >= 0, last >= 0), (first <= 0, last <= 0)))
+        if not any(signs) and not (statically_known_true(size + first >= 0) and statically_known_true(size + last >= 0)):
+            return True
+    return False
+
+
 def _sums_at_indices(call: Call) -> str | None:
     if any(map(_is_known_nothing, (*call["values"].shape, *call["self"].shape))):
         return "fails where there is nothing to write"
@@ -334,6 +344,7 @@ WRONG = (
     Rule((_aten.constant_pad_nd.default, _aten.flip.default), "fails for tensors without dimensions", _is_number),
     Rule((_aten.constant_pad_nd.default,), _needs_known("value"), functools.partial(_is_unknown, "value")),
     Rule((_aten.constant_pad_nd.default,), "may pad nothing, and then keeps the order in memory", _may_pad_nothing),
+    Rule((_aten.constant_pad_nd.default,), f"may cut off more elements than there are{_REFUSED}", _may_cut_off_more),
     Rule((_aten.cumprod.default,), f"multiplies at most {MOST_PRODUCTS} elements, whose number is known", _has_many_products),
     Rule((_aten.gather.default,), "does not check an index into a number", _is_number),
     Rule(

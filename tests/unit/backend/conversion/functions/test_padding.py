@@ -31,3 +31,23 @@ def test_gradients_and_more_is_removed_than_there_is() -> None:
     few = {name: case for place, (name, case) in enumerate(CASES.items()) if place % 3 == 0}
     as_pytorch(few, X, grad=True)
     as_pytorch({"replicate": functools.partial(F.pad, pad=(-4, 5, 0, 0), mode="replicate")}, torch.rand(5, 3, 4, 4))
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+@torch.no_grad()
+def test_amounts_that_change(mode: str) -> None:
+    def padded(x: torch.Tensor, n: int) -> list[torch.Tensor]:
+        return [F.pad(x[(0,) * (3 - len(pad) // 2)], pad, mode) for pad in ((n, -1), (-1, n, n, 0), (n, n, -1, n, n, -2))]
+
+    compiled = torch.compile(padded, backend="ortlens")
+    for n in (1, 2, 3, -1, -2, 0):  # what is left of four elements may be less than what is repeated
+        torch.testing.assert_close(compiled(X, n), padded(X, n), rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_no_more_is_cut_off_than_there_is() -> None:
+    compiled = torch.compile(lambda x, n: F.pad(x, (n, -n)) + 1, backend="ortlens")
+    for n in (1, 2, 4):
+        torch.testing.assert_close(compiled(X, n), F.pad(X, (n, -n)) + 1)
+    with pytest.raises(RuntimeError, match="length must be non-negative"):
+        compiled(X, 5)
