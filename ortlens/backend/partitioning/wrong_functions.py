@@ -14,6 +14,7 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ortlens import _torch
 from ortlens.backend.adaptive_windows import MOST_WINDOWS
 from ortlens.backend.conversion.functions import numbers
 from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
@@ -201,14 +202,20 @@ def _may_pad_nothing(call: Call) -> bool:
     return nothing and not call["self"].is_contiguous()
 
 
+def _ends(name: str, call: Call) -> list[tuple[Any, ...]]:
+    """List the sizes of dimensions that the example pads at one end and cuts at the other, with both amounts."""
+    pad = [number.meta["val"] if isinstance(number, torch.fx.Node) else number for number in call[name]]
+    ends = zip(reversed(call["self"].shape), pad[::2], pad[1::2], strict=False)
+    return [(size, *both) for size, *both in ends if min(hints := [_torch.size_hint(end) for end in both]) < 0 < max(hints)]
+
+
 def _may_cut_off_more(call: Call) -> bool:
-    """Tell whether padding may be positive at one end, and negative by more than a dimension has at the other."""
-    pad = [number.meta["val"] if isinstance(number, torch.fx.Node) else number for number in call["pad"]]
-    for first, last, size in zip(pad[::2], pad[1::2], reversed(call["self"].shape), strict=False):
-        signs = (all(map(statically_known_true, ends)) for ends in ((first >= 0, last >= 0), (first <= 0, last <= 0)))
-        if not any(signs) and not (statically_known_true(size + first >= 0) and statically_known_true(size + last >= 0)):
-            return True
-    return False
+    return not all(statically_known_true(size + end >= 0) for size, *ends in _ends("pad", call) for end in ends)
+
+
+def _repeats_what_is_cut_off(call: Call) -> bool:
+    """Tell whether an amount that follows from numbers is beside a negative one, which ONNX Runtime cuts off first."""
+    return not all(isinstance(number, int) for number in call["padding"]) and bool(_ends("padding", call))
 
 
 def _sums_at_indices(call: Call) -> str | None:
@@ -311,6 +318,8 @@ _GAMMA = (_aten.lgamma.default, _aten.digamma.default, _aten.polygamma.default, 
 _POWERS = (_aten.pow.Tensor_Scalar, _aten.pow.Tensor_Tensor, _aten.pow.Scalar)
 _INDEX_PUTS = (_aten.index_put.default, _aten._unsafe_index_put.default)  # noqa: SLF001 - a name
 _ANTIALIASED = (_aten._upsample_bicubic2d_aa.default, _aten._upsample_bilinear2d_aa.default)  # noqa: SLF001 - names
+_REFLECTION_PADS = (_aten.reflection_pad1d.default, _aten.reflection_pad2d.default, _aten.reflection_pad3d.default)
+_REPEATING_PADS = (*_REFLECTION_PADS, _aten.replication_pad1d.default, _aten.replication_pad2d.default, _aten.replication_pad3d.default)
 _ADAPTIVE = (_aten.adaptive_max_pool2d.default, _aten.adaptive_max_pool3d.default)
 _POOLS = {
     1: (_aten.avg_pool1d.default, _aten.max_pool1d.default),
@@ -345,6 +354,7 @@ WRONG = (
     Rule((_aten.constant_pad_nd.default,), _needs_known("value"), functools.partial(_is_unknown, "value")),
     Rule((_aten.constant_pad_nd.default,), "may pad nothing, and then keeps the order in memory", _may_pad_nothing),
     Rule((_aten.constant_pad_nd.default,), f"may cut off more elements than there are{_REFUSED}", _may_cut_off_more),
+    Rule(_REPEATING_PADS, "repeats only what negative amounts leave, where PyTorch repeats what they cut off", _repeats_what_is_cut_off),
     Rule((_aten.cumprod.default,), f"multiplies at most {MOST_PRODUCTS} elements, whose number is known", _has_many_products),
     Rule((_aten.gather.default,), "does not check an index into a number", _is_number),
     Rule(
@@ -391,7 +401,7 @@ WRONG = (
         (
             *(_aten.argmax.default, _aten.argmin.default, _aten.relu.default, _aten.median.default, _aten.nanmedian.default, *_MEDIANS),
             *(_aten.floor.default, _aten.ceil.default, _aten.round.default, _aten.trunc.default, _aten.topk.default),
-            *(_aten.reflection_pad1d.default, _aten.reflection_pad2d.default, _aten.reflection_pad3d.default),
+            *_REFLECTION_PADS,
         ),
         f"takes booleans{_REFUSED}",
         _is_boolean,
