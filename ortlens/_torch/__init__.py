@@ -19,6 +19,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | levels of `torch.func` | `torch/_functorch/predispatch.py` | no public name says that a graph opens them |
 | what rounds to TF32; copies of many tensors at once | `torch/_C/__init__.pyi` | public names raise after mixed settings; no public name |
 | decompositions of single operators, and those made while tracing | `torch/_decomp/__init__.py`, `torch/_ops.py` | no public table |
+| shapes that depend on data for some arguments | `torch/_subclasses/fake_impls.py` | public names serve custom operators alone |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
@@ -50,6 +51,7 @@ from ortlens._torch.aot import (
     holds_transforms,
     input_sources,
     kept_by_itself,
+    know_shape,
     lookup_backend,
     mutated_input_indices,
     relaid_inputs,

@@ -101,6 +101,17 @@ def kept_whole(kept: Mapping[Any, Callable[..., Any] | None]) -> Iterator[None]:
             target._dispatch_cache.clear()
 
 
+def know_shape(target: Any, made: Callable[..., Any]) -> None:
+    """Let traces take the result of an operator from a function, where torch refuses to name its shape, which may depend on data."""
+    from torch._subclasses.fake_impls import op_implementations_dict
+
+    def known(mode: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return made(*args, **kwargs)
+
+    op_implementations_dict.setdefault(target, known)
+
+
 @contextlib.contextmanager
 def results_known(results: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
     """Let traces of this thread take the results of operators that stay whole from functions that know their shapes.

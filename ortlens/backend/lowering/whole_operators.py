@@ -36,7 +36,7 @@ ATTENTION = (
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
 )
 CIRCULAR = _aten._pad_circular.default  # noqa: SLF001 - an operator's name
-_ONE_HOT = _aten.one_hot.default
+ONE_HOT = _aten.one_hot.default
 _UNFUSED = _aten._scaled_dot_product_attention_math.default  # noqa: SLF001 - same
 _WHOLE_ATTENTION = _aten.scaled_dot_product_attention.default
 _SOME_ROWS = 64
@@ -59,7 +59,7 @@ def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., An
     """
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
-    found |= {**dict.fromkeys(_SHRINKING), _ONE_HOT: _one_hot, CIRCULAR: _pad_circular if with_gradient else None}
+    found |= {**dict.fromkeys(_SHRINKING), ONE_HOT: None, CIRCULAR: _pad_circular if with_gradient else None}
     found |= {_UNFUSED: _unfused_attention} if on_cuda else {}
     if not with_gradient:
         found |= dict.fromkeys((_aten.max_pool1d.default, *RECURRENT))
@@ -71,7 +71,7 @@ def own() -> dict[Any, Callable[..., Any]]:
     """List the decompositions of those that have an ONNX function for some calls."""
     repeating = {target: functools.partial(_interpolated, target) for target in _REPEATING}
     recurrent = {target: functools.partial(_recurrent, target) for target in RECURRENT}
-    return {**repeating, **recurrent, CIRCULAR: _pad_circular, _WHOLE_ATTENTION: _attention}
+    return {**repeating, **recurrent, ONE_HOT: _one_hot, CIRCULAR: _pad_circular, _WHOLE_ATTENTION: _attention}
 
 
 def with_calls_left_to_torch(table: Mapping[Any, Callable[..., Any]], users: Collection[Any]) -> dict[Any, Callable[..., Any]]:
@@ -127,13 +127,17 @@ def _repeats_what_is_left(sizes: Sequence[Any], pad: Sequence[Any]) -> bool:
     )
 
 
-def _one_hot(index: torch.Tensor, num_classes: int = -1) -> Any:
-    """Write the ones into zeros, as eager does, where PyTorch compares each index with each class."""
-    known = isinstance(num_classes, int) and num_classes > 0
-    if index.device.type != "cpu" or index.dtype is not torch.int64 or not known:
-        return _torch.decomposition_of(_ONE_HOT)(index, num_classes)
-    zeros = torch.full((*index.shape, num_classes), 0, dtype=torch.int64)
-    return zeros.scatter(-1, index.unsqueeze(-1), 1)
+def _one_hot_rows(index: torch.Tensor, num_classes: Any) -> torch.Tensor:
+    return index.new_empty((*index.shape, num_classes))
+
+
+_torch.know_shape(ONE_HOT, _one_hot_rows)
+
+
+def _one_hot(index: torch.Tensor, num_classes: Any = -1) -> Any:
+    """Leave what eager checks, and then writes the ones into zeros, to the operator: PyTorch's decomposition compares, without a check."""
+    is_checked = index.device.type == "cpu" and index.dtype is torch.int64 and not (isinstance(num_classes, int) and num_classes < 0)
+    return _STAYS if is_checked else _torch.decomposition_of(ONE_HOT)(index, num_classes)
 
 
 def _attention(query: torch.Tensor, *args: Any, **named: Any) -> Any:

@@ -20,6 +20,7 @@ import torch
 
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
+from ortlens.backend.conversion.functions.shapes import size_vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -200,6 +201,14 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, reduction: str) -> Any
     if list(index.shape) != list(src.shape):
         src = op.Slice(src, op.Constant(value_ints=[0] * len(index.shape)), op.Shape(index))
     return op.ScatterElements(self, op.Cast(index, to=basics.INT64), src, axis=dim, reduction=reduction)
+
+
+@torch_op(_aten.one_hot.default)
+def one_hot(index: Any, num_classes: Any) -> Any:
+    """`aten.one_hot` of a known number of classes. The run fails for a class that is none of them."""
+    place = op.Unsqueeze(not_from_the_end(index), op.Constant(value_ints=[-1]))
+    zeros = op.Expand(op.Constant(value_int=0), op.Concat(op.Shape(index), size_vector([num_classes]), axis=0))
+    return op.ScatterElements(zeros, place, op.Expand(op.Constant(value_int=1), op.Shape(place)), axis=-1)
 
 
 def not_from_the_end(index: Any) -> Any:

@@ -46,16 +46,21 @@ def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
 @torch_op(_aten.binary_cross_entropy.default)
 @basics.in_float32
 def binary_cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
-    """`aten.binary_cross_entropy`, one loss per element; a decomposition makes the others of it. Logarithms of no probability are NaN."""
+    """`aten.binary_cross_entropy`, one loss per element; a decomposition makes the others of it. The run fails for no probabilities.
+
+    Their logarithms are NaN, and so is the square root of `target * (1 - target)` beyond 0 and 1.
+    """
     if weight is not None or reduction:
         raise basics.NotConvertibleError("gives one loss per element, without weights, only")
     least = basics.number(x, _LEAST)
     negative = basics.typed(op.Neg(x), int(x.dtype), x)
     of_one, of_zero = (basics.typed(made, int(x.dtype), x) for made in (op.Log(x), log1p(negative)))
-    losses = op.Sub(op.Mul(op.Sub(target, basics.number(x, 1.0)), op.Max(of_zero, least)), op.Mul(target, op.Max(of_one, least)))
+    rest = op.Sub(target, basics.number(x, 1.0))
+    losses = op.Sub(op.Mul(rest, op.Max(of_zero, least)), op.Mul(target, op.Max(of_one, least)))
     if 0 in list(x.shape):
         return losses
-    return basics.unless(op.IsNaN(op.ReduceSum(op.Add(of_one, of_zero), keepdims=0)), basics.typed(losses, int(x.dtype), x))
+    checked = op.Sub(op.Add(of_one, of_zero), op.Sqrt(op.Neg(op.Mul(target, rest))))  # no infinities of two signs, which add up to NaN
+    return basics.unless(op.IsNaN(op.ReduceSum(checked, keepdims=0)), basics.typed(losses, int(x.dtype), x))
 
 
 @torch_op(_aten.mse_loss.default)

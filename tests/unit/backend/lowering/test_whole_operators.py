@@ -100,11 +100,21 @@ def test_one_hot_rows_are_written_where_there_are_many() -> None:
     assert places(lambda index: functional.one_hot(index, 1024), many)[0] == 0
     for classes, tensor in ((3, few), (1024, many)):
         compiled = torch.compile(functools.partial(functional.one_hot, num_classes=classes), backend="ortlens")
-        for wrong in (-1, classes):
-            with pytest.raises(RuntimeError):
+        for wrong, text in ((-1, "Class values must be non-negative."), (classes, "Class values must be smaller than num_classes.")):
+            with pytest.raises(RuntimeError, match=f"^{text}$"):
                 compiled(torch.full_like(tensor, wrong))
     same_as_eager(functional.one_hot, (few,))
     same_as_eager(lambda index: functional.one_hot(index, 3), (few,), (torch.zeros(5, 2, dtype=torch.int64),), dynamic=True)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_targets_that_are_no_probabilities_raise(reduction: str) -> None:
+    compiled = torch.compile(functools.partial(functional.binary_cross_entropy, reduction=reduction), backend="ortlens")
+    x = torch.rand(4)
+    same_as_eager(functools.partial(functional.binary_cross_entropy, reduction=reduction), (x, torch.tensor([-0.0, 0.5, 1.0, 1e-45])))
+    for wrong in (-1e-45, 1.0000001, 2.0, -1.0, torch.inf, torch.nan):
+        with pytest.raises(RuntimeError, match=r"^all elements of target should be between 0 and 1$"):
+            compiled(x, torch.tensor([0.0, wrong, 1.0, 0.5]))
 
 
 def test_pools_in_one_dimension() -> None:
