@@ -325,6 +325,13 @@ PLACES: dict[str, Planted] = {
         wrong={"result": "float64 from the compiled function, float32 from PyTorch"},
         says=BOUNDARY,
     ),
+    "boundary: strides": Planted(
+        function=lambda x: (x.sin(), x[:, :1] * 2),
+        args=lambda: (torch.rand(3, 4),),
+        plant=returning(lambda outputs: [value.mT.contiguous().mT for value in outputs]),
+        wrong={"result[0]": "its strides are (1, 3), PyTorch's are (4, 1)"},  # those of dimensions of one element mean nothing
+        says=BOUNDARY,
+    ),
     "boundary: missing alias": Planted(
         function=lambda x: (x.sin(), x[1:]),
         args=lambda: (torch.rand(3),),

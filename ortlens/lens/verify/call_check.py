@@ -187,15 +187,15 @@ def _judge_plain(verdict: Verdict, ours: Any, theirs: Any, tolerances: Tolerance
 
 
 def _other_differences(ours: Part, theirs: Part) -> Iterator[str]:
-    """Yield what differs besides the numbers: shared memory, the strides of views, differentiability."""
+    """Yield what differs besides the numbers: shared memory, strides, differentiability."""
     if ours.kind != "result" or ours.value.shape != theirs.value.shape:
         return
     if missing := sorted(theirs.shares - ours.shares):
         yield f"shares no memory with {', '.join(missing[:3])}, as PyTorch's does: writing to one does not show in the other"
     if more := sorted(ours.shares - theirs.shares):
         yield f"shares memory with {', '.join(more[:3])}, which PyTorch's does not: writing to one changes the other"
-    if (theirs.shares or theirs.span is not None) and not missing and _strides(ours) != _strides(theirs):
-        yield f"a view with strides {ours.strides}, PyTorch's has {theirs.strides}"
+    if not missing and _strides(ours) != _strides(theirs):
+        yield f"its strides are {ours.strides}, PyTorch's are {theirs.strides}, which decide whether reshape() returns a view"
     elif theirs.span is not None and not more and not _is_same_memory(ours.span, theirs.span):
         yield "the memory between its elements holds other values than PyTorch's, which as_strided() shows"
     if ours.requires_grad != theirs.requires_grad:

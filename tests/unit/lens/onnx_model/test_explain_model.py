@@ -258,7 +258,10 @@ def test_outputs_that_numpy_has_no_type_for_are_no_failure_and_bfloat16_is_compa
 
 def recorded_of_a_model(capture: Capture) -> Capture:
     """The same as the lens of an ONNX model records it: one graph, partition and session, without what it never measures."""
-    none = dict.fromkeys(("integer_bytes", "copied_bytes", "shareable_bytes", "arena_bytes", "kept_bytes", "table_bytes", "cuda_graph"))
+    none: dict[str, Any] = dict.fromkeys(
+        ("integer_bytes", "copied_bytes", "shareable_bytes", "arena_bytes", "kept_bytes", "table_bytes", "cuda_graph")
+    )
+    empty: dict[str, Any] = dict.fromkeys(("fallbacks", "breaks", "recompiles", "ledger", "steps"), ())
     return replace(
         capture,
         environment={**capture.environment, "onnx_model": "file"},
@@ -267,7 +270,7 @@ def recorded_of_a_model(capture: Capture) -> Capture:
         partitions=tuple(replace(row, weight_bytes=1, ort_ns=None, torch_ns=None) for row in capture.partitions[:1]),
         sessions=tuple(replace(row, frozen_bytes=1, cause="first", **none) for row in capture.sessions[:1]),
         runs=tuple(replace(row, bind_ns=0, output_ns=0) for row in capture.runs),
-        **dict.fromkeys(("fallbacks", "breaks", "recompiles", "ledger", "steps"), ()),
+        **empty,
     )
 
 
