@@ -225,9 +225,9 @@ class HeatMap {
     const size = (cell) => (cell.abs === null ? -1 : Number.isNaN(cell.abs) ? Infinity : cell.abs);
     const wrong = this.cells.filter((cell) => cell.state === "wrong");
     const shown = (wrong.length ? wrong : this.cells.filter((cell) => cell.abs > 0).sort((a, b) => size(b) - size(a))).slice(0, WORST);
-    if (!shown.length) return el("p.ol-soft", {}, "Every checked value is bit-identical to PyTorch's.");
+    if (!shown.length) return el("p.ol-soft", {}, "Every value checked inside partitions is bit-identical to PyTorch's.");
     const items = shown.map((cell) => el("li", {}, cell.first ? "▲ " : "", link(this.store, cell.id, visible(cell.name)), " ", el("span.ol-soft", {}, visible(`in ${home.get(cell)}: ${this.words(cell)}`))));
-    return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences, all within tolerance"), el("ul", {}, ...items));
+    return el("div.ol-worst", {}, el("h4", {}, wrong.length ? "Out of tolerance, in graph order" : "The largest differences inside partitions, all within tolerance"), el("ul", {}, ...items));
   }
 
   recolour() {
