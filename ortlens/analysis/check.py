@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
+from ortlens.analysis.numbers import tolerances_of
 from ortlens.errors import UsageError
 from ortlens.trace.records import column, optional
 from ortlens.units import counted
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.compare.changes import Kind
     from ortlens.analysis.compare.comparison import Compared
     from ortlens.analysis.compare.durations import Timing
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Numeric
 
 Outcome: TypeAlias = Literal["passed", "failed", "unmeasured"]
 LimitName: TypeAlias = Literal["max_breaks", "max_recompiles", "min_coverage", "max_abs_err", "max_slowdown", "baseline"]
@@ -141,7 +142,7 @@ def _abs_err(capture: Capture, allowed: float) -> VerdictRow:
     if not known:
         why = "no value could be compared" if capture.numerics else "the results were not verified"
         return VerdictRow(limit="max_abs_err", verdict="unmeasured", allowed=allowed, detail=why)
-    sizes = [math.inf if row.max_abs is None and not row.ok else row.max_abs or 0.0 for row in known]
+    sizes = [math.inf if _differs_otherwise(row) else row.max_abs or 0.0 for row in known]
     sizes = [math.inf if math.isnan(size) else size for size in sizes]
     worst = max(range(len(known)), key=sizes.__getitem__)
     left = sum(row.left_out for row in capture.numerics)
@@ -151,6 +152,13 @@ def _abs_err(capture: Capture, allowed: float) -> VerdictRow:
     verdict: Outcome = "passed" if sizes[worst] <= allowed else "failed"
     where = _place(known[worst])
     return VerdictRow(limit="max_abs_err", verdict=verdict, value=sizes[worst], allowed=allowed, detail=known[worst].node, **where)
+
+
+def _differs_otherwise(row: Numeric) -> bool:
+    """Tell whether something is wrong whose size no number says: a shape, strides, memory that is shared."""
+    if row.ok is not False or row.max_abs is None or row.max_rel is None:
+        return row.max_abs is None and not row.ok
+    return (row.atol is not None or row.rtol is not None) and tolerances_of(row.max_abs, row.max_rel, row) <= 1
 
 
 _RULES: Mapping[LimitName, Callable[[Capture, Any], VerdictRow]] = {
