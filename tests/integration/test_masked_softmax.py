@@ -89,6 +89,22 @@ def test_scores_that_a_mask_hides_are_raised(
     assert raised_of(tried) == 1
 
 
+@pytest.mark.parametrize("hiding", [-torch.inf, torch.finfo(torch.float32).min, -1000.0])
+@pytest.mark.parametrize("behind", [1e30, torch.inf])
+def test_what_a_mask_hides_weighs_exactly_nothing(hiding: float, behind: float, tried: list[SessionConfig]) -> None:
+    def attend_to(x: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.ones(ROWS, ROWS, dtype=torch.bool).triu(1)
+        weights = torch.softmax((x @ x.transpose(-2, -1)).masked_fill(hidden, hiding), -1)
+        return weights @ values, (weights @ torch.eye(ROWS)).log()
+
+    x, values = torch.randn(3, ROWS, 8), torch.randn(3, ROWS, 8)
+    values[:, -1] = behind  # memory of a cache that nothing has been written to
+    with torch.no_grad():
+        got = torch.compile(attend_to, backend=Lens(options={"on_error": "raise"}))(x, values)
+    torch.testing.assert_close(got, attend_to(x, values), equal_nan=True)
+    assert raised_of(tried) == 1
+
+
 def returned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     weights = torch.softmax((x @ x.transpose(-2, -1)).masked_fill(~CAUSAL, -torch.inf), -1)
     return weights @ x, weights

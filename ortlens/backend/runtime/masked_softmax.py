@@ -1,14 +1,17 @@
 """Masked attention for processors that stall at denormal numbers.
 
 The softmax of ONNX Runtime makes a denormal number of a score that a mask hides. Processors of Intel take about 150 cycles for one, so
-that a softmax of which half is hidden takes five to seven times as long as without a mask (versions 1.31 and 1.32). A score of 64 below
-the largest of its row is as good: its exponential is 2e-28 of the largest one, and a normal number.
+that a softmax of which half is hidden takes five to seven times as long as without a mask (versions 1.31 and 1.32). So no score is more
+than 72 below the largest of its row: its exponential is 5e-32 of the largest one, and a normal number. HardSigmoid then takes that away
+from each weight: what is hidden weighs exactly 0, as infinities and unused memory behind a mask need it, and no other weight changes
+that a sum could show. Of the activations with a threshold, ThresholdedRelu and Shrink give 0 for NaN.
 
 Only weights that a product reads are changed, not those that the model returns: there, 0 should be 0.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import onnx
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from ortlens.backend.runtime.weights import FrozenWeight
 
 _LAST_AXIS, _BELOW = "masked softmax: axis", "masked softmax: below"  # names of constants; no name of an FX node has a space
+_DISTANCE = 72.0  # a row of 4 million such scores still has normal weights
 _HIDING = -80.0  # what hides a score, by which its exponential is nearly denormal; Swin adds -100
 _MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 _ORDERING = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Trilu"})
@@ -42,11 +46,10 @@ def with_normal_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
     made = onnx.ModelProto()
     made.CopyFrom(model)
     made.graph.initializer.append(onnx.helper.make_tensor(_LAST_AXIS, onnx.TensorProto.INT64, [1], [-1]))
-    made.graph.initializer.append(onnx.helper.make_tensor(_BELOW, onnx.TensorProto.FLOAT, [], [64.0]))
+    made.graph.initializer.append(onnx.helper.make_tensor(_BELOW, onnx.TensorProto.FLOAT, [], [_DISTANCE]))
     nodes: list[onnx.NodeProto] = []
     for node in made.graph.node:
-        nodes += _raised(node) if node.output[0] in found else []
-        nodes.append(node)
+        nodes += _raised(node) if node.output[0] in found else [node]
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     return made
@@ -59,14 +62,16 @@ def _is_mask(weight: torch.Tensor) -> bool:
 
 
 def _raised(softmax: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Write what raises the scores of a softmax, and let it read that. NaN stays, and so does a row without any score."""
+    """Write a softmax over raised scores, and what takes the weight of these away. NaN stays, and so does a row without any score."""
     scores, result = softmax.input[0], softmax.output[0]
     steps = (("ReduceMax", scores, _LAST_AXIS), ("Sub", f"{result}/ReduceMax", _BELOW), ("Max", scores, f"{result}/Sub"))
     nodes = [onnx.helper.make_node(kind, [*read], [f"{result}/{kind}"], name=f"{softmax.name}/{kind}") for kind, *read in steps]
-    for node in nodes:
+    softmax.input[0], softmax.output[0] = nodes[-1].output[0], f"{result}/Softmax"
+    least = 1.001 * math.exp(-_DISTANCE)
+    cut = onnx.helper.make_node("HardSigmoid", [*softmax.output], [result], name=f"{softmax.name}/HardSigmoid", alpha=1.0, beta=-least)
+    for node in (*nodes, cut):
         node.metadata_props.extend(softmax.metadata_props)
-    softmax.input[0] = nodes[-1].output[0]
-    return nodes
+    return [*nodes, softmax, cut]
 
 
 class _Values:
