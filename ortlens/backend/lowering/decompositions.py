@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_kno
 from ortlens import _torch
 from ortlens.backend.lowering import attention, fused_attention, provenance, reductions, whole_operators
 from ortlens.backend.lowering.kernel_strides import suggested_format
-from ortlens.backend.lowering.type_promotion import fits, has_mixed_types
+from ortlens.backend.lowering.type_promotion import fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,6 @@ _REFUSED: dict[Any, Callable[..., bool]] = {
     **dict.fromkeys(_OF_WIDE, lambda *given: any(map(_is_half, given))),
     **dict.fromkeys((_aten.mvlgamma.default, _aten.trace.default), lambda tensor, *_: tensor.dtype is torch.bool),
     **dict.fromkeys((_aten.nan_to_num.default, _aten.nansum.default, _aten.aminmax.default), lambda tensor, *_, **__: tensor.is_complex()),
-    _aten._native_batch_norm_legit_functional.default: lambda tensor, *rest: tensor.is_complex() or has_mixed_types(tensor, *rest),  # noqa: SLF001 - a name
 }
 """Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
 

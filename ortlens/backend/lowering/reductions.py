@@ -10,12 +10,13 @@ The gradient of an average pool is a transposed convolution with ones. Sums over
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from ortlens import _torch
 from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
@@ -35,6 +36,9 @@ LONG_IN_ROW = 32768
 """The same for the innermost dimensions, where ONNX Runtime adds with several accumulators."""
 _BATCH_NORM = _aten._native_batch_norm_legit.no_stats  # noqa: SLF001 - an operator's name
 _BATCH_NORM_OF_INFERENCE = _aten._native_batch_norm_legit_no_training.default  # noqa: SLF001 - same
+_BATCH_NORM_OF_TRAINING = _aten._native_batch_norm_legit_functional.default  # noqa: SLF001 - same
+_normalises: contextvars.ContextVar[bool] = contextvars.ContextVar("normalises", default=False)
+"""Whether a normalisation is being decomposed."""
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -46,7 +50,6 @@ def long_reductions() -> dict[Any, Callable[..., Any]]:
         _aten.sum.dim_IntList: _sum,
         _aten.mean.default: lambda x, *, dtype=None: _mean(x, None, dtype=dtype),
         _aten.mean.dim: _mean,
-        _aten.var.correction: _var,
         _aten.var_mean.correction: _var_mean,
         _aten.linalg_vector_norm.default: _vector_norm,
         _aten.cumsum.default: _cumsum,
@@ -54,6 +57,7 @@ def long_reductions() -> dict[Any, Callable[..., Any]]:
         _aten.native_layer_norm.default: _layer_norm,
         _BATCH_NORM: _instance_norm,
         _BATCH_NORM_OF_INFERENCE: _norm_by_statistics,
+        _BATCH_NORM_OF_TRAINING: lambda x, *given: _STAYS if x.is_complex() else _written_out(_BATCH_NORM_OF_TRAINING, x, *given),
     }
 
 
@@ -111,24 +115,15 @@ def _count(x: torch.Tensor, axes: Sequence[int]) -> Any:
     return math.prod(x.shape[axis] for axis in axes)
 
 
-def _not_negative(number: Any) -> Any:
-    """Return a number of elements, at least 0: where the correction exceeds their number, the kernel divides by 0."""
-    return number if statically_known_true(number >= 0) else torch.sym_max(number, 0)  # type: ignore[no-untyped-call]  # in torch itself
-
-
-def _var(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0] if is_long(x, _dims(x, dim)) else _STAYS
-
-
 def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """Compute the statistics of a long normalisation in float32, in which their epsilon hides the last digits; others are in float64."""
     axes = _dims(x, dim)
-    if not is_long(x, axes):
+    if not _normalises.get() or correction != 0 or not is_long(x, axes):
         return _STAYS
     wide = x.to(torch.float32)
     center = wide.mean(axes, keepdim=True)
     away = wide - center
-    left = _not_negative(_count(x, axes) - (1 if correction is None else correction))
-    spread = (away * away).sum(axes, keepdim=keepdim) / left
+    spread = (away * away).sum(axes, keepdim=keepdim) / _count(x, axes)
     center = center if keepdim else center.squeeze(tuple(axes))
     return spread.to(x.dtype), center.to(x.dtype)
 
@@ -188,7 +183,13 @@ def _is_clamped(x: torch.Tensor, eps: float) -> bool:
 
 def _written_out(target: Any, *args: Any) -> Any:
     """Decompose a normalisation as PyTorch does, which takes the variance and the mean with `var_mean`."""
-    return _STAYS if has_mixed_types(*args) else _torch.decomposition_of(target)(*args)
+    if has_mixed_types(*args):
+        return _STAYS
+    before = _normalises.set(True)
+    try:
+        return _torch.decomposition_of(target)(*args)
+    finally:
+        _normalises.reset(before)
 
 
 def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> Any:

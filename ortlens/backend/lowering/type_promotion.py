@@ -31,6 +31,7 @@ _EXACT = (_aten.mul.Tensor, _aten.div.Tensor, _aten.div.Tensor_mode, _aten.floor
 _BOUNDS = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
 _NARROW = (torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32)
 _ADDITIONS = (_aten.add.Tensor, _aten.add.Scalar)
+_UNCONVERTED = (_aten.heaviside.default, _aten.lerp.Scalar, _aten.std_mean.correction)
 _SUMS = (_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar, _aten.rsub.Scalar)
 
 
@@ -75,7 +76,7 @@ def may_promote(node: torch.fx.Node) -> bool:
     False when all tensors have the dtype of the result (or the result is boolean), and no number is of a wider kind; and for what PyTorch
     refuses to convert.
     """
-    if _keeps_second_operand(node) or refused_booleans(node) is not None or node.target in (_aten.heaviside.default, _aten.lerp.Scalar):
+    if _keeps_second_operand(node) or refused_booleans(node) is not None or node.target in _UNCONVERTED:
         return False
     dtypes = {source.meta["val"].dtype for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)}
     result = node.meta["val"]

@@ -286,7 +286,7 @@ _TOGETHER: Mapping[Any, Row] = {
     _aten.tril.default: Ns(0.36, 0.17),
     _aten.triu.default: Ns(0.36, 0.17),
     _aten.trunc.default: Ns(3.65, 1.8),
-    _aten.var.correction: Ns(5.6, 0.9),
+    **dict.fromkeys((_aten.var.correction, _aten.std.correction), Ns(5.6, 1.1)),
     _aten.where.self: lambda _: _choice(),
     _aten.xlogy.Tensor: Ns(3.1, 3.7),
 }

@@ -328,6 +328,7 @@ _POOLS = {
 }
 _GROUP_NORMS = (_aten.group_norm.default, _aten.instance_norm.default, _aten.native_group_norm.default)
 _UNPOOLS = (_aten.max_unpool2d.default, _aten.max_unpool3d.default)
+_SPREADS = (_aten.var.correction, _aten.std.correction, _aten.var_mean.correction, _aten.std_mean.correction)
 _MEDIANS = (_aten.median.dim, _aten.nanmedian.dim)
 _ATTENTIONS = (_aten._scaled_dot_product_efficient_attention.default, _aten._scaled_dot_product_flash_attention.default)  # noqa: SLF001 - names
 _RANGES = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
@@ -408,7 +409,7 @@ WRONG = (
     ),
     Rule(
         (
-            *(_aten.lerp.Scalar, _aten.lerp.Tensor, _aten.var.correction, _aten.var_mean.correction, *_UNPOOLS, *_LOSSES),
+            *(_aten.lerp.Scalar, _aten.lerp.Tensor, *_SPREADS, *_UNPOOLS, *_LOSSES),
             *(_aten._prelu_kernel.default, _aten.embedding_renorm.default, _aten.mse_loss.default),  # noqa: SLF001 - a name
             _aten.leaky_relu.default,
         ),

@@ -16,7 +16,7 @@ from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.ordering import argmax, argmin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _aten = torch.ops.aten
 _SMALL_INTEGERS = (2, 3, 4, 5, 6, 9)  # UINT8, INT8, UINT16, INT16, INT32, BOOL in onnx.TensorProto
@@ -179,22 +179,25 @@ def _number_of(x: Any, axes: Sequence[int] | None) -> Any:
     return op.CastLike(op.ReduceProd(chosen, keepdims=0), x)
 
 
-@torch_op(_aten.var.correction)
-@basics.in_float32
-def var(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """`aten.var`; NaN where the correction leaves nothing to divide by."""
-    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+def _spread_of(*, root: bool, center: bool) -> Callable[..., Any]:
+    """Make the function of a variance or its root, in float64 as in PyTorch: that of a constant is 0, and squares do not overflow."""
+
+    def spread(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        found, middle = _moments(_cast(x, basics.DOUBLE), dim, correction=correction, keepdim=keepdim)
+        found = op.CastLike(op.Sqrt(found) if root else found, x)
+        return (found, op.CastLike(middle, x)) if center else found
+
+    return spread
 
 
-@torch_op(_aten.var_mean.correction)
-def var_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    if not basics.is_half(x):
-        return _var_mean(x, dim, correction=correction, keepdim=keepdim)
-    found = _var_mean(_cast(x, basics.FLOAT), dim, correction=correction, keepdim=keepdim)
-    return tuple(op.CastLike(value, x) for value in found)
+torch_op(_aten.var.correction)(_spread_of(root=False, center=False))
+torch_op(_aten.std.correction)(_spread_of(root=True, center=False))
+torch_op(_aten.var_mean.correction)(_spread_of(root=False, center=True))
+torch_op(_aten.std_mean.correction)(_spread_of(root=True, center=True))
 
 
-def _var_mean(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any, Any]:
+def _moments(x: Any, dim: Any, *, correction: Any, keepdim: bool) -> tuple[Any, Any]:
+    """Return variance and mean; the variance is NaN where the correction leaves nothing to divide by."""
     axes = _axes(x, dim)
     center = mean(x, dim, keepdim=True) if len(x.shape) else op.Identity(x)
     away = op.Sub(x, center)
@@ -210,9 +213,9 @@ def _left_over(x: Any, axes: Sequence[int] | None, correction: Any) -> Any:
     count = _count(x, axes)
     if count is not None and not basics.is_value(correction):
         return basics.number(x, float(max(count - correction, 0)))
-    count = op.Constant(value_float=float(count)) if count is not None else _number_of(x, axes)
+    count = _number_of(x, axes) if count is None else basics.number(x, float(count))
     nothing = op.CastLike(op.Constant(value_float=0.0), x)  # a constant of the model: Max takes a number beside typed values only
-    return op.Max(op.Sub(op.CastLike(count, x), basics.number(x, correction)), nothing)
+    return op.Max(op.Sub(count, basics.number(x, correction)), nothing)
 
 
 @torch_op(_aten.prod.dim_int, _aten.prod.default)

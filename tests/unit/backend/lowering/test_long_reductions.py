@@ -19,7 +19,7 @@ CASES: dict[str, Any] = {
     "mean": lambda x: x.mean(),
     "sum of columns": lambda x: x.reshape(-1, 4).sum(0),
     "mean of a map": lambda x: x.reshape(1, 4, 512, 512).mean((2, 3)),
-    "std": lambda x: x.std(),
+    "std": lambda x: x.reshape(2, -1).std(1),
     "var_mean": lambda x: torch.var_mean(x.reshape(512, -1), 0),
     "cumsum": lambda x: x.cumsum(0)[-1],
     "norm 1": lambda x: torch.linalg.vector_norm(x, 1),

@@ -113,6 +113,36 @@ def test_corrections_that_leave_nothing() -> None:
     as_pytorch(cases, torch.ones(3, 4), atol=0)
 
 
+SPREADS: dict[str, Any] = {
+    f"{spread.__name__} {dim} less {correction}": lambda x, f=spread, d=dim, c=correction: f(x, dim=d, correction=c, keepdim=not c)
+    for spread in (torch.var, torch.std, torch.var_mean, torch.std_mean)
+    for dim, correction in ((1, 1), (-1, 0), ((1, 2), 1))
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_spreads_are_computed_in_float64(dtype: torch.dtype, *, dynamic: bool) -> None:
+    x = torch.randn(30, 6, generator=torch.Generator().manual_seed(2))
+    shapes = [torch.full_like(x, 0.1), x + 1e4, x * 1e-4]  # constant, or far from 0 beside their spread
+    if dtype is torch.float32:
+        shapes += [x.round() * 8 + 1e8, x * 1e20, x * 1e-25, torch.full_like(x, 3e38)]  # and beyond the squares that float32 holds
+    as_pytorch(SPREADS, torch.stack(shapes).to(dtype), atol=0, dynamic=dynamic, stays=() if dtype is not torch.bfloat16 else None)
+
+
+def test_the_spread_of_all_numbers_is_pytorchs() -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(2)) + 1e8  # of which PyTorch rounds the mean to float32
+    spreads: dict[str, Any] = {"var": torch.var, "std": torch.std, "of one row": lambda x: x[None].std(1)}
+    as_pytorch(spreads, x, atol=0, stays=("aten.var.correction", "aten.std.correction"))
+
+
+def test_the_spread_of_a_constant_is_exactly_nothing() -> None:
+    x = torch.full((100, 3), 0.1)
+    for spread in (lambda x: x.std(0), lambda x: torch.var_mean(x, 0)[0]):
+        torch.compiler.reset()
+        assert torch.compile(spread, backend="ortlens")(x).tolist() == [0.0] * 3
+
+
 NORMALIZED: dict[str, Any] = {
     "no columns": lambda x: functional.layer_norm(x[:, :0], (0,)),
     "no columns, weights": lambda x: functional.layer_norm(x[:, :0], (0,), x[0, :0], x[1, :0]),
