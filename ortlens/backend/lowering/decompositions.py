@@ -67,6 +67,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.split.Tensor: _split,
         _aten.copy.default: _copy,
         _aten.div.Tensor: _div,
+        _aten.affine_grid_generator.default: _affine_grid,
         _aten.binary_cross_entropy.default: _binary_cross_entropy,
         _aten.block_diag.default: _block_diag,
         _aten.bucketize.Tensor: _bucketize,
@@ -177,6 +178,20 @@ def _div(tensor: torch.Tensor, other: Any) -> Any:
     if not isinstance(tensor, torch.Tensor):  # `torch.div(3, 4)` takes numbers, too
         tensor = torch.scalar_tensor(tensor, dtype=wide)
     return _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
+
+
+def _affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> Any:  # noqa: FBT001 - the schema's
+    """Compute places by the steps of the kernel: torch's decomposition differs in the last bit, which decides between neighbours."""
+    batch, images = size[0], [*size[2:]]
+    if not theta.is_floating_point() or theta.dim() != 3 or len(images) not in (2, 3):  # noqa: PLR2004 - PyTorch refuses others
+        return _STAYS
+    lines = []
+    for place, steps in enumerate(images):
+        line = torch.linspace(-1, 1, steps, dtype=theta.dtype, device=theta.device) if steps > 1 else theta.new_zeros([steps])
+        line = line if align_corners else line * (steps - 1) / steps
+        lines.append(line.view([-1 if dim == place else 1 for dim in range(len(images))]).expand(images))
+    base = torch.stack([*reversed(lines), theta.new_ones(images)], -1).view(1, -1, len(images) + 1)
+    return base.expand(batch, -1, -1).bmm(theta.transpose(1, 2)).view([batch, *images, len(images)])
 
 
 def _binary_cross_entropy(tensor: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1) -> Any:

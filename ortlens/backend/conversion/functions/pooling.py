@@ -252,6 +252,8 @@ def grid_sampler_2d(x: Any, grid: Any, interpolation_mode: int, padding_mode: in
         places = _bounded(grid, _OUTSIDE if padding_mode == _ZEROS else _FAR)
         sampled = registered(x, places, interpolation_mode, padding_mode, align_corners)
         return sampled if interpolation_mode == _NEAREST else op.Add(sampled, _nan_of(grid))
+    if interpolation_mode == _NEAREST and padding_mode == _REFLECTION:
+        return registered(x, _middles(grid, x, align_corners=align_corners), interpolation_mode, _ZEROS, align_corners=False)
     moved = _reflected(grid) if padding_mode == _REFLECTION else grid
     return registered(x, _inside(moved, x, align_corners=align_corners), interpolation_mode, _ZEROS, align_corners)
 
@@ -279,13 +281,38 @@ def _inside(grid: Any, x: Any, *, align_corners: bool) -> Any:
     grid = basics.typed(op.Where(op.IsNaN(grid), basics.number(grid, -1.0), grid), int(grid.dtype), grid)
     if align_corners:
         return op.Clip(grid, basics.number(grid, -1.0), basics.number(grid, 1.0))
-    sizes = list(x.shape[-2:])
-    high: Any
-    if all(isinstance(size, int) for size in sizes):
-        high = ir.tensor([1 - 1 / size for size in reversed(sizes)], dtype=ir.DataType(int(grid.dtype)))  # a place in a grid is (x, y)
-    else:
-        turned = op.Gather(op.Shape(x), op.Constant(value_ints=[len(x.shape) - 1, len(x.shape) - 2]))
-        one = basics.number(grid, 1.0)
-        high = op.Sub(one, op.Div(one, op.CastLike(turned, grid)))
+    one = basics.number(grid, 1.0)
+    high = op.Sub(one, op.Div(one, _sizes(x, grid)))
     raised = basics.typed(op.Max(grid, op.Neg(high)), int(grid.dtype), grid)
     return op.Min(raised, high)
+
+
+def _sizes(x: Any, grid: Any) -> Any:
+    """Return the sizes of images in the order of a place in a grid, which is (x, y), and in its type."""
+    sizes = list(x.shape[-2:])
+    if all(isinstance(size, int) for size in sizes):
+        return op.Constant(value=ir.tensor([float(size) for size in reversed(sizes)], dtype=ir.DataType(int(grid.dtype))))
+    turned = op.Gather(op.Shape(x), op.Constant(value_ints=[len(x.shape) - 1, len(x.shape) - 2]))
+    return op.CastLike(turned, grid)
+
+
+def _middles(grid: Any, x: Any, *, align_corners: bool) -> Any:
+    """Move places, which are reflected at the borders, to the middle of the nearest element, step by step as PyTorch does.
+
+    A place between two elements is that of the even one, to the last bit of these steps; in another order a third of them change sides.
+    Source: `ComputeLocationBase` in `aten/src/ATen/native/cpu/GridSamplerKernel.cpp`.
+    """
+
+    def typed(made: Any) -> Any:
+        return basics.typed(made, int(grid.dtype), grid)
+
+    sizes, (zero, half, one, two) = _sizes(x, grid), (basics.number(grid, number) for number in (0.0, 0.5, 1.0, 2.0))
+    last = op.Sub(sizes, one)
+    span, edge = (op.Max(typed(op.Mul(last, two)), one), zero) if align_corners else (op.Mul(sizes, two), half)
+    place = op.Sub(op.Mul(op.Add(grid, one), op.Div(last if align_corners else sizes, two)), edge)
+    away = op.Abs(op.Add(place, edge))
+    rest = op.Sub(away, op.Mul(op.Floor(op.Div(away, span)), span))
+    inside = op.Sub(op.Min(typed(rest), op.Sub(span, rest)), edge)
+    inside = op.Max(typed(op.Min(typed(inside), last)), zero)
+    element = op.Round(op.Where(op.IsNaN(inside), zero, inside))
+    return op.Sub(op.Div(op.Add(op.Mul(element, two), one), sizes), one)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
+from ortlens import Lens
 from tests.unit.backend.conversion.functions.one_graph import as_pytorch, left
 
 X = torch.sin(torch.arange(2 * 2 * 5 * 7 * 6.0)).reshape(2, 2, 5, 7, 6)
@@ -116,3 +118,36 @@ def test_samples_at_places_of_any_kind(image: torch.Tensor, places: torch.Tensor
 def test_samples_of_symbolic_sizes() -> None:
     few = {name: SAMPLED[name] for name in ("bilinear, zeros, False", "nearest, reflection, True")}
     as_pytorch(few, IMAGE, FAR, dynamic=True, stays=())
+
+
+def halves(high: int, wide: int, *, corners: bool) -> torch.Tensor:
+    """Places on and between the elements of an image, and as far beside it."""
+    sizes = [max(size - 1, 1) if corners else size for size in (high, wide)]
+    y, x = (
+        (2 * torch.arange(-2.0 * size, 2.0 * size, 0.5) + (not corners)) / part - 1 for size, part in zip((high, wide), sizes, strict=True)
+    )
+    return torch.stack([x.expand(len(y), -1), y[:, None].expand(-1, len(x))], -1)[None]
+
+
+@pytest.mark.parametrize(("sizes", "dynamic"), [((30, 20), False), ((32, 32), True), ((7, 5), True), ((1, 6), True)])
+def test_a_place_between_two_elements_is_that_of_the_same_one(sizes: tuple[int, int], *, dynamic: bool) -> None:
+    image, grids = torch.arange(float(math.prod(sizes))).view(1, 1, *sizes), [halves(*sizes, corners=corners) for corners in (False, True)]
+    cases: dict[str, Any] = {
+        f"{padding}, {corners}": lambda x, *given, p=padding, c=corners: F.grid_sample(x, given[c], "nearest", p, c)
+        for padding, corners in itertools.product(("zeros", "border", "reflection"), (False, True))
+    }
+    as_pytorch(cases, image, *grids, dynamic=dynamic, atol=0, stays=())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_affine_grids_to_the_last_bit(*, dynamic: bool) -> None:
+    def grids(*given: torch.Tensor) -> list[torch.Tensor]:
+        sizes = ((1, 1, 16, 16), (1, 1, 7, 30), (1, 1, 3, 5, 12))
+        made = [F.affine_grid(given[len(size) - 4], [2, 1, *size[2:]], align) for size in sizes for align in (False, True)]
+        return [*made, F.affine_grid(given[0], [2, 1, 1, 33], align_corners=False)]
+
+    scaled = (torch.eye(2, 3) * torch.tensor([[1.0], [2.0]])).expand(2, -1, -1).clone(), torch.eye(3, 4).expand(2, -1, -1).clone()
+    lens = Lens()
+    torch.compiler.reset()
+    assert all(map(torch.equal, torch.compile(grids, backend=lens, dynamic=dynamic)(*scaled), grids(*scaled)))
+    assert not left(lens.captured())
