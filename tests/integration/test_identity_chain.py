@@ -61,7 +61,7 @@ def test_from_a_line_to_its_kernels_and_back(lens: ortlens.Lens) -> None:
     assert set(gelu.kernel_confidence) == {"fused"}, "Gelu is made of several ONNX nodes"
     for kernel in set(gelu.kernel):
         assert set(lens.links(kernel=kernel).line) == {line_of("the line of gelu", __file__)}
-    assert set(lens.links(line=f"{Path(__file__).name}:{line_of('the line of norm', __file__)}").op_type) == {"LayerNormalization"}
+    assert set(lens.links(line=f"{Path(__file__).name}:{line_of('the line of norm', __file__)}").op_type) >= {"LayerNormalization"}
     assert set(lens.links(module="blocks.1").module) == {f"blocks.1{rest}" for rest in ("", ".norm", ".up", ".down")}
 
 

@@ -18,6 +18,7 @@ from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weigh
 from ortlens.backend.runtime.binding import Input, Output
 from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
 from ortlens.backend.runtime.masked_softmax import with_normal_weights
+from ortlens.backend.runtime.overflow_checks import with_overflow_checks
 from ortlens.backend.runtime.packed_weights import with_packed_weights
 from ortlens.backend.runtime.processor import exact_products, stalls_at_denormals
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
@@ -208,6 +209,8 @@ class SessionFactory:
             made = with_packed_weights(made, frozen)
         if self._is_on_cpu() and stalls_at_denormals():
             made = with_normal_weights(made, frozen)
+        if self._is_on_cpu():
+            made = with_overflow_checks(made)
         if extras and self.device_of_calls() is not None:
             made = with_layers_for_cuda(made)
         made = binding.with_permuted_inputs(made, self._orders(frozen))
