@@ -11,7 +11,7 @@ exceeds 1.8e19, whose square is infinite, is taken for an overflow; NaN is not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -92,7 +92,7 @@ class _Checks:
             found.setdefault(rows, []).append(node.output[2])
         return list(found.values())
 
-    def _add(self, op_type: str, *inputs: str, **attributes: int) -> str:
+    def _add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         output = f"{self._result}/overflow:{len(self._made)}"
         node = onnx.helper.make_node(op_type, list(inputs), [output], name=f"overflow check: {op_type} {len(self._made)}", **attributes)
         self._made.append(node)
