@@ -21,6 +21,7 @@ from ortlens import _torch
 from ortlens._optional import require
 from ortlens.backend.conversion import converter, dtypes
 from ortlens.backend.conversion.optimize import optimize_model
+from ortlens.backend.deploy.plain_forms import write_plain_forms
 from ortlens.backend.memory_order import inverse_order
 from ortlens.errors import ConversionError, OrtLensError, UsageError
 from ortlens.progress import progress
@@ -176,7 +177,7 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
         model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
     _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, arguments)
-    _keep_pads(model)
+    write_plain_forms(model)
     try:
         _save(model, target, _INLINE_BYTES if inline_bytes is None else inline_bytes)
     except OSError as error:
@@ -349,15 +350,6 @@ def _output(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int,
     converter.set_type(node.outputs[0], meta)
     model.graph.append(node)
     return node.outputs[0]
-
-
-def _keep_pads(model: ir.Model) -> None:
-    """Stop ONNX Runtime from fusing a Pad with zeros into a MaxPool, which pads with -inf: it skips a MaxPool with indices."""
-    for node in model.graph:
-        source = node.inputs[0].producer() if node.op_type == "MaxPool" and node.inputs[0] is not None else None
-        if source is not None and source.op_type == "Pad" and len(node.outputs) == 1:
-            node.resize_outputs(2)
-            node.outputs[1].name = f"{node.outputs[0].name}:indices"
 
 
 def _save(model: ir.Model, target: pathlib.Path, inline_bytes: int) -> None:

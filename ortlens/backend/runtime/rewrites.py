@@ -18,8 +18,8 @@ _WRONG_OPTIMIZERS = ("Pad_Fusion", "DivMulFusion")
 (1 / y) * x, also of integers, whose quotient is rounded."""
 
 _NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
-"""They replace an epsilon that is not a constant by 1e-5 (`layer_norm_fusion.cc`), which changes results. They also fuse a scale or a bias
-that is larger than what is normalised, which makes an invalid model or one whose runs fail. ONNX Runtime 1.31 has two variants of the
+"""They replace an epsilon that is no constant float32, or the first operand, by 1e-5 (`layer_norm_fusion.cc`). They also fuse a scale or a
+bias that is larger than what is normalised, which makes an invalid model or one whose runs fail. ONNX Runtime 1.31 has two variants of the
 first, by level. Names that a version does not know are ignored."""
 
 _DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)  # they keep a factor of float64 in an attribute, which is a float32
@@ -29,7 +29,11 @@ _BATCH_NORM_OPTIMIZERS = ("MatMul_BatchNormalization_Fusion",)
 
 _EXPAND_OPTIMIZERS = ("ExpandElimination",)  # it takes an Expand of a dimension of size 1 to size 0 for one that changes nothing
 
-_ZERO_OPTIMIZERS = ("NoopElimination",)  # it drops an Add of 0.0, which makes 0.0 of -0.0: the sign is that of a later 1 / x
+_ZERO_OPTIMIZERS = ("NoopElimination",)  # it drops an Add of 0.0, or a Sub of -0.0, which makes 0.0 of -0.0: the sign of a later 1 / x
+
+_CAST_OPTIMIZERS = ("MatmulTransposeFusion",)
+"""It swaps a Transpose of the first dimension and a Cast in front of a product, also a Cast that ONNX Runtime adds to compute float16, and
+leaves a graph behind at which NchwcTransformer ends the process."""
 
 _SLOW_OPTIMIZERS = ("SkipLayerNormFusion",)
 """Rewrites that are slower on the CPU: an addition and a normalisation of [64, 256] take 12 us, the fused operator 71 us."""
@@ -38,13 +42,8 @@ _SCALE_OPTIMIZERS = ("MatMulScaleFusion",)
 """It makes the factor a part of the product, and MLAS has its fast product of a single row for the factor 1 only: scores of one token
 over 2,048 keys take 55 us, with the factor inside 144 us. Products of more rows are 5 to 12 % faster with the factor inside."""
 
-_BLOCK_OPTIMIZERS = ("NchwcTransformer",)
-"""It puts channels into blocks for convolutions and pools. Without any, it has nothing to do, but reads memory that is not its own where
-products with transposed matrices of float16 follow each other, and ends the process (versions 1.31 and 1.32)."""
-_IN_BLOCKS = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
-
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
-_MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+MOVES = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]]) -> list[str]:
@@ -57,18 +56,19 @@ def unwanted_rewrites(model: onnx.ModelProto, chosen: Sequence[tuple[str, Any]])
         *(_BATCH_NORM_OPTIMIZERS if _normalises_what_was_moved(model) else ()),
         *(_EXPAND_OPTIMIZERS if _may_expand_to_nothing(model) else ()),
         *(_ZERO_OPTIMIZERS if _adds_zero(model) else ()),
-        *(() if any(node.op_type in _IN_BLOCKS for node in model.graph.node) else _BLOCK_OPTIMIZERS),
+        *(_CAST_OPTIMIZERS if _casts_turned_batch(model) else ()),
         *(_SLOW_OPTIMIZERS if on_cpu_only else ()),
         *(_SCALE_OPTIMIZERS if on_cpu_only and _scales_single_rows(model) else ()),
     ]
 
 
 def _epsilons_are_constant(model: onnx.ModelProto) -> bool:
-    """Tell whether every sum under a square root has a constant operand."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add"}
+    """Tell whether the second operand of every sum of a mean under a square root is a constant float32."""
+    constants = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
+    means = {node.output[0] for node in model.graph.node if node.op_type == "ReduceMean"}
+    sums = {node.output[0]: node for node in model.graph.node if node.op_type == "Add" and means.intersection(node.input)}
     under = [sums[node.input[0]] for node in model.graph.node if node.op_type == "Sqrt" and node.input[0] in sums]
-    return all(constants.intersection(node.input) for node in under)
+    return all(node.input[1] in constants for node in under)
 
 
 def _widens_what_is_normalised(model: onnx.ModelProto) -> bool:
@@ -132,12 +132,36 @@ def _may_expand_to_nothing(model: onnx.ModelProto) -> bool:
 
 
 def _normalises_what_was_moved(model: onnx.ModelProto) -> bool:
-    moved = {name for node in model.graph.node if node.op_type in _MOVES for name in node.output}
+    moved = {name for node in model.graph.node if node.op_type in MOVES for name in node.output}
     return any(node.op_type == "BatchNormalization" and node.input[0] in moved for node in model.graph.node)
 
 
+def _casts_turned_batch(model: onnx.ModelProto) -> bool:
+    """Tell whether a product reads what a Transpose of the first dimension and a Cast make, maybe one that is added for float16."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    has_half = onnx.TensorProto.FLOAT16 in _element_types(model.graph)
+    for name in (name for node in model.graph.node if node.op_type == "MatMul" for name in node.input):
+        made = makers.get(name)
+        is_cast = made is not None and made.op_type == "Cast"
+        turned = makers.get(made.input[0]) if made is not None and is_cast else made
+        if (is_cast or has_half) and turned is not None and turned.op_type == "Transpose":
+            order = next((list(attribute.ints) for attribute in turned.attribute if attribute.name == "perm"), [])
+            if moves_batch(order):
+                return True
+    return False
+
+
+def moves_batch(order: Sequence[int]) -> bool:
+    """Tell whether a permutation moves the first dimension behind all others but, maybe, the last."""
+    return len(order) > 2 and 0 in order[-2:] and list(order[:-2]) == list(range(1, len(order) - 1))  # noqa: PLR2004 - a matrix has no batch
+
+
 def _adds_zero(model: onnx.ModelProto) -> bool:
-    """Tell whether an Add has a 0.0 of one element as its operand, or a weight of one element, whose value is not looked at."""
+    """Tell whether an Add of 0.0, or a Sub of -0.0, of one element may make 0.0 of -0.0; the values of weights are not looked at."""
     numbers = [tensor for tensor in model.graph.initializer if math.prod(tensor.dims) == 1 and tensor.data_type in _FLOATS]
-    zeros = {tensor.name for tensor in numbers if tensor.data_location or str(numpy_helper.to_array(tensor).item()) == "0.0"}
-    return any(node.op_type == "Add" and zeros.intersection(node.input) for node in model.graph.node)
+    texts = {tensor.name: None if tensor.data_location else str(numpy_helper.to_array(tensor).item()) for tensor in numbers}
+    zeros = {sign: {name for name, text in texts.items() if text in (None, sign)} for sign in ("0.0", "-0.0")}
+    return any(
+        (node.op_type == "Add" and zeros["0.0"].intersection(node.input)) or (node.op_type == "Sub" and node.input[1] in zeros["-0.0"])
+        for node in model.graph.node
+    )
