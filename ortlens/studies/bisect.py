@@ -85,7 +85,7 @@ class SideResult:
     versions: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     level: str = ""
-    status: str = "ok"  # else `uninstalled`, or how its process ended
+    status: str = "ok"  # else `uninstalled`, `refused` where a rewrite of ONNX Runtime breaks the model, or how its process ended
     reason: str = ""
     call_ns: int | None = None
     create_ns: int | None = None
@@ -119,9 +119,9 @@ class Bisection:
 
     @property
     def differs(self) -> bool:
-        """Whether a side failed, has other results beyond rounding, or holds more memory with each run."""
+        """Whether a side failed, has other results beyond rounding, or holds more memory with each run; a refused one never ran."""
         return any(
-            row.status != "ok"
+            row.status not in ("ok", "refused")
             or any(found is not None and found.kind == "differs" for found in (row.output, row.unsteady))
             or (row.growth is not None and row.growth.low > 0)
             for row in self.rows
@@ -315,6 +315,9 @@ def _one_round(side: _Side, runs: int, seconds: float) -> None:
     if ended.status != "ok":
         side.row = replace(side.row, status=ended.status, reason=ended.reason)
         return
+    if "refused" in ended.value:
+        side.row = replace(side.row, status="refused", reason=ended.value["refused"])
+        return
     side.answer = side.answer or ended.value
     side.rounds.append(round(median(ended.value["times"])))
 
@@ -338,7 +341,7 @@ def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[Cut, _Side] 
         if output is None:
             return None
         kind = output.kind
-    elif not side.program or not side.row.versions:
+    elif not side.program or not side.row.versions or side.row.status == "refused":
         return None
     wants_cut = side.program is base.program and 1 + KINDS.index(kind) > cut_severity
     found = _traced(base, side, partial(_both, base, side), kind, wants_cut=wants_cut)

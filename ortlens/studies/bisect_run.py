@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortlens._process import heap_bytes, resident_bytes
+from ortlens.backend.runtime.optimizers import breaking
 from ortlens.errors import UsageError
 from ortlens.studies.child import stage
 
@@ -39,8 +40,11 @@ def examined() -> dict[str, Any]:
     return {"onnxruntime": onnxruntime.__version__, "providers": onnxruntime.get_available_providers()}
 
 
-def session_of(model: str, settings: Settings, profile: Path | None = None) -> Any:  # noqa: ANN401 - onnxruntime has no types
-    """Make a session; raise `UsageError` where the provider is missing or cannot be used, in which case ONNX Runtime goes on without it."""
+def session_of(model: str, settings: Settings, profile: Path | None = None, without: Sequence[str] = ()) -> Any:  # noqa: ANN401 - onnxruntime has no types
+    """Make a session, without some rewrites.
+
+    Raise `UsageError` where the provider is missing or cannot be used, in which case ONNX Runtime goes on without it.
+    """
     import onnxruntime
 
     available = onnxruntime.get_available_providers()
@@ -55,7 +59,8 @@ def session_of(model: str, settings: Settings, profile: Path | None = None) -> A
     )
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    session = onnxruntime.InferenceSession(model, options, providers=list(dict.fromkeys((settings.provider, "CPUExecutionProvider"))))
+    providers = list(dict.fromkeys((settings.provider, "CPUExecutionProvider")))
+    session = onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=list(without) or None)
     if session.get_providers()[0] != settings.provider:
         raise UsageError(f"{settings.provider} could not be used by onnxruntime {onnxruntime.__version__}: one of its libraries is missing")
     return session
@@ -75,10 +80,18 @@ def values(model: str, feed: str, settings: Settings, folder: str, runs: int) ->
 
 
 def timed(models: Sequence[tuple[str, str]], settings: Settings, folder: str, runs: int, seconds: float) -> dict[str, Any]:
-    """Time a call, which runs the models one after the other, and read the memory of the process after each; keep first and last values."""
+    """Time a call, which runs the models one after the other, and read the memory of the process after each; keep first and last values.
+
+    If a rewrite of ONNX Runtime breaks a model, so that no session can be made, the answer is a sentence, `refused`.
+    """
     stage("creating the sessions")
     began = time.perf_counter_ns()
-    calls = [_call_of(session_of(model, settings), feed) for model, feed in models]
+    calls = []
+    for model, feed in models:
+        session, broken = _session_or_why(model, settings)
+        if session is None:
+            return {"refused": broken}
+        calls.append(_call_of(session, feed))
     create_ns = time.perf_counter_ns() - began
     stage("running")
     first = last = [call() for call in calls]
@@ -103,6 +116,17 @@ def timed(models: Sequence[tuple[str, str]], settings: Settings, folder: str, ru
         "resident": list(resident[:count]),
         "values": kept,
     }
+
+
+def _session_or_why(model: str, settings: Settings) -> tuple[Any, str]:
+    """Make a session; None, and the rewrites to blame, where these break the model."""
+    try:
+        return session_of(model, settings), ""
+    except Exception as error:
+        names = breaking(lambda without: session_of(model, settings, without=without))
+        if not names:
+            raise
+        return None, f"{' and '.join(names)}, without which it loads. {error}"[:600]
 
 
 def profiled(models: Sequence[tuple[str, str]], settings: Settings, folder: str) -> list[dict[str, Any]]:

@@ -81,6 +81,9 @@ def sentences(result: Bisection) -> Iterator[str]:
     """Say what differs from the base, a side after the other."""
     base = result.base
     for row in result.rows:
+        if row.status == "refused":
+            yield f"{row.side}: refused: broken by ONNX Runtime's {row.reason}"
+            continue
         if row.status != "ok":
             yield f"{row.side}: {row.status}: {row.reason}{_origin(row.first) if row.first is not None else ''}"
             continue
@@ -100,7 +103,8 @@ def sentences(result: Bisection) -> Iterator[str]:
         right = f" {_RIGHT[result.smallest.right]}" if result.smallest.right else ""
         yield f"A model of {counted(result.smallest.nodes, 'node')} shows the difference on {result.smallest_side}.{right}"
     if not result.differs and all(row.output is None for row in result.rows):
-        yield "All sides give the same bits, and no memory grows."
+        which = "All sides" if all(row.status == "ok" for row in result.rows) else "The sides that run"
+        yield f"{which} give the same bits, and no memory grows."
 
 
 def _difference(found: Difference) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.errors import UsageError
+from ortlens.errors import SessionError, UsageError
 from ortlens.studies.bisect_run import write_values
 from ortlens.studies.child import stage
 
@@ -35,6 +35,7 @@ def program_of(target: str, texts: Sequence[str], seed: int, options: Mapping[st
 
 def _from_file(file: str, inputs: Inputs, seed: int, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     import onnx
+    import onnxruntime
 
     from ortlens.lens.explain import explain
     from ortlens.lens.onnx_model.graph_records import user_line
@@ -48,7 +49,15 @@ def _from_file(file: str, inputs: Inputs, seed: int, options: Mapping[str, Any],
         )
     args, kwargs = inputs.arrays(seed)
     stage("running the model")
-    lens = explain(file, calls=1)(*args, **kwargs)
+    try:
+        lens = explain(file, calls=1)(*args, **kwargs)
+    except SessionError as error:  # maybe at this level of optimisation alone
+        plain = onnxruntime.SessionOptions()
+        plain.log_severity_level, plain.graph_optimization_level = 4, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            lens = explain(file, calls=1, options={"ort_session_options": plain})(*args, **kwargs)
+        except SessionError:
+            raise error from error.__cause__
     model = with_names(onnx.load(file))
     places = {node.name: user_line(node) for node in model.graph.node}
     lines = {name: f"{Path(place).name}:{number}" for name, (place, number, _) in places.items() if place is not None}

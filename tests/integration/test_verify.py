@@ -15,8 +15,8 @@ from onnxscript import opset18
 import ortlens
 from ortlens.backend.faults.register import faults_of
 from ortlens.backend.runtime import rewrites
+from ortlens.backend.runtime.optimizers import OPTIMIZERS
 from ortlens.lens.verify import inner_values
-from ortlens.lens.verify.bisect import OPTIMIZERS
 from tests.integration.marked_lines import line_of
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import onnxruntime
 from ortlens.backend.conversion.node_provenance import iter_nodes
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.backend.runtime import _ort
+from ortlens.backend.runtime.optimizers import breaking
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.signature import described
 from ortlens.lens.onnx_model.source import operator, opset_of
@@ -82,12 +83,29 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> Sessio
 
 def new_session(source: ModelSource, choice: SessionChoice, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     """Make a session; the SessionError for a refused model says why, and what to do."""
+    providers = [(name, dict(settings)) for name, settings in choice.providers] or None
+
+    def made(without: Sequence[str] = ()) -> onnxruntime.InferenceSession:
+        disabled = list(without) or None
+        return onnxruntime.InferenceSession(source.loadable, options, providers=providers, enable_fallback=0, disabled_optimizers=disabled)
+
     try:
-        return onnxruntime.InferenceSession(
-            source.loadable, options, providers=[(name, dict(settings)) for name, settings in choice.providers] or None, enable_fallback=0
-        )
+        return made()
     except Exception as error:
-        raise SessionError(f"ONNX Runtime {onnxruntime.__version__} cannot load {source.name}: {_why(str(error), source)}") from error
+        why = _broken_by(breaking(made), str(error)) or _why(str(error), source)
+        raise SessionError(f"ONNX Runtime {onnxruntime.__version__} cannot load {source.name}: {why}") from error
+
+
+def _broken_by(names: Sequence[str], text: str) -> str:
+    """Say which rewrites of ONNX Runtime break a model, and how to disable them; nothing if none does."""
+    if not names:
+        return ""
+    which = f"rewrite {names[0]} breaks" if len(names) == 1 else f"rewrites {' and '.join(names)} break"
+    return (
+        f"its own {which} the model, which it loads without. Disable: options = onnxruntime.SessionOptions(); "
+        f'options.add_session_config_entry("optimization.disable_specified_optimizers", "{";".join(names)}"); then explain(..., '
+        f'options={{"ort_session_options": options}}). ({" ".join(text.split())[:_LIMIT]})'
+    )
 
 
 def _why(text: str, source: ModelSource) -> str:  # noqa: PLR0911 - a reason each

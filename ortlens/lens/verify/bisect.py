@@ -14,6 +14,7 @@ import onnxruntime
 from ortlens.analysis.catalogue import remedy
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime import cuda
+from ortlens.backend.runtime.optimizers import OPTIMIZERS, narrowed
 from ortlens.lens.verify.compare_values import Verdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
@@ -34,27 +35,6 @@ if TYPE_CHECKING:
     from ortlens.lens.verify.partition_check import PartitionCheck
     from ortlens.lens.verify.single_ops import SingleOps
 
-
-OPTIMIZERS: tuple[str, ...] = (
-    *("EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination", "CastElimination"),
-    *("PreShapeNodeElimination", "NoopElimination", "DivMulFusion", "FuseReluClip", "GemmSumFusion", "GemmTransposeFusion"),
-    *("NotWhereFusion", "ConvAddFusion", "ConvMulFusion", "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion"),
-    *("CastChainElimination", "LabelEncoderFusion", "ClipQuantRewrite", "ReluQuantRewrite"),
-    *("ConstantSharing", "CommonSubexpressionElimination", "ConstantFolding", "MatMulAddFusion", "ReshapeFusion"),
-    *("SliceConcatToSpaceToDepthFusion", "GeluFusionL1", "LayerNormFusionL1", "TransposeOptimizer"),
-    *("DoubleQDQPairsRemover", "QDQPropagationTransformer", "WeightBiasQuantization", "EnsureUniqueDQForNodeUnit", "WhereDummyDq"),
-    *("TransposeOptimizer_CPUExecutionProvider", "QDQS8ToU8Transformer", "QDQSelectorActionTransformer", "QDQFinalCleanupTransformer"),
-    *("GemmActivationFusion", "MatMulIntegerToFloatFusion", "DynamicQuantizeMatMulFusion", "ConvActivationFusion", "GeluFusionL2"),
-    *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "AttentionFusion", "EmbedLayerNormFusion", "GatherSliceToSplitFusion"),
-    *("GatherToSliceFusion", "MatmulTransposeFusion", "BiasGeluFusion", "GroupQueryAttentionFusion", "SkipLayerNormFusion"),
-    *("BiasSkipLayerNormFusion", "FastGeluFusion", "QuickGeluFusion", "BiasSoftmaxFusion", "BiasDropoutFusion", "MatMulScaleFusion"),
-    "SwiGluFusion",
-    *("MatMulActivationFusion", "MatMulNBitsFusion", "GroupQueryAttentionPreNormFusion", "NchwcTransformer", "NhwcTransformer"),
-    *("ConvAddActivationFusion", "RemoveDuplicateCastTransformer", "CastFloat16Transformer", "GeluFusion", "LayerNormFusion"),
-)
-"""Rewrites of ONNX Runtime that can be disabled by name, as listed in its verbose log; unknown names are ignored.
-
-Source: `onnxruntime/core/optimizer/graph_transformer_utils.cc`. A test compares them with the log of the installed version."""
 
 _LEVELS = ("basic", "extended", "layout", "all")
 
@@ -176,7 +156,7 @@ class Bisection:
         levels = onnxruntime.GraphOptimizationLevel
         level = next((name for name in _LEVELS if not is_right(level=getattr(levels, f"ORT_ENABLE_{name.upper()}"))), "all")
         text = f"right without ONNX Runtime's rewrites, wrong from level {level} on; no rewrite that can be disabled by name is the cause"
-        if names := _narrowed(OPTIMIZERS, lambda without: is_right(without=without)):
+        if names := narrowed(OPTIMIZERS, lambda without: is_right(without=without)):
             which = f"rewrite {names[0]} causes" if len(names) == 1 else f"rewrites {' and '.join(names)} cause"
             text = f"ONNX Runtime's {which} it, from optimisation level {level} on: right without"
             if not is_right(without=[name for name in OPTIMIZERS if name not in names]):
@@ -192,24 +172,6 @@ class Bisection:
             text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"
             return Cause(kind="optimizer", node=node, text=text)
         return Cause(kind="unknown", node=node, text="no single operator or rewrite causes it")
-
-
-def _narrowed(names: Sequence[str], is_right: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
-    """Find the fewest names to disable by halving, several if neither half suffices; none if even disabling all leaves the value wrong."""
-    if not is_right(names):
-        return ()
-    left = list(names)
-    while len(left) > 1:
-        half = len(left) // 2
-        smaller = next((part for part in (left[:half], left[half:]) if is_right(part)), None)
-        if smaller is None:
-            break
-        left = smaller
-    for name in list(left) if len(left) > 1 else ():
-        rest = [other for other in left if other != name]
-        if is_right(rest):
-            left = rest
-    return tuple(left)
 
 
 RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")

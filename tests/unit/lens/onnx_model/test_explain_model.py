@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -192,6 +193,20 @@ def test_what_onnx_runtime_cannot_load_is_refused_with_what_to_do() -> None:
     new = small()
     new.ir_version = 99
     assert re.search("IR version 99.*Upgrade onnxruntime", refused(new), re.DOTALL)
+
+
+def test_a_rewrite_that_breaks_a_model_is_named_and_can_be_disabled() -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["kept"]), helper.make_node("Div", ["one", "x"], ["q"])]
+    model = model_of(
+        [*nodes, helper.make_node("Mul", ["kept", "q"], ["y"])], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])], {"one": np.float32(1)}
+    )
+    x = np.array([1, 2], np.float32)
+    with pytest.raises(SessionError, match="rewrite DivMulFusion breaks the model") as refused:
+        ortlens.explain(model)(x)
+    (entry,) = re.findall(r"options\.add_session_config_entry\((.*?)\)", str(refused.value))
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(*json.loads(f"[{entry}]"))
+    assert ortlens.explain(model, calls=1, options={"ort_session_options": options})(x).result["y"].tolist() == [1, 1]
 
 
 def test_missing_external_data_is_named(path: Path) -> None:
