@@ -17,6 +17,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import onnxruntime
 
 from ortlens.errors import UnsupportedVersionError
@@ -90,14 +91,23 @@ def runner_of(session: onnxruntime.InferenceSession) -> Any:
 
 
 def first_run_of(session: onnxruntime.InferenceSession) -> Any:
-    """Return what `runner_of` returns, for one first run, which gives back the memory of its arena; None if it has none, or has run.
+    """Return `shrinking_run_of` for one first run; None if the session has run.
 
     From a second run of the same sizes on, ONNX Runtime keeps all activations of a call in one block, and never again uses what the
     first run took for them one by one.
     """
-    if vars(session).get("_ortlens_has_run") or not session.get_session_options().enable_cpu_mem_arena:
+    if vars(session).get("_ortlens_has_run"):
         return None
     vars(session)["_ortlens_has_run"] = True
+    if (allocate := getattr(session._sess, "create_ortvalue_from_shape_and_type", None)) is not None:
+        allocate([1], np.float32, device(0, 0))  # the first block of an arena is never given back: let it not be one of activations
+    return shrinking_run_of(session)
+
+
+def shrinking_run_of(session: onnxruntime.InferenceSession) -> Any:
+    """Return what `runner_of` returns, for runs that give back the memory of the session's arena; None if it has none."""
+    if not session.get_session_options().enable_cpu_mem_arena:
+        return None
     options, run = run_options({"memory.enable_memory_arena_shrinkage": "cpu:0"}), runner_of(session)
     return lambda native, _: run(native, options)
 

@@ -11,6 +11,7 @@ output of the model has memory of its own. So the session returns the input of t
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -25,11 +26,16 @@ from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import _ort, devices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import onnxruntime
 
     from ortlens.backend.runtime.weights import FrozenWeight
+
+
+_FAR = 4  # times as many elements: sizes that vary less share what the arena holds
+_FEW = 4096  # elements, of which activations are small
+_TRIALS = 4  # runs of a large size before its memory is kept: one that comes again and again is faster so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +70,18 @@ class Binding:
     __slots__ = (
         "bind_input",
         "bind_output",
+        "elements",
         "fence",
         "get_outputs",
         "inputs_at",
         "kept",
+        "most",
         "native",
         "numbers",
         "outputs_at",
         "run",
         "session",
+        "spares",
     )
 
     def __init__(
@@ -91,8 +100,10 @@ class Binding:
         self.session = session
         self.fence: Any = None  # the event that orders its runs on a device; made by `DeviceCalls`
         self.native = _ort.new_binding(session)
-        first = _ort.first_run_of(session)
-        self.run: Callable[..., object] = _ort.runner_of(session) if first is None else functools.partial(self._run_first, first)
+        self.elements = self.most = 0  # of the inputs of varying sizes: in the last call, and in the largest one
+        self.spares = False  # whether the next run gives memory back: then the outputs must not lie in the arena
+        self.run: Callable[..., object] = _ort.runner_of(session)
+        self._run_next(_ort.first_run_of(session), 1)
         self.bind_input = self.native.bind_input
         self.bind_output = self.native.bind_output
         self.get_outputs = self.native.get_outputs
@@ -102,9 +113,22 @@ class Binding:
             self.bind_input(name, devices.ort_device(buffer.device), element, (), buffer.data_ptr())
         self.kept = [self._bind_constant(item, value) for item, value in constants if item.bound]
 
-    def _run_first(self, run: Callable[..., object], native: Any, options: object) -> None:
-        if isinstance(self.run, functools.partial):  # else a subclass runs it otherwise
-            self.run = _ort.runner_of(self.session)
+    def resize(self, elements: int) -> None:
+        """Have runs give memory back: the first few of a size far larger than all before, and one that is far smaller than the last."""
+        last, self.elements = self.elements, elements
+        grows, falls = elements > _FAR * self.most, _FAR * elements < last
+        self.most = max(self.most, elements)
+        if (grows or falls) and max(elements, last) > _FEW:
+            self._run_next(_ort.shrinking_run_of(self.session), _TRIALS if grows else 1)
+
+    def _run_next(self, run: Callable[..., object] | None, times: int) -> None:
+        """Run in another way for some times."""
+        if run is not None:
+            self.run, self.spares = functools.partial(self._run_counted, run, itertools.count(times - 1, -1)), True
+
+    def _run_counted(self, run: Callable[..., object], left: Iterator[int], native: Any, options: object) -> None:
+        if next(left) <= 0 and isinstance(self.run, functools.partial):  # else a subclass runs it otherwise
+            self.run, self.spares = _ort.runner_of(self.session), False
         run(native, options)
 
     def _bind_constant(self, item: Input, value: torch.Tensor) -> torch.Tensor:

@@ -130,7 +130,20 @@ class _Writer:
         self._preallocate = preallocate or self._calls is not None  # else ONNX Runtime's memory would be copied
         self._terms = _term_sources(pair for index, item in enumerate(inputs) for pair in _sizes_of(f"a{index}", item.meta))
         self._replays = replays if self._can_replay() else False
+        self._varying = self._inputs_by_size(session) if self._calls is None else []
         self.constants: dict[str, Any] = {}
+
+    def _inputs_by_size(self, session: onnxruntime.InferenceSession) -> list[int]:
+        """List inputs that tell how large a call is: one for each size that varies."""
+        shapes = {value.name: value.shape for value in session.get_inputs()}
+        known: set[str] = set()
+        found = []
+        for index, item in self._passed().items():
+            sizes = {str(size) for size in shapes.get(self._input_name(item), ()) if not isinstance(size, int)}
+            if sizes - known and isinstance(item.meta, torch.Tensor):
+                known |= sizes
+                found.append(index)
+        return found
 
     def _can_replay(self) -> bool:
         """Tell whether buffers can take the place of all inputs and outputs."""
@@ -195,6 +208,9 @@ class _Writer:
         made = [(self._make_output(index, output), self._bind_output(index, output)) for index, output in enumerate(self._outputs)]
         ready = [] if not self._replays else [line for lines, _ in (*taken, *made) for line in lines]
         binding = [line for take, bind in taken for line in (*(() if ready else take), *bind)]
+        if self._varying:
+            binding += [f"elements = {' + '.join(f'i{index}.numel()' for index in self._varying)}"]
+            binding += ["if elements != b.elements: b.resize(elements)", "spares = b.spares"]
         binding += self._apart()
         binding += [line for make, bind in made for line in (*(() if ready else make), *bind)]
         pop = ["try: b = free.pop()", "except IndexError: b = new_binding()", "bind_input = b.bind_input", "bind_output = b.bind_output"]
@@ -334,7 +350,13 @@ class _Writer:
             return [f"bind_output({name}, {device}, {element}, (), r{index}.data_ptr())"]
         device = self._constant("e", index, devices.ort_device(output.meta.device))
         if self._shape(output) is None:
-            return [f"bind_output({name}, {device})"]
+            sizes = self._spared_sizes(output)
+            if sizes is None:
+                return [f"bind_output({name}, {device})"]
+            dtype, element = self._constant("y", index, output.meta.dtype), dtypes.element_types()[output.meta.dtype].onnx
+            made = f"z{index} = {sizes}; r{index} = empty(z{index}, dtype={dtype}); {self._address(index, output)}"
+            spared = f"{made}; bind_output({name}, {device}, {element}, z{index}, g{index})"
+            return [f"if spares: {spared}", f"else: bind_output({name}, {device})"]
         element = dtypes.element_types()[output.meta.dtype].onnx
         bind = f"bind_output({name}, {device}, {element}, {self._bound(index)}, g{index})"
         address = [] if output.in_place is not None else [self._address(index, output)]
@@ -376,7 +398,7 @@ class _Writer:
                 made = f"tensor_over(values[{index}], {self._constant('y', index, output.meta.dtype)})"
                 if self._calls is not None and output.meta.device.type != "cpu":
                     self.constants["adopted"], made = self._calls.adopted, f"adopted({made})"
-                lines.append(f"r{index} = {made}")
+                lines.append(f"r{index} = {made}" if self._spared_sizes(output) is None else f"if not spares: r{index} = {made}")
                 if output.permutation is not None:
                     lines.append(f"r{index} = reorder(r{index}, {inverse_order(output.permutation)!r})")
             if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride(), self._further_terms(index))) is not None:
@@ -389,6 +411,10 @@ class _Writer:
         tensors = [(place, item.meta) for place, item in enumerate(self._inputs) if isinstance(item.meta, torch.Tensor)]
         pairs += [(f"a{place}.stride({dim})", stride) for place, meta in tensors for dim, stride in enumerate(meta.stride())]
         return _term_sources(pairs)
+
+    def _spared_sizes(self, output: Output) -> str | None:
+        """Write the source of the sizes of what PyTorch allocates where a run gives memory back: in the arena it would keep a region."""
+        return self._sizes_text(output.meta.shape) if self._varying and output.permutation is None else None
 
     def _by_run(self, output: Output) -> bool:
         return isinstance(output.meta, torch.Tensor) and self._shape(output) is None
