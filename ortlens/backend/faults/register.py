@@ -164,6 +164,21 @@ _REWRITES = (
         raises=True,
     ),
     Fault(
+        name="moved_batch_cast",
+        culprit="MatmulTransposeFusion",
+        form="a MatMul by a matrix reads a Cast, or one added for float16, of a Transpose of the first dimension: the process ends",
+        avoided=(_DISABLED, "disabled for models with such a product"),
+        graph="""g (float[1,2,4] x, double[4,2] w) => (double[2,1,2] y) {
+  moved = Transpose<perm = [1, 0, 2]>(x)
+  wide = Cast<to = 11>(moved)
+  y = MatMul(wide, w)
+}""",
+        inputs={"x": _ROWS.reshape(1, 2, 4), "w": _WEIGHT.astype(np.float64)},
+        expected=lambda: ((_ROWS.astype(np.float64) @ _WEIGHT).reshape(2, 1, 2),),
+        rtol=1e-12,
+        crashes=True,
+    ),
+    Fault(
         name="float64_product_scaled",
         culprit="MatMulScaleFusion",
         form="a product of float64 is multiplied or divided by a constant, which the rewrite keeps as a float32",
@@ -204,6 +219,20 @@ _REWRITES = (
         expected=lambda: (np.array([5, 0, 0], np.int64),),
     ),
     Fault(
+        name="quotient_times_identity",
+        culprit="DivMulFusion",
+        form="the constant 1 is divided by x, and the quotient multiplied by what an Identity passes on, which the rewrite loses",
+        avoided=(_DISABLED, "always disabled"),
+        raises=True,
+        graph="""g (float[2] x, float[2] z) => (float[2] y) <float one = {1}> {
+  same = Identity(z)
+  quotient = Div(one, x)
+  y = Mul(quotient, same)
+}""",
+        inputs={"x": np.array([1, 2], np.float32), "z": np.array([5, 6], np.float32)},
+        expected=lambda: (np.array([5, 3], np.float32),),
+    ),
+    Fault(
         name="zero_added",
         culprit="NoopElimination",
         form="0.0 is added, which makes 0.0 of -0.0; the rewrite drops the Add",
@@ -212,6 +241,19 @@ _REWRITES = (
   negative = Neg(x)
   sum = Add(negative, zero)
   y = Reciprocal(sum)
+}""",
+        inputs={"x": np.array([0, 2], np.float32)},
+        expected=lambda: (np.array([np.inf, -0.5], np.float32),),
+    ),
+    Fault(
+        name="minus_zero_subtracted",
+        culprit="NoopElimination",
+        form="-0.0 is subtracted, which makes 0.0 of -0.0; the rewrite drops the Sub",
+        avoided=(_DISABLED, "disabled for models with a Sub of a single -0.0, or of a weight of one element"),
+        graph="""g (float[2] x) => (float[2] y) <float zero = {-0.0}> {
+  negative = Neg(x)
+  difference = Sub(negative, zero)
+  y = Reciprocal(difference)
 }""",
         inputs={"x": np.array([0, 2], np.float32)},
         expected=lambda: (np.array([np.inf, -0.5], np.float32),),
@@ -270,6 +312,50 @@ _REWRITES = (
         inputs={"x": _ROWS, "eps": np.array(1, np.float32)},
         expected=lambda: (_ROWS / np.sqrt((_ROWS * _ROWS).mean(-1, keepdims=True) + np.float32(1)),),
         rtol=1e-4,
+    ),
+    Fault(
+        name="layer_norm_epsilon_first",
+        culprit="LayerNormFusion",
+        form="the epsilon of a layer normalisation is the first operand of its Add; the rewrite takes 1e-5 for it",
+        last="1.31.1",
+        avoided=(_DISABLED, "disabled where an epsilon is the first operand"),
+        relatives=_NORMS[1:],
+        graph="""g (float[2,4] x) => (float[2,4] y) <
+  float[4] w = {1,1,1,1}, float[4] b = {0,0,0,0}, float two = {2}, float eps = {1.0}, int64[1] last = {-1}
+> {
+  mean = ReduceMean(x, last)
+  away = Sub(x, mean)
+  square = Pow(away, two)
+  spread = ReduceMean(square, last)
+  above = Add(eps, spread)
+  root = Sqrt(above)
+  scaled = Div(away, root)
+  weighted = Mul(scaled, w)
+  y = Add(weighted, b)
+}""",
+        inputs={"x": _ROWS},
+        expected=lambda: ((_ROWS - _ROWS.mean(-1, keepdims=True)) / np.sqrt(_ROWS.var(-1, keepdims=True) + np.float32(1)),),
+        rtol=1e-4,
+    ),
+    Fault(
+        name="rms_norm_of_float64",
+        culprit="SimplifiedLayerNormFusion",
+        form="a root mean square normalisation is of float64; the rewrite takes 1e-5 for its epsilon",
+        last="1.31.1",
+        avoided=(_DISABLED, "disabled where an epsilon is not a float32"),
+        graph="""g (double[2,4] x) => (double[2,4] y) <
+  double[4] w = {1,1,1,1}, double two = {2}, double eps = {1.0}, int64[1] last = {-1}
+> {
+  square = Pow(x, two)
+  mean = ReduceMean(square, last)
+  above = Add(mean, eps)
+  root = Sqrt(above)
+  scaled = Div(x, root)
+  y = Mul(scaled, w)
+}""",
+        inputs={"x": _ROWS.astype(np.float64)},
+        expected=lambda: (_ROWS / np.sqrt((_ROWS.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1),),
+        rtol=1e-6,
     ),
     Fault(
         name="rms_norm_scale_larger",

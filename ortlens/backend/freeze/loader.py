@@ -63,6 +63,7 @@ _LARGEST_MANIFEST = 1 << 24
 _PIECE = 1 << 18
 _WORK = 1 << 20  # candidates that numpy tries before it is too hard to say whether arrays overlap
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_FAR, _TRIALS = 4, 4  # as in `runtime/binding.py`: how much larger a call is whose memory is not kept, and how often
 
 
 def load_frozen(folder: str | os.PathLike[str], *, providers: Sequence[Any] | None = None, threads: int | None = None) -> LoadedFrozen:
@@ -173,6 +174,10 @@ class LoadedFrozen:
         options = self.session.get_provider_options().get(_CUDA)
         self._place = None if options is None else ("cuda", int(options.get("device_id", 0)))  # the device that the session computes on
         self._names = [item.name for item in self.session.get_outputs()]
+        self._elements = self._most = self._sparing = 0
+        self._spared = onnxruntime.RunOptions()
+        if self.session.get_session_options().enable_cpu_mem_arena:
+            self._spared.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._check_boundary()
 
     @staticmethod
@@ -298,10 +303,21 @@ class LoadedFrozen:
         return {name: np.array(value, dtype=np.int64) if isinstance(value, int) else value for name, value in values.items()}
 
     def _run(self, fed: Sequence[Any]) -> dict[str, Any]:
+        given = self._fed(fed)
+        self._resize(sum(array.size for array in given.values()))
+        options = self._spared if self._sparing else None
+        self._sparing = max(self._sparing - 1, 0)
         try:
-            return dict(zip(self._names, self.session.run(self._names, self._fed(fed)), strict=True))
+            return dict(zip(self._names, self.session.run(self._names, given, options), strict=True))
         except Exception as error:
             raise SessionError(f"ONNX Runtime failed: {error}") from error
+
+    def _resize(self, elements: int) -> None:
+        """Have runs give memory back: the first few of a size far larger than all before, and one that is far smaller than the last."""
+        if elements != self._elements:
+            grows, falls = elements > _FAR * self._most, _FAR * elements < self._elements
+            self._elements, self._most = elements, max(elements, self._most)
+            self._sparing = _TRIALS if grows else 1 if falls else self._sparing
 
     def _run_bound(self, fed: Sequence[Any], values: Sequence[Any], home: _Home) -> dict[str, Any]:
         """Run on values where they are; the new values of state and of arrays are made on the CPU, everything else on the device."""

@@ -48,19 +48,24 @@ class Normalised(torch.nn.Module):
 
 def _norm(x: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
     away = x - x.mean(-1, keepdim=True)
-    return away / torch.sqrt((away**2).mean(-1, keepdim=True) + eps)
+    return away / torch.sqrt(torch.add(eps, (away**2).mean(-1, keepdim=True)))
 
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "matrix_transposed_times_vector": lambda w, v: w.t() @ v,
     "transposed_product_of_nothing": lambda a, b: a.mT @ b,
+    "moved_batch_cast": lambda x, w: x.transpose(0, 1).double() @ w,
     "float64_product_scaled": lambda a, b: (a @ b) * 0.1,
     "padded_before_max_pool": lambda x: functional.max_pool2d(functional.pad(x, (1, 1, 1, 1)), 2, stride=1),
     "integer_quotient_times": lambda x, z: torch.div(1, x, rounding_mode="trunc") * z,
+    "quotient_times_identity": lambda x, z: torch.div(torch.ones(()), x) * z.clone(),
     "zero_added": lambda x: 1 / (-x + 0.0),
+    "minus_zero_subtracted": lambda x: 1 / (-x - -0.0),
     "expanded_to_nothing": lambda x: -((-x).expand(0, 3)),
-    "layer_norm_epsilon": _norm,
-    "rms_norm_epsilon": lambda x, eps: x / torch.sqrt((x**2).mean(-1, keepdim=True) + eps),
+    "layer_norm_epsilon": lambda x, eps: _norm(x, eps) * torch.arange(1.0, 5.0) + torch.ones(4),
+    "rms_norm_epsilon": lambda x, eps: x / torch.sqrt((x**2).mean(-1, keepdim=True) + eps) * torch.arange(1.0, 5.0),
+    "layer_norm_epsilon_first": lambda x: _norm(x, torch.tensor(1.0)) * torch.arange(1.0, 5.0) + torch.ones(4),
+    "rms_norm_of_float64": lambda x: x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1) * torch.arange(1.0, 5.0, dtype=torch.float64),
     "rms_norm_scale_larger": lambda x: x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1) * torch.arange(1.0, 5.0),
     "layer_norm_scale_larger": lambda x: _norm(x, torch.tensor(1.0)) * torch.arange(1.0, 9.0).reshape(2, 4) + torch.zeros(4),
     "product_transposed_before_batch_norm": Normalised(lambda product: product.t().contiguous()),
