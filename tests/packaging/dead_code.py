@@ -30,7 +30,7 @@ PROTOCOL_NAMES = [
     "handle_*",
     "on_files",
     "on_page_markdown",
-    *("inputs_at", "outputs_at"),  # read by the code that call.py generates
+    *("inputs_at", "outputs_at", "resize", "spares"),  # read by the code that call.py generates
     *("prepare_for_serialization", "post_compile", "set_triton_bundle", "populate_cache"),  # of torch's caches
 ]
 MIN_CONFIDENCE = 60  # vulture's level for a function, method or attribute that nothing names

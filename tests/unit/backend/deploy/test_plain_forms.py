@@ -58,7 +58,7 @@ def written(model: onnx.ModelProto) -> bytes:
     write_plain_forms(made)
     proto = ir.to_proto(made)
     onnx.checker.check_model(proto)
-    return proto.SerializeToString()
+    return bytes(proto.SerializeToString())
 
 
 def answers(model: bytes | str, feed: Mapping[str, Any], level: str) -> list[Any]:
