@@ -452,6 +452,15 @@ PLACES: dict[str, Planted] = {
         because="0.123 is rounded to 16 bits",
         says="in the ONNX function of aten.mul.Tensor",
     ),
+    "class: a result is beyond the range of its operator": Planted(
+        function=lambda x: x.tanh() * 2,
+        args=lambda: (torch.linspace(-9, 9, 64),),
+        options=functions({_aten.tanh.default: lambda x: op.Mul(op.Tanh(x), op.Constant(value_float=1.0000002))}),
+        wrong={},
+        inside=VALUE,
+        because="is outside the range of the operator, -1 to 1",
+        says="in the ONNX function of aten.tanh.default",
+    ),
     "class: the gaps of a view hold other memory": Planted(
         function=lambda x: (x > 1)[..., :3],
         args=lambda: (torch.rand(4, 4),),

@@ -1,6 +1,7 @@
 """Differences that are no fault: sums whose terms cancel, uninitialised memory, the order of equal values, and the end of a range.
 
-And one within the tolerance that is a fault: a number rounded to 16 bits. The first node that produces NaN or an infinity is their origin.
+And two within the tolerance that are a fault: a number rounded to 16 bits, and a result that the operator cannot have, such as a tanh
+beyond 1, of which the next operator may make NaN. The first node that produces NaN or an infinity is their origin.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ortlens.backend.partitioning.rules import Call
 from ortlens.lens.verify.lockstep import Missing, call, call_in_double, widened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.lens.verify.compare_values import Tolerance, Verdict
     from ortlens.lens.verify.lockstep import Step
@@ -28,6 +29,8 @@ _SHORT = (torch.float16, torch.bfloat16)
 _FEWEST_DIFFERING = 4  # elements: fewer may differ by a rounding that nobody defines
 UNINITIALISED = "uninitialised memory: any value is right"
 NUMBER_ROUNDED = "the number {:g} is rounded to 16 bits, which PyTorch keeps in float32"
+
+BEYOND_RANGE = "{:.9g} is outside the range of the operator, {:.9g} to {:.9g}"
 
 _UNINITIALISED = (
     _aten.empty.memory_format,
@@ -44,6 +47,24 @@ _ORDERS = (_aten.topk.default, _aten.sort.default, _aten.sort.stable)
 _SUMS = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
 
 
+RANGES: Mapping[Any, tuple[float, float]] = {
+    **dict.fromkeys((_aten.tanh.default, _aten.erf.default, _aten.sin.default, _aten.cos.default), (-1.0, 1.0)),
+    **dict.fromkeys((_aten.sigmoid.default, _aten.hardsigmoid.default, _aten._softmax.default), (0.0, 1.0)),  # noqa: SLF001 - a name
+    **dict.fromkeys((_aten.exp.default, _aten.exp2.default, _aten.relu.default, _aten.softplus.default), (0.0, math.inf)),
+    **dict.fromkeys((_aten.abs.default, _aten.sqrt.default, _aten.acosh.default), (0.0, math.inf)),
+    **dict.fromkeys((_aten.log_sigmoid_forward.default, _aten._log_softmax.default), (-math.inf, 0.0)),  # noqa: SLF001 - same
+    **dict.fromkeys((_aten.atan.default, _aten.asin.default), (-math.pi / 2, math.pi / 2)),
+    _aten.acos.default: (0.0, math.pi),
+    _aten.cosh.default: (1.0, math.inf),
+    _aten.expm1.default: (-1.0, math.inf),
+    _aten.relu6.default: (0.0, 6.0),
+}
+"""Operator -> the least and the largest result that it may have."""
+
+_ALPHAS = (_aten.elu.default, _aten.celu.default)
+"""Operators that do not go below their argument alpha, which is 1 if it is not given, times the scale."""
+
+
 def excuse(  # noqa: PLR0913, PLR0917 - a verdict, what it is on, and what that was computed from
     verdict: Verdict, node: torch.fx.Node, item: int | None, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any]
 ) -> Literal["cancels", "ties"] | None:
@@ -58,6 +79,24 @@ def excuse(  # noqa: PLR0913, PLR0917 - a verdict, what it is on, and what that 
         verdict.add("equal values in another order, which PyTorch does not define")
         return "ties"
     return None
+
+
+def beyond_range(node: torch.fx.Node, ort: Any, eager: Any) -> str:
+    """Describe a number in ONNX Runtime's result that the operator cannot have, if PyTorch's has none; empty if there is none."""
+    bounds = _range_of(node)
+    if bounds is None or not all(isinstance(value, torch.Tensor) and value.is_floating_point() for value in (ort, eager)):
+        return ""
+    least, largest = torch.tensor(bounds, dtype=eager.dtype)
+    outside, outside_eager = (value[(value < least) | (value > largest)] for value in (ort.detach().cpu(), eager.detach().cpu()))
+    return BEYOND_RANGE.format(outside[0].item(), *bounds) if len(outside) and not len(outside_eager) else ""
+
+
+def _range_of(node: torch.fx.Node) -> tuple[float, float] | None:
+    if node.target in _ALPHAS:
+        factors: Sequence[Any] = (*node.args[1 : 3 if node.target is _aten.elu.default else 2], *node.kwargs.values())
+        known = all(isinstance(factor, (int, float)) and factor > 0 for factor in factors)
+        return (-math.prod(factors), math.inf) if known else None
+    return RANGES.get(node.target)
 
 
 def is_uninitialised(node: torch.fx.Node) -> bool:

@@ -17,6 +17,7 @@ from ortlens.lens.verify.excuses import (
     NUMBER_ROUNDED,
     UNINITIALISED,
     Origin,
+    beyond_range,
     differ_by_ties,
     excuse,
     has_infinite,
@@ -130,7 +131,7 @@ class PartitionCheck:
         if step.node in self._unwritten and excused:
             verdict.ok = False
             verdict.restate("")
-        if verdict.ok is True and self._rounds_a_number(verdict, step):
+        if verdict.ok is True and (self._rounds_a_number(verdict, step) or self._is_beyond_range(verdict, step, step.ort)):
             self._blame(verdict, step)
             return
         if verdict.ok is not False or self._follows_origin(verdict, step.ort, step):
@@ -150,6 +151,13 @@ class PartitionCheck:
             verdict.ok = False
             verdict.add(NUMBER_ROUNDED.format(number))
         return number is not None
+
+    def _is_beyond_range(self, verdict: Verdict, step: Step, ort: Any) -> bool:
+        outside = beyond_range(step.node, ort, step.eager)
+        if outside:
+            verdict.ok = False
+            verdict.add(outside)
+        return bool(outside)
 
     def _look_closer(self, verdict: Verdict, step: Step) -> None:
         """Decide whether a value is wrong, or computed from values that differ."""
@@ -174,6 +182,10 @@ class PartitionCheck:
         verdict = _verdict(step.node, "output", step.place, known.onnx_value)
         judge(verdict, output, step.eager, step.double, self.tolerances)
         self.verdicts.append(verdict)
+        if verdict.ok is True and self._is_beyond_range(verdict, step, output):
+            if known.ok:
+                self.suspects.append((verdict, step))
+            return
         if verdict.ok is not False or self._follows_origin(verdict, output, step):
             return
         if self._strict(verdict):

@@ -17,7 +17,7 @@ from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.lens.verify.compare_values import Tolerances, Verdict, compare, judge
-from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, excuse, is_uninitialised, rounds_a_number
+from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, beyond_range, excuse, is_uninitialised, rounds_a_number
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dtypes, widened
 from ortlens.lens.watching import UNRECORDED
 
@@ -58,6 +58,9 @@ class SingleOps:
             if verdict.ok is True and (number := rounds_a_number(node, result, eager, step.read)) is not None:
                 verdict.ok = False
                 verdict.restate(NUMBER_ROUNDED.format(number))
+            if verdict.ok is True and (outside := beyond_range(node, result, eager)):
+                verdict.ok = False
+                verdict.restate(outside)
             yield verdict
 
     def is_right_on_copies(self, step: Step, tolerances: Tolerances) -> bool:
