@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -63,6 +64,17 @@ def test_what_onnx_runtime_knows_whole_is_one_operator_and_an_addition_before_a_
         torch.rand(2, 1, 3, 16),
     )
     assert found["SimplifiedLayerNormalization"] == found["Gelu"] == found["FastGelu"] == found["LayerNormalization"] == found["Add"] == 1
+
+
+def gelu_by_hand(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def test_a_tanh_is_limited_except_inside_of_gelu(kernels: Kernels) -> None:
+    found = kernels(lambda x: (gelu_by_hand(x) * 2, x.tanh().relu()), torch.linspace(-12, 12, 50))
+    assert (found["FastGelu"], found["Tanh"], found["Clip"]) == (1, 1, 1)
+    found = kernels(lambda x: ((1 + x.tanh()) * 0.5, (1 + x.sin().tanh()) * x), torch.linspace(-12, 12, 50))
+    assert found["Tanh"] == found["Clip"] == 2
 
 
 MASKS = (

@@ -212,6 +212,17 @@ def _is_product_with_transposed_weight(context: Any, x: ir.Value, w: ir.Value, p
     return x.dtype in _GEMM_TYPES and _is_transposed_weight(context, x, w, product)
 
 
+def _is_half_gelu(node: ir.Node) -> bool:
+    """Tell whether only a product with half of a value reads a sum, as in GELU, which may be below 0 by a rounding."""
+    use, *others = node.outputs[0].uses() or (None,)
+    if use is None or others or use.node.op_type != "Mul" or node.outputs[0].is_graph_output():
+        return False
+    other = use.node.inputs[1 - use.idx]
+    half = None if other is None else other.producer()
+    return half is not None and half.op_type == "Mul" and any(_constant(value) == _HALF for value in half.inputs)
+
+
+_HALF = 0.5
 _GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)  # element types for which every execution provider that has MatMul also has Gemm
 
 
@@ -220,7 +231,8 @@ def _own_rules() -> tuple[GuardedRule, ...]:
 
     `x * rsqrt(v)` becomes `x / sqrt(v)`, the form that ONNX Runtime recognises in root mean square normalisation. A product with a
     transposed weight, as in every Linear layer, becomes a Gemm that reads the weight untransposed. Otherwise ONNX Runtime makes a
-    transposed copy of each weight before it packs it, which doubles the time and the memory for making a session.
+    transposed copy of each weight before it packs it, which doubles the time and the memory for making a session. `1 + tanh(x)` in GELU
+    loses the limits of the tanh, which would keep ONNX Runtime from fusing it.
     """
     rule = functools.partial(onnxscript.rewriter.pattern.RewriteRule, replacement_pattern=_divide_by_sqrt, name="DivideBySqrt")
     orders = (lambda op, x, v: op.Mul(x, op.Reciprocal(op.Sqrt(v))), lambda op, x, v: op.Mul(op.Reciprocal(op.Sqrt(v)), x))
@@ -236,5 +248,11 @@ def _own_rules() -> tuple[GuardedRule, ...]:
         _is_transposed_weight,
         name="GemmWithTransposedWeight",
     )
+    gelu = onnxscript.rewriter.pattern.RewriteRule(
+        lambda op, x, low, high: op.Add(op.Clip(op.Tanh(x), low, high), 1.0),
+        lambda op, x, **_: op.Add(op.Tanh(x), op.Constant(value_float=1.0)),
+        name="TanhInGelu",
+    )
     divisions = (GuardedRule(rule(order), "Mul", None) for order in orders)
-    return (*divisions, GuardedRule(product, "MatMul", None), GuardedRule(gemm, "Gemm", None))
+    unlimited = (GuardedRule(variant, "Add", _is_half_gelu) for variant in gelu.commute())
+    return (*divisions, *unlimited, GuardedRule(product, "MatMul", None), GuardedRule(gemm, "Gemm", None))

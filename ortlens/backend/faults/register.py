@@ -704,6 +704,15 @@ _KERNELS = (
         rtol=1e-10,
     ),
     Fault(
+        name="tanh_beyond_one",
+        culprit="Tanh",
+        form="of float32, is up to 1.0000002 between 8 and 9, so that `atanh` and the square root of 1 - tanh(x) ** 2 are NaN",
+        avoided=(_ACTIVATIONS, "limited to 1 by Clip"),
+        graph="g (float[1001] x) => (bool[1001] y) <float one = {1}> { t = Tanh(x) size = Abs(t) y = Greater(size, one) }",
+        inputs={"x": np.linspace(8, 9, 1001, dtype=np.float32)},
+        expected=lambda: (np.zeros(1001, np.bool_),),
+    ),
+    Fault(
         name="elu_of_small_numbers",
         culprit="Elu",
         form="subtracts 1 from exp(x), and so loses the digits of small negative x",

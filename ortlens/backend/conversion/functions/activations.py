@@ -60,7 +60,7 @@ def elu(x: Any, alpha: Any = 1.0, scale: float = 1.0, input_scale: float = 1.0) 
     below = op.Mul(op.Min(x, zero), basics.number(x, input_scale))
     curve = op.Mul(expm1(basics.typed(below, int(x.dtype), x)), basics.number(x, alpha if scale == 1 else alpha * scale))
     line = x if scale == 1 else op.Mul(x, basics.number(x, scale))
-    return op.Where(op.Greater(x, zero), line, curve)
+    return op.Where(op.Less(x, zero), curve, line)
 
 
 @torch_op(_aten.celu.default)
@@ -81,6 +81,14 @@ def sigmoid(x: Any) -> Any:
     It takes twice the time of ONNX Runtime's operator. `silu` and `glu` keep that: they lose at most 4e-6.
     """
     return op.Reciprocal(op.Add(op.Exp(op.Neg(x)), basics.number(x, 1.0)))
+
+
+@torch_op(_aten.tanh.default, torch.ops.prims.tanh.default)
+def tanh(x: Any) -> Any:
+    """`aten.tanh`, at most 1; without the limit where ONNX Runtime fuses GELU, see `rewrite_rules`."""
+    made = basics.registered(_aten.tanh.default)(x)
+    exceeds = int(x.dtype) == basics.FLOAT and basics.device_type.get() == "cpu"
+    return op.Clip(made, basics.number(x, -1.0), basics.number(x, 1.0)) if exceeds else made
 
 
 @torch_op(_aten.leaky_relu.default)

@@ -152,9 +152,19 @@ def lstm_layer(
     bias = op.Unsqueeze(op.Concat(*biases, axis=0), zero) if biases else None
     direction = "reverse" if reverse else "forward"
     weights = [op.Unsqueeze(weight, zero) for weight in (into, back)]
-    steps, *last = op.LSTM(states[0], *weights, bias, None, *states[1:], hidden_size=hidden_size, direction=direction)
-    made = _with_nan(states, (op.Squeeze(steps, one), *last), reverse=reverse)
+    steps, end, end_cell = op.LSTM(states[0], *weights, bias, None, *states[1:], hidden_size=hidden_size, direction=direction)
+    made = _with_nan(states, (*_limited(op.Squeeze(steps, one), end, like=x), end_cell), reverse=reverse)
     return made if states[0] is x else [op.Slice(value, zero, op.Constant(value_ints=[-1]), one) for value in made]
+
+
+def _limited(*states: Any, like: Any, start: Any = None) -> list[Any]:
+    """Limit hidden states to 1, or to what they start with: ONNX Runtime's tanh and sigmoid may be beyond 1 by a rounding."""
+    one = basics.number(like, 1.0)
+    if start is None:
+        return [op.Clip(state, op.Neg(one), one) for state in states]
+    size = op.Abs(start)
+    largest = op.Where(op.Less(size, one), one, size)
+    return [op.Max(op.Min(state, largest), op.Neg(largest)) for state in states]
 
 
 def _with_nan(states: Sequence[Any], made: Sequence[Any], *, reverse: bool) -> list[Any]:
@@ -250,7 +260,7 @@ def _by_operator(operator: str, gates: Sequence[int], **attributes: int) -> Call
         bias = op.Unsqueeze(op.Concat(*map(in_order, biases), axis=0), zero) if biases else None
         direction, run = "reverse" if reverse else "forward", getattr(op, operator)
         steps, end = run(flow, *weights, bias, None, start, hidden_size=int(back.shape[1]), direction=direction, **attributes)
-        steps, end = _with_nan((flow, start), (op.Squeeze(steps, one), end), reverse=reverse)
+        steps, end = _with_nan((flow, start), _limited(op.Squeeze(steps, one), end, like=into, start=start), reverse=reverse)
         return steps, end
 
     return layer
@@ -275,6 +285,8 @@ def _step_by_step(nonlinearity: str) -> Callable[..., tuple[Any, Any]]:
         zero = op.Constant(value_ints=[0])
         scan = ir.node("Scan", [op.Squeeze(start, zero), given], {"body": body, "num_scan_inputs": 1, **directions}, num_outputs=2)
         last, steps = _torch.recorded(scan)
+        if nonlinearity == "Tanh":
+            last, steps = _limited(last, steps, like=into)
         return steps, op.Unsqueeze(last, zero)
 
     return layer

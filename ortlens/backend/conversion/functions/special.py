@@ -36,8 +36,9 @@ def log1p(x: Any) -> Any:
 @torch_op(_aten.expm1.default, torch.ops.prims.expm1.default, _aten.special_expm1.default)
 @basics.in_float32
 def expm1(x: Any) -> Any:
-    """`aten.expm1`, as `tanh(x / 2) * (exp(x) + 1)`, which cancels nothing."""
-    return op.Mul(op.Tanh(op.Mul(x, basics.number(x, 0.5))), op.Add(op.Exp(x), basics.number(x, 1.0)))
+    """`aten.expm1`, as `tanh(x / 2) * (exp(x) + 1)`, which cancels nothing; ONNX Runtime's tanh may be beyond -1."""
+    product = op.Mul(op.Tanh(op.Mul(x, basics.number(x, 0.5))), op.Add(op.Exp(x), basics.number(x, 1.0)))
+    return op.Max(basics.typed(product, int(x.dtype), x), basics.number(x, -1.0))
 
 
 def _logarithm(base: float) -> Callable[..., Any]:

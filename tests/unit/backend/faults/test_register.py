@@ -100,6 +100,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "long_running_sum": lambda x: x.cumsum(0),
     "sigmoid_below_minus_17": torch.sigmoid,
     "sigmoid_of_float64": torch.sigmoid,
+    "tanh_beyond_one": lambda x: x.tanh().abs() > 1,
     "elu_of_small_numbers": functional.elu,
     "selu_of_small_numbers": functional.selu,
     "long_range": lambda start, end, step: torch.arange(0, 4096, 0.1) + start + end * step,

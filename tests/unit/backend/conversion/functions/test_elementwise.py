@@ -9,8 +9,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from ortlens import Lens
+from ortlens.backend import planner
+from ortlens.lens.verify.excuses import RANGES
 from tests.unit.backend.conversion.functions.one_graph import FLOATS, as_pytorch, extremes, pairs
 
+_aten = torch.ops.aten
 UNARY: dict[str, Any] = {
     "add with alpha": lambda x: torch.add(x, 3, alpha=2),
     "add fractions": lambda x: torch.ops.aten.add.Scalar(x, 1, 3),
@@ -122,8 +126,46 @@ def test_gradients_of_activations() -> None:
     as_pytorch(ACTIVATIONS, torch.linspace(-4, 4, 33), grad=True)
 
 
+_ENDS = ((0, 7), (7.9, 9.1), (15, 20), (85, 105))
+NEAR_ENDS = torch.cat([torch.linspace(low, high, 500) * sign for low, high in _ENDS for sign in (1, -1)])
+_OF_ROWS = (_aten._softmax.default, _aten._log_softmax.default)
+BOUNDED: dict[str, tuple[Any, tuple[float, float]]] = {
+    **{str(target): (target, bounds) for target, bounds in RANGES.items() if target not in _OF_ROWS},
+    "elu with alpha": (lambda x: functional.elu(x, 0.3), (-0.3, torch.inf)),
+    "celu with alpha": (lambda x: functional.celu(x, 0.3), (-0.3, torch.inf)),
+    "selu": (functional.selu, (-1.75809932, torch.inf)),
+    "softmax": (lambda x: x.reshape(-1, 8).softmax(-1), (0.0, 1.0)),
+    "log_softmax": (lambda x: x.reshape(-1, 8).log_softmax(-1), (-torch.inf, 0.0)),
+    "ends of a tanh": (lambda x: torch.atanh(x.tanh()), (-torch.inf, torch.inf)),
+    "square beside a tanh": (lambda x: (1 - x.tanh() ** 2).sqrt(), (0.0, 1.0)),
+    "logarithm beside an elu": (lambda x: (functional.elu(x) + 1).log(), (-torch.inf, torch.inf)),
+}
+"""Name -> a function, its least and its largest result."""
+
+
+def test_results_are_within_the_range_of_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approximation that ends beyond it makes NaN of what is finite in PyTorch."""
+    monkeypatch.setattr(planner, "if_slower", lambda *_, **__: None)
+    lens = Lens()
+
+    def all_of_them(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        results = {name: function(x) for name, (function, _) in BOUNDED.items()}
+        return {name: result[0] if isinstance(result, tuple) else result for name, result in results.items()}
+
+    with torch.no_grad():
+        found, wanted = torch.compile(all_of_them, backend=lens)(NEAR_ENDS), all_of_them(NEAR_ENDS)
+    beyond = {}
+    for name, (_, bounds) in BOUNDED.items():
+        low, high = torch.tensor(bounds)
+        outside = [int(((result < low) | (result > high)).sum()) for result in (found[name], wanted[name])]
+        if any(outside) or not torch.equal(found[name].isnan(), wanted[name].isnan()):
+            beyond[name] = outside
+    assert beyond == {}
+    assert not lens.captured().fallbacks
+
+
 def test_signs_of_zero_that_are_kept() -> None:
-    cases = {"trunc": torch.trunc, "log1p": torch.log1p, "copysign": lambda x: torch.copysign(torch.zeros(4), x)}
+    cases = {"trunc": torch.trunc, "elu": functional.elu, "log1p": torch.log1p, "copysign": lambda x: torch.copysign(torch.zeros(4), x)}
     as_pytorch({name: lambda x, case=case: torch.signbit(case(x)) for name, case in cases.items()}, torch.tensor([-0.0, 0.0, -0.5, 0.5]))
 
 

@@ -169,6 +169,40 @@ def test_a_plain_network_spreads_what_is_not_finite_as_pytorch_does(nonlinearity
                 torch.testing.assert_close(frozen(*given), layer(*given), atol=1e-5, rtol=1e-4, equal_nan=True)
 
 
+LARGE, NEAR_ONE = torch.full((64,), 30.0), torch.linspace(8, 9, 64)
+GATES = {
+    nn.LSTM: (LARGE, LARGE, torch.linspace(1, 3, 64), LARGE),
+    nn.GRU: (LARGE * 0, -LARGE, NEAR_ONE),
+    nn.RNN: (NEAR_ONE,),
+}
+"""Kind -> what goes into each gate of 64 numbers."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", GATES)
+def test_states_stay_within_their_range(kind: type[nn.LSTM | nn.GRU | nn.RNN]) -> None:
+    layer: Any = kind(1, 64).eval()
+    for parameter in layer.parameters():
+        parameter.zero_()
+    layer.bias_ih_l0.copy_(torch.cat(GATES[kind]))
+    x, lens = torch.zeros(12, 1, 1), Lens()
+    steps, _ = torch.compile(layer, backend=lens)(x)
+    assert float(steps.max()) <= 1.0
+    torch.testing.assert_close(steps, layer(x)[0])
+    assert not lens.captured().fallbacks
+
+
+@torch.no_grad()
+def test_a_state_beyond_1_that_is_given_stays() -> None:
+    layer: Any = nn.GRU(1, 4).eval()
+    start = torch.tensor([[[-5.0, 0.5, 1.0, 7.0]]])
+    for parameter in layer.parameters():
+        parameter.zero_()
+    layer.bias_ih_l0[4:8] = 30.0  # the gate that keeps what there is
+    x = torch.zeros(3, 1, 1)
+    torch.testing.assert_close(torch.compile(layer, backend="ortlens")(x, start), layer(x, start), equal_nan=True)
+
+
 @pytest.mark.parametrize("given", [X[:, :0], X[:1, :1], X[:, 0]], ids=["no batch", "one step of one", "unbatched"])
 def test_a_plain_network_of_few_rows(given: torch.Tensor) -> None:
     layer = network(nn.RNN, num_layers=2, bidirectional=True)
