@@ -3,7 +3,8 @@
 Operators run in processes of their own that are started again after a crash or when nothing comes for a while. Outcomes are
 kept in build/opinfo, one file per operator, so that a run that was stopped goes on where it was; operators named on the command
 line are measured anew. Without names, docs/data/operators.json is written; `--data` writes it without measuring. `--numbers` measures
-operations on numbers alone, in a few minutes, and writes their part of it.
+operations on numbers alone, in a few minutes, and writes their part of it. `--corners` compares operators at their kinks, ends and
+infinities, forward and backward, and prints a table.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ import os
 import sys
 import threading
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.child import ROOT, Child
 from tests.figures import read, write
 from tests.opinfo.condensed import condensed, condensed_numbers
-from tests.opinfo.exceptions import reason_for
+from tests.opinfo.exceptions import CORNERS, reason_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KEPT = ROOT / "build" / "opinfo"
+_CORNERS = ROOT / "build" / "corners"
 _PART = ("4", "float32,float64,float16,int64,int32,uint8,bool", "static,dynamic,backward")
 """Samples per operator and element type; the element types of ONNX Runtime's CPU provider; roads."""
 
@@ -30,16 +35,16 @@ _LIMIT_S = 120
 """Longest silence of a process: one sample takes a second at most, one import of torch some ten."""
 
 
-def _run(names: list[str]) -> None:
+def _run(names: list[str], folder: Path, *child_arguments: str) -> None:
     """Run operators one after the other, over as many processes as it takes."""
     left = list(names)
     while left:
-        child = Child("tests.opinfo.sweep", *_PART, *left, limit_s=_LIMIT_S)
+        child = Child(*child_arguments, *left, limit_s=_LIMIT_S)
         current: str | None = None
         rows: list[dict[str, Any]] = []
         while (row := child.row()) is not None:
             if "begin" in row:
-                _keep(current, rows)
+                _keep(folder, current, rows)
                 current, rows = row["begin"], []
             else:
                 rows.append(row)
@@ -49,19 +54,43 @@ def _run(names: list[str]) -> None:
             rows.append(
                 {"operator": current, "dtype": "", "road": "", "sample": len(rows), "verdict": "crash", "detail": ended or f"exit {status}"}
             )
-        _keep(current, rows)
+        _keep(folder, current, rows)
         left = left[left.index(current) + 1 :] if current in left else []
 
 
-def _keep(name: str | None, rows: list[dict[str, Any]]) -> None:
+def _keep(folder: Path, name: str | None, rows: list[dict[str, Any]]) -> None:
     if name is not None:
-        KEPT.mkdir(parents=True, exist_ok=True)
-        (KEPT / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
-def kept() -> dict[str, list[dict[str, Any]]]:
+def kept(folder: Path = KEPT) -> dict[str, list[dict[str, Any]]]:
     """The outcomes measured so far, by operator."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(KEPT.glob("*.json"))}
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def _measure(wanted: list[str], jobs: int, folder: Path, *child_arguments: str) -> None:
+    workers = [threading.Thread(target=_run, args=(wanted[place::jobs], folder, *child_arguments)) for place in range(jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _measured_corners(names: list[str], jobs: int) -> list[dict[str, Any]]:
+    """Measure what is missing, and print operators and points by verdict; what is wrong without a stated reason."""
+    from tests.opinfo import corners
+
+    known = kept(_CORNERS)
+    _measure(names or [name for name in corners.names() if name not in known], jobs, _CORNERS, "tests.opinfo.corners")
+    groups = collections.defaultdict(list)
+    for row in (row for name, rows in kept(_CORNERS).items() if not names or name in names for row in rows):
+        excused = row["verdict"] == "wrong" and reason_for(row["operator"], row["dtype"], CORNERS) is not None
+        groups["excused" if excused else row["verdict"]].append(row)
+    for verdict, rows in groups.items():
+        operators, points = len({row["operator"] for row in rows}), sum(row.get("points", 0) for row in rows)
+        print(f"{verdict:10}{operators:5} operators {len(rows):6} calls {points:8} points")  # noqa: T201 - figures
+    return [*groups["wrong"], *groups["crash"]]
 
 
 def _measured_numbers() -> list[dict[str, Any]]:
@@ -80,18 +109,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--data", action="store_true", help="write the figures from the outcomes that are kept, and measure nothing")
     parser.add_argument("--numbers", action="store_true", help="measure operations on numbers, and nothing else")
+    parser.add_argument("--corners", action="store_true", help="measure operators at their kinks, ends and infinities, and nothing else")
     chosen = parser.parse_args(arguments)
+    if chosen.corners:
+        return _listed(_measured_corners(chosen.names, chosen.jobs))
     if chosen.numbers:
         return _listed(_measured_numbers())
     from tests.opinfo.sweep import operators
 
     known = kept()
     wanted = [] if chosen.data else chosen.names or [name for name in operators() if name not in known]
-    workers = [threading.Thread(target=_run, args=(wanted[place :: chosen.jobs],)) for place in range(chosen.jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    _measure(wanted, chosen.jobs, KEPT, "tests.opinfo.sweep", *_PART)
     if not chosen.names:
         write("operators", {**read("operators"), **condensed(kept(), operators())})
     of_numbers = [] if chosen.names or chosen.data else _measured_numbers()

@@ -51,6 +51,18 @@ EXCEPTIONS: Mapping[str, Reason] = {
 }
 """Name in the database -> the reason."""
 
+_KERNELS = "https://github.com/pytorch/pytorch/tree/v2.13.0/aten/src/ATen/native/cpu"
+_HALF = "eager rounds to float16, or overflows in it, in between"
+
+CORNERS: Mapping[str, Reason] = {
+    **EXCEPTIONS,
+    **{name: Reason(_HALF, _PRECISION, ("float16",)) for name in ("cosh", "sinh", "erf", "erfc", "logit", "special.ndtr")},
+    **{f"nn.functional.adaptive_max_pool{dims}d": Reason("which of several NaN is the largest", _KERNELS) for dims in (1, 2, 3)},
+    "nn.functional.gelu": Reason("of infinity, eager gives NaN in float32 and infinity in float64", _KERNELS, ("float32",)),
+    "nn.functional.soft_margin_loss": Reason("eager divides an overflow by an overflow where the gradient is a number", _KERNELS),
+}
+"""Name in the database -> why it may differ at its corners; read by `tests.opinfo.corners`."""
+
 _ONE_HOT = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_decomp/decompositions.py"
 
 ERRORS: Mapping[str, Reason] = {

@@ -43,6 +43,7 @@ class Outcome:
         verdict: `whole` in ONNX Runtime, `part`, `torch`; `wrong`, `crash`; `control` when `aot_eager` differs from eager as well;
             `refused` when eager does not take the sample.
         detail: What differs, or why nodes stay in PyTorch.
+        points: How many numbers were compared, at corners.
     """
 
     operator: str
@@ -51,6 +52,7 @@ class Outcome:
     sample: int
     verdict: str
     detail: str = ""
+    points: int = 0
 
 
 @functools.cache
@@ -200,11 +202,16 @@ def main(arguments: list[str]) -> int:
     """Print the outcomes of operators as JSON lines: `sweep.py MOST DTYPE,... ROAD,... NAME ...`."""
     most, names = int(arguments[0]), arguments[3:]
     dtypes, roads = [getattr(torch, dtype) for dtype in arguments[1].split(",")], arguments[2].split(",")
+    return report(names, lambda name: outcomes_of(name, dtypes, roads, most))
+
+
+def report(names: Sequence[str], outcomes: Callable[[str], Iterator[Outcome]]) -> int:
+    """Print what a function gives for each operator, as JSON lines."""
     torch.set_num_threads(1)
     for name in names:
         print(json.dumps({"begin": name}), flush=True)  # noqa: T201 - the protocol with the parent
         with contextlib.suppress(KeyboardInterrupt):
-            for outcome in outcomes_of(name, dtypes, roads, most):
+            for outcome in outcomes(name):
                 print(json.dumps(asdict(outcome)), flush=True)  # noqa: T201 - same
                 torch.compiler.reset()
     return 0

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from tests.opinfo import sweep
+from tests.opinfo import corners, sweep
 from tests.opinfo.condensed import condensed
-from tests.opinfo.exceptions import EXCEPTIONS, reason_for
+from tests.opinfo.exceptions import CORNERS, EXCEPTIONS, reason_for
 from tests.opinfo.modules import cases, verdict_of
 
 _PAIRS = 20
@@ -23,8 +23,9 @@ def _chosen() -> list[tuple[str, torch.dtype]]:
 
 
 def test_every_exception_is_an_operator_with_a_reason_and_a_link() -> None:
-    assert not EXCEPTIONS.keys() - sweep.operators().keys()
-    assert not [name for name, reason in EXCEPTIONS.items() if not reason.text or not reason.link.startswith("https://")]
+    assert not (EXCEPTIONS.keys() | CORNERS.keys()) - sweep.operators().keys()
+    stated = (*EXCEPTIONS.items(), *CORNERS.items())
+    assert not [name for name, reason in stated if not reason.text or not reason.link.startswith("https://")]
 
 
 @pytest.mark.slow
@@ -37,6 +38,34 @@ def test_a_part_of_the_database_is_right() -> None:
             if outcome.verdict in ("wrong", "crash") and reason_for(name, outcome.dtype) is None:
                 wrong.append(f"{outcome.verdict} {name} {outcome.dtype} sample {outcome.sample}: {outcome.detail}")
     assert not wrong, "\n".join(wrong)
+
+
+_MENDED = ("nn.functional.hardtanh", "nn.functional.hardswish", "nn.functional.elu", "nn.functional.selu", "lerp")
+
+
+def _wrong_corners(name: str, *dtypes: torch.dtype) -> list[str]:
+    outcomes = [outcome for outcome in corners.outcomes_of(name, *dtypes) if reason_for(name, outcome.dtype, CORNERS) is None]
+    assert outcomes
+    return [f"{name} {row.dtype} {row.road} sample {row.sample}: {row.detail}" for row in outcomes if row.verdict == "wrong"]
+
+
+@pytest.mark.parametrize("name", _MENDED)
+def test_activations_are_right_at_their_corners(name: str) -> None:
+    assert _wrong_corners(name, torch.float32) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["nn.functional.cross_entropy", "nn.functional.smooth_l1_loss", "nn.functional.relu6", "clamp"])
+def test_operators_are_right_at_their_corners(name: str) -> None:
+    assert _wrong_corners(name) == []
+
+
+def test_what_differs_at_a_corner_is_seen() -> None:
+    theirs = [torch.tensor([0.0, 1.0, torch.inf, torch.nan])]
+    for ours, said in (([1e-9, 1.0, torch.inf, torch.nan], "1e-09 for 0 at [0]"), ([0.0, 1.0, torch.inf, 1.0], "1 for nan at [3]")):
+        assert said in corners.difference([torch.tensor(ours)], theirs, exactly=True)
+    assert not corners.difference([torch.tensor([1e-9, 1.0001, torch.inf, torch.nan])], theirs, exactly=False)
 
 
 _EVERY = 40

@@ -106,7 +106,9 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.native_dropout.default: _native_dropout,
         _aten.nll_loss_forward.default: functools.partial(_nll_loss, _aten.nll_loss_forward.default),
         _aten.nll_loss2d_forward.default: functools.partial(_nll_loss, _aten.nll_loss2d_forward.default),
+        **dict.fromkeys((_aten.nll_loss_backward.default, _aten.nll_loss2d_backward.default), _nll_loss_backward),
         _aten.rrelu_with_noise_functional.default: _rrelu,
+        _aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
         **whole_operators.own(),
         **fused_attention.own(),
     }
@@ -210,6 +212,14 @@ def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int
     return _reduced(target(tensor.to(dtype), other.to(dtype), 0, *number), reduction)
 
 
+def _smooth_l1_loss_backward(grad: torch.Tensor, tensor: torch.Tensor, target: torch.Tensor, reduction: int, beta: float) -> torch.Tensor:
+    """Decompose as torch does, but keep NaN, of which its decomposition makes 0 by the sign."""
+    dtype = torch.float32 if _is_half(tensor) else tensor.dtype
+    apart, grads = tensor.to(dtype) - target.to(dtype), grad.to(dtype)
+    grads = grads / tensor.numel() if reduction == 1 else grads
+    return torch.where(apart.abs() >= beta, grads * apart.sign(), grads * apart / beta).to(tensor.dtype)
+
+
 def _reduced(losses: torch.Tensor, reduction: int) -> torch.Tensor:
     return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
 
@@ -227,6 +237,27 @@ def _nll_loss(  # noqa: PLR0913, PLR0917 - the operator's schema, and the operat
     weights = kept if weight is None else torch.where(kept, weight[torch.where(kept, classes, 0).long()], 0)
     total = weights.sum().to(tensor.dtype)
     return (losses / total if reduction == 1 else losses), total
+
+
+def _nll_loss_backward(  # noqa: PLR0913, PLR0917 - the operators' schema
+    grad: torch.Tensor,
+    tensor: torch.Tensor,
+    classes: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: Any,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    """Scatter the gradients of the classes; torch's decomposition multiplies all by it, and an infinite one makes NaN of the others."""
+    dim = min(tensor.dim() - 1, 1)
+    places = (classes.reshape(()) if tensor.dim() == 1 else classes).unsqueeze(dim)
+    kept = places != ignore_index
+    known = torch.where(kept, places, 0).long()
+    grads = grad / total_weight if reduction == 1 else grad
+    grads = -(grads.unsqueeze(dim) if grads.dim() else grads)
+    if weight is not None:
+        grads = grads * weight[known]
+    return torch.scatter(torch.zeros_like(tensor), dim, known, torch.where(kept, grads, 0).expand(known.shape))
 
 
 def _block_diag(tensors: Sequence[torch.Tensor]) -> Any:

@@ -196,6 +196,34 @@ torch_op(_aten.hardtanh.default)(lambda x, min_val=-1, max_val=1: clamp(x, min_v
 torch_op(_aten.relu6.default)(lambda x: clamp(x, 0, 6))
 
 
+@torch_op(_aten.hardtanh_backward.default)
+@basics.with_exact_numbers
+def hardtanh_backward(grad: Any, x: Any, min_val: Any, max_val: Any) -> Any:
+    """`aten.hardtanh_backward`: 0 at both ends and outside, whatever comes in, and for NaN."""
+    inside = op.And(op.Greater(x, basics.number(x, min_val)), op.Less(x, basics.number(x, max_val)))
+    return op.Where(inside, grad, basics.number(grad, 0.0))
+
+
+@torch_op(_aten.elu_backward.default)
+@basics.in_float32
+def elu_backward(grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Any) -> Any:
+    """`aten.elu_backward`, of `elu`, `celu` and `selu`; NaN for NaN, which torch's decomposition takes for a positive number."""
+    least = basics.number(x, alpha * scale)
+    curve = op.Add(x, least) if is_result else op.Mul(op.Exp(op.Mul(x, basics.number(x, input_scale))), least)
+    below = op.Mul(op.Mul(grad, basics.number(x, input_scale)), curve)
+    return op.Where(op.Greater(x, basics.number(x, 0.0)), op.Mul(grad, basics.number(x, scale)), below)
+
+
+@torch_op(_aten.hardswish_backward.default)
+@basics.in_float32
+def hardswish_backward(grad: Any, x: Any) -> Any:
+    """`aten.hardswish_backward`; NaN for NaN, which torch's decomposition takes for a large number."""
+    three, half = basics.number(x, 3.0), basics.number(x, 0.5)
+    line = op.Mul(grad, op.Add(op.Div(x, three), half))
+    above = op.Where(op.GreaterOrEqual(x, three), grad, line)
+    return op.Where(op.LessOrEqual(x, op.Neg(three)), basics.number(x, 0.0), above)
+
+
 @torch_op(_aten.sign.default, torch.ops.prims.sign.default)
 def sign(x: Any) -> Any:
     """`aten.sign`; PyTorch returns 0 for NaN."""

@@ -58,16 +58,20 @@ torch_op(_aten.addcmul.default)(_add_of("Mul"))
 torch_op(_aten.addcdiv.default)(_add_of("Div"))
 
 
-@torch_op(_aten.lerp.Scalar)
+@torch_op(_aten.lerp.Scalar, _aten.lerp.Tensor)
 @basics.in_float32
 def lerp(x: Any, end: Any, weight: Any) -> Any:
-    """`aten.lerp.Scalar`; the registry's function computes both forms for every element and selects one of them."""
-    if basics.is_value(weight):
-        return basics.registered(_aten.lerp.Scalar)(x, end, weight)
+    """`aten.lerp`, from the nearer end as in PyTorch; of a known weight, one of both forms."""
     way, part = op.Sub(end, x), basics.number(x, weight)
-    if abs(weight) < 0.5:  # noqa: PLR2004 - as PyTorch: from the nearer end
+    if not basics.is_value(weight) and abs(weight) < _NEARER:
         return op.Add(x, op.Mul(part, way))
-    return op.Sub(end, op.Mul(way, op.Sub(basics.number(x, 1.0), part)))
+    from_end = op.Sub(end, op.Mul(way, op.Sub(basics.number(x, 1.0), part)))
+    if not basics.is_value(weight):
+        return from_end
+    return op.Where(op.Less(op.Abs(part), basics.number(x, _NEARER)), op.Add(x, op.Mul(part, way)), from_end)
+
+
+_NEARER = 0.5
 
 
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
