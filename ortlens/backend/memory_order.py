@@ -90,6 +90,17 @@ def needs_restride(meta: torch.Tensor) -> bool:
     return 0 not in sizes and not _are_dense(sizes, strides) and memory_order(meta) is None
 
 
+def has_odd_strides(meta: torch.Tensor, order: Sequence[int] | None) -> bool:
+    """Tell whether dimensions of size 1 have other strides than memory that is allocated in an order gives them."""
+    sizes, strides = _hints(meta)
+    expected = 1
+    for dim in reversed(range(len(sizes)) if order is None else order):
+        if sizes[dim] == 1 and strides[dim] != expected:
+            return 0 not in sizes
+        expected *= sizes[dim]
+    return False
+
+
 def may_overlap_itself(meta: torch.Tensor) -> bool:
     """Tell whether elements of a tensor may share a place, as in an expanded one; True where symbols or odd strides leave it open."""
     if is_contiguous(meta) or any(statically_known_true(size == 0) for size in meta.shape):

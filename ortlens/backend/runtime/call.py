@@ -20,7 +20,16 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.memory_order import are_disjoint, has_fixed_sizes, inverse_order, merged, needs_restride, reorder, restride
+from ortlens.backend.memory_order import (
+    are_disjoint,
+    has_fixed_sizes,
+    has_odd_strides,
+    inverse_order,
+    merged,
+    needs_restride,
+    reorder,
+    restride,
+)
 from ortlens.backend.runtime import _ort, cuda, devices
 from ortlens.backend.runtime.binding import Binding, number_buffer, permuted_name
 from ortlens.backend.runtime.generated import bytes_text, function_from_source
@@ -401,8 +410,10 @@ class _Writer:
                 lines.append(f"r{index} = {made}" if self._spared_sizes(output) is None else f"if not spares: r{index} = {made}")
                 if output.permutation is not None:
                     lines.append(f"r{index} = reorder(r{index}, {inverse_order(output.permutation)!r})")
-            if needs_restride(output.meta) and (strides := self._sizes_text(output.meta.stride(), self._further_terms(index))) is not None:
-                lines.append(f"r{index} = restride(r{index}, {strides})")
+            copies = needs_restride(output.meta)
+            odd = not copies and has_odd_strides(output.meta, output.permutation)
+            if (copies or odd) and (strides := self._sizes_text(output.meta.stride(), self._further_terms(index))) is not None:
+                lines.append(f"r{index} = restride(r{index}, {strides})" if copies else f"r{index}.as_strided_(r{index}.shape, {strides})")
         return lines
 
     def _further_terms(self, index: int) -> dict[Any, str]:
