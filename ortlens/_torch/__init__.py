@@ -107,6 +107,7 @@ from ortlens._torch.dynamo import (
 from ortlens._torch.exporter import (
     NodeRecorder,
     add_opset_imports,
+    converted_operators,
     custom_functions,
     decomposition_of,
     decomposition_table,

@@ -176,6 +176,13 @@ def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozen
     return table
 
 
+def converted_operators(registry: Any) -> list[Any]:
+    """List the operators that have ONNX functions in a registry."""
+    from torch.onnx._internal.exporter import _decomp
+
+    return list(_decomp.get_onnx_implemented_overloads(registry))
+
+
 def decomposition_of(target: Any) -> Callable[..., Any]:
     """Return torch's own decomposition of an operator that has one, in its table or as its kernel in Python."""
     from torch._decomp import decomposition_table, decompositions

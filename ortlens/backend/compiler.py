@@ -64,7 +64,10 @@ class GraphCompiler:
             table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # custom functions win
             own = {target: function for target, function in decompositions.own().items() if target not in users}
             long = {target: function for target, function in long_reductions().items() if target not in users}
-            self._custom, self._tables = custom, (registry, with_kernel_strides({**table, **own, **long}, users))
+            self._custom, self._tables = (
+                custom,
+                (registry, with_kernel_strides({**table, **own, **long}, users, _torch.converted_operators(registry))),
+            )
         return self._tables
 
     def decompositions(self, *, planned: bool = False, deployed: bool = True) -> dict[Any, Callable[..., Any]]:

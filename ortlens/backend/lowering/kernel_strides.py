@@ -11,13 +11,14 @@ Source: torch 2.13: `batch_norm_cpu` in `aten/src/ATen/native/Normalization.cpp`
 
 from __future__ import annotations
 
+import contextvars
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.memory_order import inverse_order, is_contiguous, memory_order
+from ortlens.backend.memory_order import inverse_order, is_contiguous, is_dense, memory_order, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,33 +34,36 @@ _BATCH_NORMS = tuple(
     for overload in getattr(_aten, name).overloads()
     if not overload.endswith("out")
 )
-_OF_TWO = (
-    *(_aten.copysign.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default, _aten.heaviside.default, _aten.logaddexp.default),
-    *(_aten.logaddexp2.default, _aten.logical_and.default, _aten.logical_or.default, _aten.logical_xor.default),
-    *(_aten.native_dropout_backward.default, _aten.xlogy.Tensor),
-)
-"""Their kernels lay out the result as that of a sum, whose shape function is right."""
+_FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
+_UNKNOWN_SIZES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+_NO_ITERATORS = frozenset({_aten.clone.default, _aten.equal.default, _aten.frexp.Tensor, _aten.masked_fill.Scalar, _aten.mvlgamma.default})
+"""Operators of numbers one by one whose results no iterator lays out."""
 
 
-_CONTIGUOUS = (_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.pow.Scalar, _aten.take.default)
-"""Their kernels return contiguous memory."""
+def with_kernel_strides(
+    table: Mapping[Any, Callable[..., Any]], users: Collection[Any] = (), converted: Collection[Any] = ()
+) -> dict[Any, Callable[..., Any]]:
+    """Give the results of operators of a table and of `converted` ones, but not of `users`, the strides that their kernels give them.
 
-
-def with_kernel_strides(table: Mapping[Any, Callable[..., Any]], users: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
-    """Give the results of operators of a table, but for `users`, the memory order that their kernels give them."""
+    What a decomposition makes lies as the operator's own result, if no rule says otherwise.
+    """
+    iterated = [target for target in {*converted, *table} if _is_iterated(target)]
     made = dict(table)
+    for targets, strides_of in ((table, _as_whole), (iterated, _as_iterated), *_RULES):
+        made.update({target: _relaid(strides_of, target, table.get(target)) for target in targets if target not in users})
     for targets, laid in (
         (_BATCH_NORMS, _batch_norm),
         ((_aten.native_group_norm.default,), _group_norm),
-        (_OF_TWO, _of_two),
-        (_CONTIGUOUS, _of_contiguous),
         ((_aten.roll.default,), _roll),
         ((_aten.im2col.default,), _windows),
-        ((_aten.max_unpool2d.default,), _unpooled),
         ((_aten.index.Tensor,), _index),
     ):
         made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
     return made
+
+
+def _is_iterated(target: Any) -> bool:
+    return torch.Tag.pointwise in getattr(target, "tags", ()) and target.namespace == "aten" and target not in _NO_ITERATORS
 
 
 def _laid_out(laid: Callable[..., Any], target: Any, further: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -70,6 +74,144 @@ def _laid_out(laid: Callable[..., Any], target: Any, further: Callable[..., Any]
         return NotImplemented if further is None else further(*args, **kwargs)
 
     return decomposed
+
+
+_WHOLE: contextvars.ContextVar[Any] = contextvars.ContextVar("operator that is traced as it is", default=None)
+
+
+def _relaid(strides_of: Callable[..., Any], target: Any, further: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Lay out what an operator or its decomposition makes of arguments that are not contiguous; `strides_of` gives the strides."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or schema.is_mutable or any(returned.alias_info is not None for returned in schema.returns):
+        return further or _stays
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if _WHOLE.get() is target:
+            return NotImplemented
+        made = NotImplemented if further is None else further(*args, **kwargs)
+        tensors = _torch.tensors_of((args, kwargs))
+        if all(map(_is_plain, tensors)) or any(map(_torch.depends_on_data, tensors)):
+            return made
+        if made is NotImplemented and strides_of is _as_whole:
+            return made
+        if made is NotImplemented:
+            token = _WHOLE.set(target)
+            try:
+                made = target(*args, **kwargs)
+            finally:
+                _WHOLE.reset(token)
+        results = _torch.tensors_of(made)
+        wanted = dict(zip(map(id, results), strides_of(results, target, args, kwargs), strict=False))
+        return _torch.map_tensors(lambda tensor: _with_strides(tensor, wanted.get(id(tensor))), made)
+
+    return decomposed
+
+
+def _stays(*_: Any, **__: Any) -> Any:
+    return NotImplemented
+
+
+def _as_whole(_: Sequence[torch.Tensor], target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Sequence[Any]]:
+    """Read the strides of the results of the operator that is decomposed."""
+    if not _UNKNOWN_SIZES.isdisjoint(target.tags):
+        return []
+    try:
+        whole = _torch.untraced(target, *args, **kwargs)
+    except Exception:  # noqa: BLE001 - some shape functions take less than the decompositions that replace them
+        return []
+    return [tensor.stride() for tensor in _torch.tensors_of(whole)]
+
+
+def _as_iterated(made: Sequence[torch.Tensor], target: Any, args: Sequence[Any], _: Any) -> list[Sequence[int]]:
+    """Find the strides that an iterator gives to its result. Source: `TensorIteratorBase::build`, `compute_fast_setup_type`."""
+    (result,) = made
+    schema = target._schema.arguments  # noqa: SLF001 - public in spite of its underscore
+    operands = [arg for arg, wanted in zip(args, schema, strict=False) if "Tensor" in str(wanted.type) or wanted.name == "other"]
+    tensors = [arg for arg in operands if isinstance(arg, torch.Tensor)]
+    sizes = _hints(result.shape)
+    shapes, steps = [_hints(tensor.shape) for tensor in tensors], [_hints(tensor.stride()) for tensor in tensors]
+    if len(tensors) == len([arg for arg in operands if arg is not None]) and all(shape == sizes for shape in shapes):
+        usual = [range(len(sizes)), *([_CHANNELS_LAST[0]] if len(sizes) == len(_CHANNELS_LAST[0]) else [])]
+        for strides in (_strides_in(order, sizes) for order in usual):
+            if all(_alike(found, strides, sizes) for found in steps):
+                return [strides]
+        if all(found == steps[0] for found in steps) and is_dense(tensors[0]):
+            return [steps[0]]
+    return [_strides_in(iterator_order(sizes, [_expanded(*given, sizes) for given in zip(shapes, steps, strict=True) if given[0]]), sizes)]
+
+
+def _as_contiguous(made: Sequence[torch.Tensor], *_: Any) -> list[Sequence[int]]:
+    return [_strides_in(range(tensor.dim()), _hints(tensor.shape)) for tensor in made]
+
+
+def _as_suggested(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __: Any) -> list[Sequence[int]]:
+    """Find the strides in the memory format that the first argument suggests, all of a list alike; else contiguous ones."""
+    tensors = _torch.tensors_of(args[0])
+    formats = {suggested_format(tensor) for tensor in tensors}
+    dims = made[0].dim()
+    if len(formats) > 1 or _FORMATS[0] in formats or any(tensor.dim() != dims for tensor in tensors):
+        return _as_contiguous(made)
+    return [_strides_in(_CHANNELS_LAST[dims - 4], _hints(tensor.shape)) for tensor in made]
+
+
+_RULES = (
+    ((_aten.complex.default, _aten.floor_divide.default, _aten.polar.default), _as_iterated),
+    (
+        (
+            *(_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.normal.Tensor_Tensor, _aten.pow.Scalar),
+            *(_aten.rrelu_with_noise.default, _aten.rrelu_with_noise_functional.default, _aten.take.default),
+        ),
+        _as_contiguous,
+    ),
+    (
+        (
+            *(_aten.cat.default, _aten.max_unpool2d.default),
+            *(_aten.upsample_nearest2d.default, _aten.upsample_nearest3d.default, _aten.upsample_bilinear2d.default),
+            *(_aten.upsample_trilinear3d.default, _aten.upsample_bicubic2d.default, _aten._upsample_bilinear2d_aa.default),  # noqa: SLF001 - names
+            *(_aten._upsample_bicubic2d_aa.default, _aten._upsample_nearest_exact2d.default, _aten._upsample_nearest_exact3d.default),  # noqa: SLF001 - same
+        ),
+        _as_suggested,
+    ),
+)
+"""Operators whose shape functions do not say how their kernels lay out a result, and what says so."""
+
+
+def _expanded(shape: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return the strides of an operand that an iterator expands to some sizes."""
+    lacking = len(sizes) - len(shape)
+    return [0] * lacking + [0 if size == 1 != whole else step for size, whole, step in zip(shape, sizes[lacking:], strides, strict=True)]
+
+
+def _hints(numbers: Sequence[Any]) -> list[int]:
+    return [_torch.size_hint(number) for number in numbers]
+
+
+def _strides_in(order: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Compute the strides of memory that is allocated in an order."""
+    strides, expected = [0] * len(sizes), 1
+    for dim in reversed(order):
+        strides[dim] = expected
+        expected *= max(sizes[dim], 1)
+    return strides
+
+
+def _alike(strides: Sequence[int], others: Sequence[int], sizes: Sequence[int]) -> bool:
+    return all(one == other for one, other, size in zip(strides, others, sizes, strict=True) if size != 1)
+
+
+def _with_strides(tensor: torch.Tensor, strides: Sequence[Any] | None) -> torch.Tensor:
+    """Copy a tensor into memory that lies in the order of some strides, if it does not and a permutation gives them."""
+    if strides is None:
+        return tensor
+    sizes, wanted, found = _hints(tensor.shape), _hints(strides), _hints(tensor.stride())
+    order = order_from_strides(sizes, wanted)
+    given = _strides_in(order, sizes)
+    if found in (wanted, given) or 0 in sizes or not _alike(wanted, given, sizes):
+        return tensor
+    if tuple(order) in _CHANNELS_LAST:
+        copy: torch.Tensor = _aten.clone.default(tensor, memory_format=_FORMATS[len(order)])
+        return copy
+    return _contiguous(tensor.permute(order)).permute(inverse_order(order))
 
 
 def _batch_norm(target: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -96,23 +238,7 @@ def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
         if not size or stride < least or (dim == 1 and not stride) or (dim == 0 and least == _torch.size_hint(tensor.stride(1))):
             return torch.contiguous_format
         least = stride * size
-    return {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}[len(order)]
-
-
-def _of_two(target: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> Any:
-    """Apply the operator to arguments whose dimensions are permuted to the order of the result, where the trace is right."""
-    if _is_plain(first) and _is_plain(second):
-        return NotImplemented
-    model = _aten.add.Tensor(first, second) if isinstance(first, torch.Tensor) else _aten.add.Tensor(second, first)  # nothing reads it
-    order = memory_order(model) or tuple(range(model.dim()))
-    moved = target(_moved(first, order), _moved(second, order), *args, **kwargs)
-    return moved.permute(inverse_order(order))
-
-
-def _of_contiguous(target: Any, *args: Any, **kwargs: Any) -> Any:
-    if all(map(_is_plain, args)):
-        return NotImplemented
-    return target(*(value if _is_plain(value) else _contiguous(value) for value in args), **kwargs)
+    return _FORMATS[len(order)]
 
 
 def _roll(target: Any, tensor: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
@@ -138,14 +264,6 @@ def _windows(target: Any, *args: Any) -> Any:
     """Copy the windows to contiguous memory where the shape function, torch's decomposition, makes a permuted view of them."""
     made: torch.Tensor = _torch.decomposition_of(target)(*args)  # nothing reads it where it is contiguous
     return NotImplemented if _is_plain(made) else _contiguous(made)
-
-
-def _unpooled(target: Any, tensor: torch.Tensor, *args: Any) -> Any:
-    """Lay out a float image as the pooled one: the shape function, torch's decomposition, makes a contiguous one."""
-    layout = suggested_format(tensor)
-    if layout is torch.contiguous_format or not tensor.is_floating_point():
-        return NotImplemented
-    return _aten.clone.default(_torch.decomposition_of(target)(tensor, *args), memory_format=layout)
 
 
 def _index(target: Any, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
@@ -195,13 +313,6 @@ def _compared(inner: int, outer: int, sizes: list[int], operands: list[list[int]
         if sizes[inner] > sizes[outer]:
             return 1
     return 0
-
-
-def _moved(value: Any, order: tuple[int, ...]) -> Any:
-    if not isinstance(value, torch.Tensor) or not value.dim():
-        return value
-    full = value[(None,) * (len(order) - value.dim())].permute(order)
-    return full if _is_plain(full) else _contiguous(full)
 
 
 def _is_plain(value: Any) -> bool:

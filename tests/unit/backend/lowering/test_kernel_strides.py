@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import batch_norm
 
-from ortlens.backend.lowering.kernel_strides import with_kernel_strides
+from ortlens import OrtBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def assert_laid_out_as_by_the_kernels(functions: dict[str, Callable[..., Any]], 
         return [function(*args) for function in functions.values()]
 
     wanted = all_of_them(*args)
-    traced = make_fx(all_of_them, decomposition_table=with_kernel_strides({}), tracing_mode="fake")(*args)
+    traced = make_fx(all_of_them, decomposition_table=OrtBackend().compiler.decompositions(), tracing_mode="fake")(*args)
     torch.testing.assert_close(traced(*args), wanted)
     (output,) = traced.graph.find_nodes(op="output")
     for name, node, value in zip(functions, output.args[0], wanted, strict=True):
