@@ -1,4 +1,4 @@
-"""Judge random programs: `python -m tests.fuzz [--graphs] [--functions N] [--seed S] [--again FILE] [--plants [NAME ...]]`.
+"""Judge random programs: `python -m tests.fuzz [--graphs] [--reshapes] [--functions N] [--seed S] [--again FILE] [--plants [NAME ...]]`.
 
 They run in a process of its own that is started again after a crash or when nothing comes for a while. Verdicts are kept in
 build/fuzz, one line each, so that a run that was stopped goes on with the next seed. Programs that differ are made smaller and
@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--graphs", action="store_true", help="judge graphs, without Dynamo and AOTAutograd: further operators, no gradients"
     )
+    parser.add_argument("--reshapes", action="store_true", help="judge programs that write into what is reshaped, 16 per function")
     parser.add_argument(
         "--functions", type=int, default=1000, help="number of functions; most hold eight programs, with --graphs 16 (default: %(default)s)"
     )
@@ -48,9 +49,10 @@ def main() -> int:
 
         return hunt_all(given.plants, given.functions, given.seed or 0, graphs=given.graphs)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    kept = FOLDER / ("graphs.jsonl" if given.graphs else "verdicts.jsonl")
+    kept = FOLDER / f"{'reshapes_' if given.reshapes else ''}{'graphs' if given.graphs else 'verdicts'}.jsonl"
     first = given.seed if given.seed is not None else _next_seed(kept)
-    return _sweep(first, first + given.functions, kept, ["--graphs"] if given.graphs else [])
+    flags = [f"--{name}" for name in ("graphs", "reshapes") if getattr(given, name)]
+    return _sweep(first, first + given.functions, kept, flags)
 
 
 def _next_seed(kept: Path) -> int:

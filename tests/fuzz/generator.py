@@ -83,8 +83,10 @@ def _kind(seed: int, *, graphs: bool) -> str:
     return draw.choices([kind for kind, *_ in _KINDS], [weights[graphs] for _, *weights in _KINDS])[0]
 
 
-def parts_of(seed: int, *, graphs: bool = False) -> int:
+def parts_of(seed: int, *, graphs: bool = False, reshapes: bool = False) -> int:
     """How many programs share a function."""
+    if reshapes:
+        return GRAPH_PARTS
     if seed % 8 == 0:
         return 1
     if graphs:
@@ -97,22 +99,22 @@ def _breaks(seed: int) -> bool:
     return _kind(seed, graphs=False) in ("plain", "raises") and random.Random(f"breaks {seed}").random() < 0.3  # noqa: S311 - no secret
 
 
-def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1, graphs: bool = False) -> Program:
-    """Make a program."""
+def random_program(seed: int, *, cache_dir: str | None = None, parts: int = 1, graphs: bool = False, reshapes: bool = False) -> Program:
+    """Make a program; with `reshapes`, one that writes into what is reshaped, or each part of it does."""
     draw = random.Random(f"graph {seed}" if graphs else seed)  # noqa: S311 - no secret
     sizes = draw.choice(material.SIZES)
-    kind = _kind(seed, graphs=graphs)
+    kind = "reshapes" if reshapes else _kind(seed, graphs=graphs)
     dynamic = draw.choice((None, True, *[False] * 30) if graphs else (None, None, False, False, True, True))
     if kind in ROADS:
         dynamic = draw.random() < 0.6
-    own = not graphs and kind in ("plain", "raises")
+    own = not graphs and kind in ("plain", "raises", "reshapes")
     settings = _Settings(
         trains=draw.random() < 0.35 and own,
         sizes=sizes if dynamic is not False else sizes[:1],
         dynamic=dynamic,
         captures=draw.random() < 0.15 and own,
         options={} if graphs and seed % 4 else material.options(draw, cache_dir),
-        breaks=_breaks(seed) and not graphs,
+        breaks=_breaks(seed) and not graphs and not reshapes,
         graphs=graphs,
         kind=kind,
         default_dtype=draw.choice(_DEFAULT_DTYPES) if draw.random() < 0.2 and kind == "plain" else "float32",
@@ -157,8 +159,11 @@ def _exact_part(seed: int, draw: random.Random, settings: _Settings) -> Program:
 def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     places = settings.kind == "raises"
     program = _empty(seed, settings)
-    inputs = material.inputs(draw, trains=settings.trains, places=places, on_road=program.road != "compile")
-    program = program.replace(state=material.state(draw), inputs=inputs)
+    if settings.kind == "reshapes":
+        program = program.replace(inputs=material.images(draw, trains=settings.trains))
+    else:
+        inputs = material.inputs(draw, trains=settings.trains, places=places, on_road=program.road != "compile")
+        program = program.replace(state=material.state(draw), inputs=inputs)
     if settings.graphs:
         program = program.replace(state=tuple(line for line in program.state if "self.g" not in line))  # a graph has no modules
         program = _without_shared_memory(program)
@@ -166,8 +171,12 @@ def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     _open(draft)
     given = {name: draft.scopes[0][name] for name, _ in draft.program.inputs}
     marks = _marks(draft) if draw.random() < 0.1 and settings.dynamic is None else ()
-    for _ in range(draw.choice((1, 2, 3, 4, 5, 6, 8, 10))):
-        _add_statement(draft)
+    if settings.kind == "reshapes":
+        for families in (*[_RESHAPED[:-1]] * draw.choice((0, 1, 1, 2)), _RESHAPED[-1:], *[_RESHAPED] * draw.choice((0, 0, 1, 2))):
+            _add_statement(draft, families)
+    else:
+        for _ in range(draw.choice((1, 2, 3, 4, 5, 6, 8, 10))):
+            _add_statement(draft, _families(draft))
     buffer = getattr(draft.scopes[0]["self"], "b", None)
     others = (
         () if settings.trains and not places else material.others(draw, given, buffer if buffer is not None and buffer._version else None)
@@ -175,7 +184,10 @@ def _part(seed: int, draw: random.Random, settings: _Settings) -> Program:
     others = tuple(text for text in others if not settings.trains or "spoilt(" in text)
     if settings.graphs:  # who resolves signs in memory are the callers of graphs
         others = tuple(text for text in others if not re.search("negative|conjugate", text))
-    return draft.program.replace(body=tuple(draft.body), returns=_returns(draft), marks=marks, steps=others)
+    returns = _returns(draft)
+    if settings.kind == "reshapes":  # both what was written to and what may lie in the same memory
+        returns += tuple(name for name in draft.names if name not in returns)
+    return draft.program.replace(body=tuple(draft.body), returns=returns, marks=marks, steps=others)
 
 
 def _without_shared_memory(program: Program) -> Program:
@@ -283,6 +295,12 @@ _IN_GRAPHS: tuple[tuple[float, str, Sequence[tuple[int, Template]]], ...] = (
     (30, "value", aten.VALUES),
     (12, "inexact", aten.INEXACT),
 )
+_RESHAPED: tuple[tuple[float, str, Sequence[tuple[int, Template]]], ...] = (
+    (40, "inexact", operations.LAID_OUT),
+    (8, "value", operations.VIEWS),
+    (8, "value", operations.FRESH),
+    (24, "write", operations.WRITTEN_RESHAPES),
+)
 _NUMBERS = ((14, "number", operations.NUMBERS), (14, "value", operations.NUMBERED))
 _DECIDED = (20, "value", operations.DECIDED)
 _CREATED = (3, "value", operations.CREATED)
@@ -311,10 +329,9 @@ def _families(draft: Draft) -> list[tuple[float, str, Sequence[tuple[int, Templa
     return [*found, *_BREAK] if draft.breaks else found
 
 
-def _add_statement(draft: Draft) -> None:
+def _add_statement(draft: Draft, families: Sequence[tuple[float, str, Sequence[tuple[int, Template]]]]) -> None:
     """Try statements until one runs in every environment."""
     for _ in range(_TRIES):
-        families = _families(draft)
         _, kind, templates = draft.draw.choices(families, [family[0] for family in families])[0]
         if kind == "break":
             draft.body.append("torch._dynamo.graph_break()")

@@ -142,6 +142,33 @@ def inputs(draw: random.Random, *, trains: bool, places: bool = False, on_road: 
     return tuple(made)
 
 
+_IMAGES = (
+    "{s}, 2, 4, n, 2",
+    "{s}, n, 4, 2, 2",
+    "{s}, 1, 3, n, 4",
+    "{s}, 2, 1, n, 3",
+    "{s}, 2, 4, 1, n",
+    "{s}, 1, 4, 1, 1",
+    "{s}, 2, 2, 2, n, 2",
+)
+_ORDERS = (
+    *("{x}.contiguous(memory_format={f})", "{x}.contiguous(memory_format={f})", "{x}.contiguous(memory_format={f})[:1]"),
+    *("{x}.contiguous(memory_format={f})[:, :1]", "{x}.contiguous(memory_format={f})[..., :1]", "{x}", "{x}.transpose(0, 1)", "{x}.mT"),
+    *("{x}[:1].expand({x}.shape)", "{x}.permute(*range({x}.dim())[::-1])", "{x}.transpose(1, -1)"),
+)
+
+
+def images(draw: random.Random, *, trains: bool) -> tuple[tuple[str, str], ...]:
+    """Arguments that are images or volumes, in one of the orders in which they may lie in memory."""
+    made = []
+    for name in "ab"[: draw.choice((1, 2))]:
+        base = draw.choice(_IMAGES).format(s=draw.randrange(100))
+        layout = "torch.channels_last_3d" if base.count(",") > 4 else "torch.channels_last"
+        laid = draw.choice(_ORDERS).format(x=f"values({base})", f=layout)
+        made.append((name, f"leaf({laid})" if trains and draw.random() < 0.5 else laid))
+    return tuple(made)
+
+
 def state(draw: random.Random) -> tuple[str, ...]:
     """Statements of the module's `__init__`, each for a name of its own."""
     lines = draw.choices(_STATE, k=draw.choice((0, 1, 1, 1, 2)))

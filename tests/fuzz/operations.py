@@ -171,6 +171,72 @@ STAYS: list[tuple[int, Template]] = [
     (1, lambda p: f"{p.any()}.nanmedian()"),
 ]
 
+
+def _image(p: Picker) -> str:
+    """Floats as they are, or as images or volumes that lie in one of several orders."""
+    shape = p.choice(("1, 2, -1, 2", "2, 1, -1, 2", "2, 2, -1, 1", "1, 4, 2, -1", "1, -1, 1, 2", "2, 2, -1", "1, 2, -1, 2, 1"))
+    laid = p.choice(
+        (".contiguous(memory_format=torch.channels_last)", ".permute(*range({d})[::-1])", ".transpose(0, 1)", ".mT", "[:, :1]", "")
+    )
+    name = p.floating()
+    return str(p.choice((name, name, name, f"{name}.reshape({shape}){laid.format(d=shape.count(',') + 1)}")))
+
+
+LAID_OUT: list[tuple[int, Template]] = [
+    (3, lambda p: f"F.adaptive_{p.choice(('avg', 'max'))}_pool{p.choice('223')}d({_image(p)}, {p.choice((1, 2))})"),
+    (3, lambda p: f"F.{p.choice(('avg', 'max'))}_pool{p.choice('1223')}d({_image(p)}, {p.choice((1, 2))}, {p.choice((1, 2))})"),
+    (2, lambda p: f"F.lp_pool2d({_image(p)}, 2, {p.choice((1, 2))})"),
+    (4, lambda p: f"F.pad({_image(p)}, ({p.choice(('1, 1', '1, 0, 0, 1', '1, 0, 1, 1, 0, 1'))}), mode={_mode(p)})"),
+    (2, lambda p: f"F.conv2d({_image(p)}, torch.ones({p.choice((1, 2))}, {p.last()}.shape[1], 1, {p.choice((1, 2))}))"),
+    (1, lambda p: f"F.conv_transpose2d({_image(p)}, torch.ones({p.last()}.shape[1], 2, 1, 2))"),
+    (3, lambda p: f"F.interpolate({_image(p)}, scale_factor=2{p.choice(('', ', mode=' + repr('bilinear'), ', mode=' + repr('bicubic')))})"),
+    (1, lambda p: f"F.interpolate({_image(p)}, size={p.choice(('3', '(2, 3)', '(1, 2, 3)'))}, mode='nearest-exact')"),
+    (1, lambda p: f"F.{p.choice(('batch_norm', 'instance_norm'))}({_image(p)}, None, None, {p.choice(('True', 'use_input_stats=True'))})"),
+    (1, lambda p: f"F.group_norm({_image(p)}, 1)"),
+    (1, lambda p: f"F.layer_norm({_image(p)}, {p.last()}.shape[1:])"),
+    (1, lambda p: f"F.normalize({_image(p)}, dim={p.dim()})"),
+    (1, lambda p: f"{_image(p)}.{p.choice(('softmax', 'log_softmax', 'cumsum', 'cumprod'))}({p.dim()})"),
+    (3, lambda p: f"torch.{p.choice(('cat', 'stack'))}([{_image(p)}, {p.last()}], {p.dim()})"),
+    (2, lambda p: f"{_image(p)} @ {p.last()}.mT"),
+    (1, lambda p: f"torch.einsum('...ij,...kj->...ik', {_image(p)}, {p.last()})"),
+    (1, lambda p: f"F.pixel_{p.choice(('shuffle', 'unshuffle'))}({_image(p)}, {p.choice((1, 2))})"),
+    (1, lambda p: f"F.channel_shuffle({_image(p)}, {p.choice((1, 2))})"),
+    (1, lambda p: f"F.unfold({_image(p)}, {p.choice((1, 2))})"),
+    (2, lambda p: f"{_image(p)} {p.choice('+*-')} {p.choice((p.like(), '2', p.last() + '[:1]', p.last() + '[..., :1]'))}"),
+    (2, lambda p: f"torch.where({_image(p)} > 0, {p.last()}, {p.choice(('0.5', p.like()))})"),
+    (2, lambda p: f"{_image(p)}.{p.choice(('relu', 'abs', 'sigmoid', 'isfinite', 'double'))}()"),
+    (1, lambda p: f"{_image(p)}.{p.choice(('sum', 'mean', 'amax'))}({p.dim()}, keepdim=True)"),
+    (1, lambda p: f"{_image(p)}.{p.choice(('flip', 'cumsum', 'argsort', 'diff'))}({p.dim()})"),
+    (1, lambda p: f"{_image(p)}.{p.choice(('roll', 'repeat_interleave'))}(1, {p.dim()})"),
+    (1, lambda p: f"{_image(p)}.masked_fill({p.last()} > 0, 1.0)"),
+    (1, lambda p: f"{_image(p)}.index_select({p.dim()}, torch.tensor([0, 0]))"),
+    (1, lambda p: f"{_image(p)}.clone(memory_format=torch.{p.choice(('channels_last', 'preserve_format', 'contiguous_format'))})"),
+]
+"""Operators whose kernels choose how their results lie in memory."""
+
+
+def _mode(p: Picker) -> str:
+    return repr(p.choice(("circular", "replicate", "reflect", "constant")))
+
+
+def _reshaped(p: Picker) -> str:
+    name, dim = p.any(), p.example().dim()
+    ways = ("reshape(-1)", "flatten()", "ravel()", "reshape(2, -1)", f"reshape({p.last()}.shape[0], -1)", f"flatten({min(1, dim - 1)})")
+    return f"{name}.{p.choice((*ways, 'flatten(0, -2)', f'reshape({p.shape()})'))}"
+
+
+WRITTEN_RESHAPES: list[tuple[int, Template]] = [
+    (
+        4,
+        lambda p: (
+            f"{_reshaped(p)}.{p.choice(('mul_(0)', 'add_(1)', 'zero_()', 'fill_(2)', 'neg_()', 'copy_(' + p.last() + '.flatten())'))}"
+        ),
+    ),
+    (1, lambda p: f"{_reshaped(p)}[{p.choice(('0', '-1', ':1', '1:'))}] = {p.scalar()}"),
+    (1, lambda p: f"{_reshaped(p)}[{p.choice(('..., 0', '0', '...'))}] += 1"),
+]
+"""Writes into what is a view, or a copy where the layout of a tensor allows none."""
+
 DECIDED: list[tuple[int, Template]] = [
     (4, lambda p: f"{p.any()}.reshape({p.choice(('-1', p.shape()))})"),
     (2, lambda p: f"{p.any()}.{p.choice(('flatten', 'ravel', 'contiguous'))}()"),

@@ -48,6 +48,7 @@ def main() -> int:
     parser.add_argument("first", type=int, help="seed of the first function")
     parser.add_argument("count", type=int, help="number of functions")
     parser.add_argument("--graphs", action="store_true", help="judge them as graphs")
+    parser.add_argument("--reshapes", action="store_true", help="write into what is reshaped")
     parser.add_argument("--minimise", type=float, default=60, metavar="SECONDS")
     given = parser.parse_args()
     quicken()
@@ -57,7 +58,7 @@ def main() -> int:
             _say({"begin": seed})
             if not seed % 8:
                 gc.collect()
-            for row in rows_of(seed, cache_dir=folder, seconds=given.minimise, graphs=given.graphs):
+            for row in rows_of(seed, cache_dir=folder, seconds=given.minimise, graphs=given.graphs, reshapes=given.reshapes):
                 _say(row)
     return 0
 
@@ -73,11 +74,13 @@ def quicken() -> None:
     gc.disable()
 
 
-def rows_of(seed: int, *, cache_dir: str | None, seconds: float, graphs: bool = False) -> Iterator[dict[str, object]]:
+def rows_of(
+    seed: int, *, cache_dir: str | None, seconds: float, graphs: bool = False, reshapes: bool = False
+) -> Iterator[dict[str, object]]:
     """Judge the programs of one seed."""
-    started, count = time.monotonic(), parts_of(seed, graphs=graphs)
+    started, count = time.monotonic(), parts_of(seed, graphs=graphs, reshapes=reshapes)
     judged = judge_graph if graphs else _judged_anew
-    program = random_program(seed, cache_dir=cache_dir, parts=count, graphs=graphs)
+    program = random_program(seed, cache_dir=cache_dir, parts=count, graphs=graphs, reshapes=reshapes)
     verdict = judged(program)
 
     def found(program: Program, verdict: Verdict, count: int) -> dict[str, object]:

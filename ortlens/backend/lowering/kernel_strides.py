@@ -36,6 +36,8 @@ _BATCH_NORMS = tuple(
 )
 _FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
 _UNKNOWN_SIZES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+_WRONG_AS_WHOLE = frozenset({_aten.channel_shuffle.default, _aten.rsub.Tensor})
+"""Operators whose decompositions lie as their results, and whose shape functions do not."""
 _NO_ITERATORS = frozenset({_aten.clone.default, _aten.equal.default, _aten.frexp.Tensor, _aten.masked_fill.Scalar, _aten.mvlgamma.default})
 """Operators of numbers one by one whose results no iterator lays out."""
 
@@ -113,7 +115,7 @@ def _stays(*_: Any, **__: Any) -> Any:
 
 def _as_whole(_: Sequence[torch.Tensor], target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Sequence[Any]]:
     """Read the strides of the results of the operator that is decomposed."""
-    if not _UNKNOWN_SIZES.isdisjoint(target.tags):
+    if target in _WRONG_AS_WHOLE or not _UNKNOWN_SIZES.isdisjoint(target.tags):
         return []
     try:
         whole = _torch.untraced(target, *args, **kwargs)
@@ -155,22 +157,42 @@ def _as_suggested(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __:
 
 
 _RULES = (
-    ((_aten.complex.default, _aten.floor_divide.default, _aten.polar.default), _as_iterated),
     (
         (
-            *(_aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.normal.Tensor_Tensor, _aten.pow.Scalar),
-            *(_aten.rrelu_with_noise.default, _aten.rrelu_with_noise_functional.default, _aten.take.default),
+            *(_aten.complex.default, _aten.floor_divide.default, _aten.polar.default, _aten._prelu_kernel.default),  # noqa: SLF001 - a name
+            *(_aten.binary_cross_entropy_backward.default, _aten.elu_backward.default, _aten.hardsigmoid_backward.default),
+            *(_aten.hardswish_backward.default, _aten.hardtanh_backward.default, _aten.leaky_relu_backward.default),
+            *(_aten.log_sigmoid_backward.default, _aten.mish_backward.default, _aten.softplus_backward.default),
+        ),
+        _as_iterated,
+    ),
+    (
+        (
+            *(_aten._log_softmax.default, _aten._log_softmax_backward_data.default, _aten._softmax.default),  # noqa: SLF001 - names
+            *(_aten._softmax_backward_data.default, _aten.bucketize.Tensor, _aten.cumprod.default, _aten.cumsum.default),  # noqa: SLF001 - same
+            *(_aten.diag_embed.default, _aten.glu_backward.default, _aten.huber_loss_backward.default, _aten.index_add.default),
+            *(_aten.index_copy.default, _aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.masked_fill.Scalar),
+            *(_aten.masked_fill.Tensor, _aten.masked_scatter.default, _aten.mse_loss_backward.default, _aten.native_layer_norm.default),
+            *(_aten.normal.Tensor_Tensor, _aten.pow.Scalar, _aten.renorm.default, _aten.rrelu_with_noise.default),
+            *(_aten.rrelu_with_noise_functional.default, _aten.smooth_l1_loss_backward.default, _aten.take.default),
         ),
         _as_contiguous,
     ),
     (
         (
-            *(_aten.cat.default, _aten.max_unpool2d.default),
+            *(_aten.cat.default, _aten.max_unpool2d.default, _aten.reflection_pad3d.default, _aten.replication_pad3d.default),
             *(_aten.upsample_nearest2d.default, _aten.upsample_nearest3d.default, _aten.upsample_bilinear2d.default),
             *(_aten.upsample_trilinear3d.default, _aten.upsample_bicubic2d.default, _aten._upsample_bilinear2d_aa.default),  # noqa: SLF001 - names
             *(_aten._upsample_bicubic2d_aa.default, _aten._upsample_nearest_exact2d.default, _aten._upsample_nearest_exact3d.default),  # noqa: SLF001 - same
         ),
         _as_suggested,
+    ),
+    (
+        (
+            *(_aten.reflection_pad2d_backward.default, _aten.reflection_pad3d_backward.default),
+            *(_aten.replication_pad2d_backward.default, _aten.replication_pad3d_backward.default),
+        ),
+        lambda made, target, args, _: _as_suggested(made, target, args[1:], _),
     ),
 )
 """Operators whose shape functions do not say how their kernels lay out a result, and what says so."""

@@ -137,7 +137,7 @@ _torch.know_shape(ONE_HOT, _one_hot_rows)
 def _one_hot(index: torch.Tensor, num_classes: Any = -1) -> Any:
     """Leave what eager checks, and then writes the ones into zeros, to the operator: PyTorch's decomposition compares, without a check."""
     is_checked = index.device.type == "cpu" and index.dtype is torch.int64 and not (isinstance(num_classes, int) and num_classes < 0)
-    return _STAYS if is_checked else _torch.decomposition_of(ONE_HOT)(index, num_classes)
+    return _STAYS if is_checked else _torch.decomposition_of(ONE_HOT)(index.contiguous(), num_classes)
 
 
 def _attention(query: torch.Tensor, *args: Any, **named: Any) -> Any:
