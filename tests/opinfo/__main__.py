@@ -4,7 +4,7 @@ Operators run in processes of their own that are started again after a crash or 
 kept in build/opinfo, one file per operator, so that a run that was stopped goes on where it was; operators named on the command
 line are measured anew. Without names, docs/data/operators.json is written; `--data` writes it without measuring. `--numbers` measures
 operations on numbers alone, in a few minutes, and writes their part of it. `--corners` compares operators at their kinks, ends and
-infinities, forward and backward, and prints a table.
+infinities, forward and backward, and prints a table; so does `--layouts` of strides, and of writes into reshaped results.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 KEPT = ROOT / "build" / "opinfo"
 _CORNERS = ROOT / "build" / "corners"
+_LAYOUTS = ROOT / "build" / "layouts"
 _PART = ("4", "float32,float64,float16,int64,int32,uint8,bool", "static,dynamic,backward")
 """Samples per operator and element type; the element types of ONNX Runtime's CPU provider; roads."""
 
@@ -93,6 +94,19 @@ def _measured_corners(names: list[str], jobs: int) -> list[dict[str, Any]]:
     return [*groups["wrong"], *groups["crash"]]
 
 
+def _measured_layouts(names: list[str], jobs: int) -> list[dict[str, Any]]:
+    """Measure the layouts of operators, print a table, and list what is wrong."""
+    from tests.opinfo.sweep import operators
+
+    _measure(names or [name for name in operators() if name not in kept(_LAYOUTS)], jobs, _LAYOUTS, "tests.opinfo.layouts", "2")
+    found = {name: rows for name, rows in kept(_LAYOUTS).items() if not names or name in names}
+    counts = collections.Counter((row["road"], row["verdict"]) for rows in found.values() for row in rows)
+    for road in sorted({road for road, _ in counts}):
+        print(f"{road:28}", {verdict: count for (way, verdict), count in sorted(counts.items()) if way == road})  # noqa: T201 - figures
+    print(f"{len(found)} operators, {counts.total()} cases")  # noqa: T201 - same
+    return [row for rows in found.values() for row in rows if row["verdict"] in ("wrong", "crash")]
+
+
 def _measured_numbers() -> list[dict[str, Any]]:
     """Measure operations on numbers and write their figures; what is wrong with them."""
     from tests.opinfo.numbers import OPERATIONS, outcomes_of
@@ -110,11 +124,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data", action="store_true", help="write the figures from the outcomes that are kept, and measure nothing")
     parser.add_argument("--numbers", action="store_true", help="measure operations on numbers, and nothing else")
     parser.add_argument("--corners", action="store_true", help="measure operators at their kinks, ends and infinities, and nothing else")
+    parser.add_argument(
+        "--layouts", action="store_true", help="compare strides, and what is written into reshaped results, and nothing else"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.corners:
         return _listed(_measured_corners(chosen.names, chosen.jobs))
     if chosen.numbers:
         return _listed(_measured_numbers())
+    if chosen.layouts:
+        return _listed(_measured_layouts(chosen.names, chosen.jobs))
     from tests.opinfo.sweep import operators
 
     known = kept()

@@ -1,5 +1,7 @@
 """Layouts of results and gradients: every operator of PyTorch's database with inputs that lie in memory in other ways.
 
+`python -m tests.opinfo --layouts [NAME ...]`.
+
 The strides are those of eager, and so is `y = op(x); y.reshape(-1).mul_(0)`, where they decide whether the reshape is a view of `y`. All
 ways of a sample share a function; each is compiled by itself where something differs, with `aot_eager` as the control.
 """
@@ -8,7 +10,7 @@ ways of a sample share a function; each is compiled by itself where something di
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import json
 import logging
 import sys
@@ -21,7 +23,6 @@ from torch.utils import _pytree as pytree
 
 from tests.integration.against_eager import twin
 from tests.opinfo import sweep
-from tests.opinfo.exceptions import reason_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 WAYS = ("channels_last", "channels_last_3d", "transposed", "reversed", "expanded", "one_image", "one_channel", "one_pixel", "plain")
 ROADS = ("forward", "backward")
 _MOST_ELEMENTS = 4096
-_NOT_RUN = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"})
+
+
+_NARROWED = {"one_image": 0, "one_channel": 1, "one_pixel": -1}
 
 
 def laid(tensor: torch.Tensor, way: str, dims: int) -> torch.Tensor:
@@ -37,23 +40,20 @@ def laid(tensor: torch.Tensor, way: str, dims: int) -> torch.Tensor:
     if tensor.layout is not torch.strided or tensor.dim() < min(dims, 2) or not tensor.dim():
         return tensor
     tensor = tensor.detach()
-    if way == "transposed":
-        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
-    if way == "reversed":
-        order = [*reversed(range(tensor.dim()))]
-        return tensor.permute(order).contiguous().permute(order)
     if way == "expanded":
         return tensor.narrow(0, 0, min(tensor.shape[0], 1)).expand_as(tensor)
-    if way == "plain":
-        return tensor.clone()
+    if way in ("plain", "transposed", "reversed"):
+        order = [*range(tensor.dim())]
+        order = order[::-1] if way == "reversed" else [order[-1], *order[1:-1], order[0]][-len(order) :] if way == "transposed" else order
+        return tensor.permute(order).contiguous().permute(order)
     images = 5 if way == "channels_last_3d" else 4
     if tensor.dim() == dims < images:
         tensor = tensor.expand(*(2, 3, 2)[: images - dims], *tensor.shape)
-    if tensor.dim() not in (4, 5):
-        return tensor
-    tensor = tensor.contiguous(memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d)
-    narrowed = {"one_image": 0, "one_channel": 1, "one_pixel": -1}
-    return tensor.narrow(narrowed[way], 0, min(1, tensor.shape[narrowed[way]])) if way in narrowed else tensor
+    if tensor.dim() in (4, 5):
+        tensor = tensor.contiguous(memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d)
+        if way in _NARROWED:
+            tensor = tensor.narrow(_NARROWED[way], 0, min(1, tensor.shape[_NARROWED[way]]))
+    return tensor
 
 
 class Case:
@@ -133,15 +133,12 @@ def compiled(cases: Sequence[Case], road: str, backend: str) -> list[list[torch.
 def cases_of(op: Any, sample: Any, road: str) -> Iterator[tuple[Case, list[torch.Tensor]]]:
     """List the ways of a sample that eager takes, with its answers."""
     for way in WAYS:
-        try:
+        with contextlib.suppress(Exception):  # what eager does not take
             case = Case(op, sample, way, road)
-            if any(tensor.layout is not torch.strided or tensor.numel() > _MOST_ELEMENTS for tensor in case.tensors):
-                continue
-            (wanted,) = answers(together([case]), [case], road)
-        except Exception:  # noqa: BLE001 - eager does not take it
-            continue
-        if wanted:
-            yield case, wanted
+            if all(tensor.layout is torch.strided and tensor.numel() <= _MOST_ELEMENTS for tensor in case.tensors):
+                (wanted,) = answers(together([case]), [case], road)
+                if wanted:
+                    yield case, wanted
 
 
 def outcomes_of(name: str, most: int, roads: Sequence[str] = ROADS) -> Iterator[sweep.Outcome]:
@@ -150,7 +147,7 @@ def outcomes_of(name: str, most: int, roads: Sequence[str] = ROADS) -> Iterator[
     known = op.supported_dtypes("cpu")
     dtype = next((dtype for dtype in (torch.float32, torch.int64, torch.bool, *known) if dtype in known), None)
     for road in roads:
-        if dtype is None or name in _NOT_RUN or (road == "backward" and not (dtype.is_floating_point and op.supports_autograd)):
+        if dtype is None or name in sweep.UNINITIALISED or (road == "backward" and not (dtype.is_floating_point and op.supports_autograd)):
             continue
         for number, sample in sweep.samples(op, dtype, most, grad=road == "backward"):
             found = list(cases_of(op, sample, road))
@@ -183,26 +180,20 @@ def _verdict(case: Case, wanted: list[torch.Tensor], road: str) -> tuple[str, st
         if not said[0]:
             return "right", ""
     ours = {place: text for place, text in said[0].items() if place not in said[1]}
-    return ("wrong" if ours else "control"), "; ".join(f"value {place} of {len(wanted)}, {text}" for place, text in (ours or said[0]).items())
+    return ("wrong" if ours else "control"), "; ".join(
+        f"value {place} of {len(wanted)}, {text}" for place, text in (ours or said[0]).items()
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a table of all operators or the named ones; 1 when something is wrong."""
-    most, names = int(arguments[0]), arguments[1:]
-    warnings.simplefilter("ignore")
+    """Print the outcomes of operators as JSON lines: `layouts.py MOST NAME ...`."""
     logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    counts: collections.Counter[str] = collections.Counter()
-    roads = ROADS
-    if names and names[0] in ROADS:
-        roads = (names[0],); names = names[1:]
-    for name in names or sorted(sweep.operators()):
-        print("#", name, flush=True)
-        for outcome in outcomes_of(name, most, roads):
-            counts[outcome.verdict] += 1
-            if outcome.verdict != "right":
-                print(json.dumps(asdict(outcome)), flush=True)
-    print(dict(counts))
+    for name in arguments[1:]:
+        print(json.dumps({"begin": name}), flush=True)  # noqa: T201 - the protocol with the parent
+        for outcome in outcomes_of(name, int(arguments[0])):
+            print(json.dumps(asdict(outcome)), flush=True)  # noqa: T201 - same
     return 0
 
 

@@ -22,7 +22,7 @@ from tests.integration.against_eager import twin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_UNINITIALISED = frozenset(
+UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"}
 )
 """Operators whose values mean nothing: only types and shapes are compared."""
@@ -100,7 +100,7 @@ def _outcome(op: Any, sample: Any, blank: Outcome) -> Outcome:
         given = dict(zip(places, tensors, strict=True))
         value, args, kwargs = pytree.tree_unflatten([given.get(place, leaf) for place, leaf in enumerate(leaves)], structure)
         made = op(value, *args, **kwargs)
-        return torch.zeros_like(made) if blank.operator in _UNINITIALISED else made
+        return torch.zeros_like(made) if blank.operator in UNINITIALISED else made
 
     tensors = [leaves[place].detach() if blank.road != "backward" else leaves[place] for place in places]
     with warnings.catch_warnings():

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from tests.opinfo import corners, sweep
+from tests.opinfo import corners, layouts, sweep
 from tests.opinfo.condensed import condensed
 from tests.opinfo.exceptions import CORNERS, EXCEPTIONS, reason_for
 from tests.opinfo.modules import cases, verdict_of
@@ -54,6 +54,9 @@ def test_activations_are_right_at_their_corners(name: str) -> None:
     assert _wrong_corners(name, torch.float32) == []
 
 
+_LAID_OUT = ("nn.functional.adaptive_avg_pool2d", "nn.functional.pad.replicate_negative", "masked_fill", "isin", "add", "cat")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["nn.functional.cross_entropy", "nn.functional.smooth_l1_loss", "nn.functional.relu6", "clamp"])
@@ -66,6 +69,15 @@ def test_what_differs_at_a_corner_is_seen() -> None:
     for ours, said in (([1e-9, 1.0, torch.inf, torch.nan], "1e-09 for 0 at [0]"), ([0.0, 1.0, torch.inf, 1.0], "1 for nan at [3]")):
         assert said in corners.difference([torch.tensor(ours)], theirs, exactly=True)
     assert not corners.difference([torch.tensor([1e-9, 1.0001, torch.inf, torch.nan])], theirs, exactly=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", _LAID_OUT)
+def test_results_lie_as_in_eager(name: str) -> None:
+    found = list(layouts.outcomes_of(name, 1))
+    assert found
+    assert [outcome for outcome in found if outcome.verdict == "wrong"] == []
 
 
 _EVERY = 40

@@ -36,9 +36,13 @@ _BATCH_NORMS = tuple(
 )
 _FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
 _UNKNOWN_SIZES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
-_WRONG_AS_WHOLE = frozenset({_aten.channel_shuffle.default, _aten.rsub.Tensor})
+_WRONG_AS_WHOLE = frozenset(
+    {_aten.channel_shuffle.default, _aten.index_fill.int_Scalar, _aten.index_fill.int_Tensor, _aten.ldexp.Tensor, _aten.rsub.Tensor}
+)
 """Operators whose decompositions lie as their results, and whose shape functions do not."""
-_NO_ITERATORS = frozenset({_aten.clone.default, _aten.equal.default, _aten.frexp.Tensor, _aten.masked_fill.Scalar, _aten.mvlgamma.default})
+_NO_ITERATORS = frozenset(
+    {_aten.ldexp.Tensor, _aten.clone.default, _aten.equal.default, _aten.frexp.Tensor, _aten.masked_fill.Scalar, _aten.mvlgamma.default}
+)
 """Operators of numbers one by one whose results no iterator lays out."""
 
 
@@ -156,6 +160,10 @@ def _as_suggested(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __:
     return [_strides_in(_CHANNELS_LAST[dims - 4], _hints(tensor.shape)) for tensor in made]
 
 
+_POLYNOMIALS = (
+    *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+)
 _RULES = (
     (
         (
@@ -163,6 +171,7 @@ _RULES = (
             *(_aten.binary_cross_entropy_backward.default, _aten.elu_backward.default, _aten.hardsigmoid_backward.default),
             *(_aten.hardswish_backward.default, _aten.hardtanh_backward.default, _aten.leaky_relu_backward.default),
             *(_aten.log_sigmoid_backward.default, _aten.mish_backward.default, _aten.softplus_backward.default),
+            *(getattr(_aten, f"special_{name}").default for name in _POLYNOMIALS),
         ),
         _as_iterated,
     ),
@@ -171,7 +180,13 @@ _RULES = (
             *(_aten._log_softmax.default, _aten._log_softmax_backward_data.default, _aten._softmax.default),  # noqa: SLF001 - names
             *(_aten._softmax_backward_data.default, _aten.bucketize.Tensor, _aten.cumprod.default, _aten.cumsum.default),  # noqa: SLF001 - same
             *(_aten.diag_embed.default, _aten.glu_backward.default, _aten.huber_loss_backward.default, _aten.index_add.default),
-            *(_aten.index_copy.default, _aten.isin.Tensor_Scalar, _aten.log_sigmoid_forward.default, _aten.masked_fill.Scalar),
+            *(
+                _aten.index_copy.default,
+                _aten.isin.Tensor_Scalar,
+                _aten.isin.Tensor_Tensor,
+                _aten.log_sigmoid_forward.default,
+                _aten.masked_fill.Scalar,
+            ),
             *(_aten.masked_fill.Tensor, _aten.masked_scatter.default, _aten.mse_loss_backward.default, _aten.native_layer_norm.default),
             *(_aten.normal.Tensor_Tensor, _aten.pow.Scalar, _aten.renorm.default, _aten.rrelu_with_noise.default),
             *(_aten.rrelu_with_noise_functional.default, _aten.smooth_l1_loss_backward.default, _aten.take.default),

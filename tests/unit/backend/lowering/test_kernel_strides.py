@@ -12,7 +12,7 @@ from torch.nn.functional import batch_norm
 from ortlens import OrtBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _aten = torch.ops.aten
 PAIRS = {
@@ -58,7 +58,7 @@ def laid_out(value: torch.Tensor) -> list[tuple[int, int]]:
     return [(size, stride) for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
 
 
-def assert_laid_out_as_by_the_kernels(functions: dict[str, Callable[..., Any]], *args: torch.Tensor) -> None:
+def traced_and_wanted(functions: dict[str, Callable[..., Any]], *args: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     def all_of_them(*args: torch.Tensor) -> list[torch.Tensor]:
         return [function(*args) for function in functions.values()]
 
@@ -67,7 +67,12 @@ def assert_laid_out_as_by_the_kernels(functions: dict[str, Callable[..., Any]], 
     torch.testing.assert_close(traced(*args), wanted)
     (output,) = traced.graph.find_nodes(op="output")
     for name, node, value in zip(functions, output.args[0], wanted, strict=True):
-        assert laid_out(node.meta["val"]) == laid_out(value), name
+        yield name, node.meta["val"], value
+
+
+def assert_laid_out_as_by_the_kernels(functions: dict[str, Callable[..., Any]], *args: torch.Tensor) -> None:
+    for name, made, value in traced_and_wanted(functions, *args):
+        assert laid_out(made) == laid_out(value), name
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -132,3 +137,93 @@ def test_one_image_whose_batch_stride_is_not_as_traced(least: int) -> None:
         again = torch.compile(norm, backend="ortlens", options={"min_partition_nodes": least})(x.to(memory_format=torch.channels_last))
     torch.testing.assert_close(again, channels_last)
     assert again.is_contiguous(memory_format=torch.channels_last) == channels_last.is_contiguous(memory_format=torch.channels_last)
+
+
+def _first() -> torch.Tensor:
+    return torch.zeros(1, dtype=torch.int64)
+
+
+KERNELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a number": lambda x: x + 2,
+    "itself": lambda x: torch.lerp(x, x * 2, 0.5),
+    "a row": lambda x: torch.maximum(x[:1], x),
+    "a line": lambda x: x * torch.rand(x.shape[-1]).clamp(1, 1),
+    "one by one": lambda x: x.abs().isfinite(),
+    "clamp": lambda x: torch.clamp(x, x * 0, x * 2),
+    "reversed sum": lambda x: torch.rsub(x[..., :1], x),
+    "cat": lambda x: torch.cat([x[:1] * 2, x], 1 if x.shape[0] == 1 else 0),
+    "stack": lambda x: torch.stack([x, x], 1),
+    "masked_fill": lambda x: x.masked_fill(x > 0.5, 1.0),
+    "masked_scatter": lambda x: x.masked_scatter(x > 2, x),
+    "index_add": lambda x: x.index_add(0, _first(), x[:1]),
+    "index_copy": lambda x: x.index_copy(0, _first(), x[:1]),
+    "index_fill": lambda x: x.index_fill(0, _first(), 2.0),
+    "isin": lambda x: torch.isin(x, torch.full((2,), 0.5)),
+    "bucketize": lambda x: torch.bucketize(x, torch.full((2,), 0.5)),
+    "one_hot": lambda x: torch.nn.functional.one_hot((x > 0.5).long(), 2),
+    "renorm": lambda x: x.renorm(2, 0, 0.5),
+    "ldexp": lambda x: torch.ldexp(x, x),
+    "softmax": lambda x: x.softmax(0),
+    "log_softmax, backward": lambda x: _aten._log_softmax_backward_data(x, x, 0, torch.float32),
+    "softmax, backward": lambda x: _aten._softmax_backward_data(x, x, 0, torch.float32),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+    "huber_loss, backward": lambda x: _aten.huber_loss_backward(x, x, x * 2, 0, 1.0),
+    "mse_loss, backward": lambda x: _aten.mse_loss_backward(x, x, x * 2, 0),
+    "elu, backward": lambda x: _aten.elu_backward(x, 1.0, 1.0, 1.0, False, x),  # noqa: FBT003 - the schema
+    "rrelu": torch.rrelu,
+    "diag_embed": torch.diag_embed,
+}
+IMAGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "adaptive average": lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 2),
+    "adaptive maximum": lambda x: torch.nn.functional.adaptive_max_pool2d(x, (2, 1)),
+    "circular": lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), mode="circular"),
+    "replicate": lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), mode="replicate"),
+    "replicate, backward": lambda x: _aten.replication_pad2d_backward(torch.ones_like(x[..., 1:]), x, [-1, 0, 0, 0]),
+    "nearest": lambda x: torch.nn.functional.interpolate(x, scale_factor=1.5),
+    "bicubic": lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bicubic"),
+    "shuffled": lambda x: torch.channel_shuffle(x, 1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_that_kernels_choose(layout: str) -> None:
+    """Strides of dimensions of size 1 included."""
+    x = LAYOUTS[layout]
+    functions = {**KERNELS, **(IMAGES if x.dim() == 4 else {})}
+    found = {name: (made.stride(), value.stride()) for name, made, value in traced_and_wanted(functions, x)}
+    assert {name: strides for name, strides in found.items() if strides[0] != strides[1]} == {}
+
+
+@pytest.mark.parametrize("layout", ["channels last", "images of one channel", "one column of images"])
+def test_a_write_into_what_is_reshaped_shows_where_eager_shows_it(layout: str) -> None:
+    def written(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        made = {name: function(x) for name, function in IMAGES.items()}
+        for value in made.values():
+            value.reshape(2, -1).mul_(0)
+        return made
+
+    x = LAYOUTS[layout]
+    torch.testing.assert_close(torch.compile(written, backend="ortlens")(x), written(x), check_stride=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_lie_as_in_eager(*, dynamic: bool) -> None:
+    functions: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 2),
+        lambda x: torch.nn.functional.max_pool2d(x, 2),
+        lambda x: torch.nn.functional.glu(x, -2),
+        lambda x: torch.nn.functional.huber_loss(x, x * 2, reduction="none"),
+        lambda x: x[:, :1] + x[:, :1],
+        lambda x: x[:, :1].sigmoid(),
+    )
+
+    def results(*given: torch.Tensor) -> list[torch.Tensor]:
+        return [function(value) for function, value in zip(functions, given, strict=True)]
+
+    compiled = torch.compile(results, backend="ortlens", dynamic=dynamic)
+    for size in (4, 6) if dynamic else (4,):
+        given = [torch.rand(2, 3, size, 4).contiguous(memory_format=torch.channels_last).requires_grad_() for _ in functions]
+        made, wanted = compiled(*given), results(*given)
+        torch.testing.assert_close(made, wanted, check_stride=True)
+        got, want = (torch.autograd.grad(outs, given, list(map(torch.ones_like, outs))) for outs in (made, wanted))
+        torch.testing.assert_close(got, want, check_stride=True)
