@@ -75,6 +75,7 @@ def _again(path: Path, *, graphs: bool) -> int:
 def _sweep(first: int, end: int, kept: Path, flags: list[str]) -> int:
     """Judge seeds, over as many processes as it takes."""
     counts: collections.Counter[str] = collections.Counter()
+    unprepared: collections.Counter[str] = collections.Counter()
     started, seed = time.monotonic(), first
     while seed < end:
         child = Child("tests.fuzz.sweep", str(seed), str(end - seed), *flags, limit_s=_LIMIT_S)
@@ -84,6 +85,8 @@ def _sweep(first: int, end: int, kept: Path, flags: list[str]) -> int:
                 continue
             _keep(kept, row)
             counts[row["verdict"]] += row["count"]
+            if row["verdict"] == "unprepared":
+                unprepared[row["differences"][0][3]] += row["count"]
             _report(row)
         status = child.end()
         if status:
@@ -97,6 +100,8 @@ def _sweep(first: int, end: int, kept: Path, flags: list[str]) -> int:
         f"{total:,} programs, {total / max(minutes, 1e-9):.0f} per minute: "
         + ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
     )
+    for text, count in unprepared.most_common():
+        _say(f"{count:,} unprepared: {text}")
     return int(bool(counts["wrong"] or counts["crash"]))
 
 

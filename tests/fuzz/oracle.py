@@ -18,6 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import ortlens
 from ortlens import _torch
+from ortlens.backend.error_text import LEFT_TO_TORCH
 from tests.fuzz.graphs import GraphRoad
 from tests.fuzz.program import ROADS
 from tests.fuzz.world import Notes, Seen, run
@@ -65,8 +66,9 @@ class Verdict:
 
     Attributes:
         word: `right`; `refused`: so it is, but a frozen callable refused calls, or the caller asked for errors of ONNX Runtime; `wrong`:
-            the backend differs; `torch`: so does the control; `invalid`: PyTorch itself raises; `rounding`: it differs by
-            what rounding explains; `road`: it differs as a graph that was traced without AOTAutograd only.
+            the backend differs; `torch`: so does the control; `unprepared`: all is right, but a graph stays in PyTorch, because
+            preparing it raised; `invalid`: PyTorch itself raises; `rounding`: it differs by what rounding explains; `road`: it differs as
+            a graph that was traced without AOTAutograd only.
         differences: What differs.
     """
 
@@ -105,11 +107,15 @@ def judge(program: Program, *, backend: Any = "ortlens", options: dict[str, Any]
         torch.compiler.reset()
         same |= _excused(others, actual, expected, run(others, further, skipped=frozenset(actual.refused)), least)
     ours = _not_excused(_before_the_control_fails(found, checked), same, program)
+    if all(map(_is_unprepared, ours or found)):
+        return Verdict("unprepared", tuple(ours or found))
     if not ours:
         return Verdict("torch", tuple(found))
-    if _is_rounding(program, ours, expected, actual):
-        return Verdict("rounding", tuple(ours))
-    return Verdict("wrong", tuple(ours))
+    return Verdict("rounding" if _is_rounding(program, ours, expected, actual) else "wrong", tuple(ours))
+
+
+def _is_unprepared(item: Difference) -> bool:
+    return item.kind == "warning" and LEFT_TO_TORCH in item.text
 
 
 def _between_for_sure(found: list[Difference], program: Program, actual: Notes, expected: Notes, least: float) -> list[Difference]:

@@ -37,7 +37,7 @@ def _row(program: Program, verdict: Verdict, seconds: float, *, graphs: bool) ->
     row: dict[str, object] = {"seed": program.seed, "verdict": verdict.word, "seconds": round(seconds, 3)}
     if verdict.differences:
         row |= {"differences": [[item.step, item.label, item.kind, item.text[:300]] for item in verdict.differences[:4]]}
-    if verdict.word in ("wrong", "road"):
+    if verdict.word in ("wrong", "road", "unprepared"):
         row |= {"program": json.loads(program.to_json()), "script": script(program, graph=verdict.word == "road")}
     return row
 

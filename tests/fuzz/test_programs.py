@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from ortlens.backend.error_text import LEFT_TO_TORCH
 from tests.fuzz.oracle import Difference, Verdict, judge
 from tests.fuzz.plants import planted
 from tests.fuzz.program import Program, program
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "graphs"), [(40046, False), (40008, False), (40023, False), (1000, True)])
-def test_random_programs(seed: int, tmp_path: Path, *, graphs: bool) -> None:
-    """Plain ones, frozen and raising ones. The seeds are the same in each run: what fails is what was changed."""
-    for row in rows_of(seed, cache_dir=str(tmp_path), seconds=0, graphs=graphs):
+@pytest.mark.parametrize(
+    ("seed", "flags"), [(40046, ()), (40008, ()), (40023, ()), (1000, ("graphs",)), (103, ("reshapes",)), (104, ("graphs", "reshapes"))]
+)
+def test_random_programs(seed: int, flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Plain ones, frozen and raising ones, graphs, written reshapes. The seeds are the same in each run: what fails is what was changed."""
+    for row in rows_of(seed, cache_dir=str(tmp_path), seconds=0, **dict.fromkeys(flags, True)):
         if row["verdict"] == "wrong":
             pytest.fail(f"wrong: {row['differences']}\n{row['script']}")
 
@@ -61,6 +65,15 @@ def test_a_jump_is_rounding_where_pytorch_gives_the_same_for_rounded_arguments(
         return lambda *given: [change(value) for value in module(*given)]
 
     assert judge(program(returned, a="values(5, 30)"), backend=backend).word == word
+
+
+def test_a_graph_that_could_not_be_prepared_is_counted() -> None:
+    def backend(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        warnings.warn(f"ortlens: {LEFT_TO_TORCH}: ValueError: no", RuntimeWarning, stacklevel=2)
+        return module.forward
+
+    verdict = judge(program("a + 1", a="values(5, 3)"), backend=backend)
+    assert (verdict.word, [item.kind for item in verdict.differences]) == ("unprepared", ["warning"])
 
 
 def test_what_raises_is_said_of_the_part_whose_argument_was_spoilt() -> None:

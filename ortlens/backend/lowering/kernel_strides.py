@@ -188,7 +188,7 @@ _RULES = (
                 _aten.masked_fill.Scalar,
             ),
             *(_aten.masked_fill.Tensor, _aten.masked_scatter.default, _aten.mse_loss_backward.default, _aten.native_layer_norm.default),
-            *(_aten.normal.Tensor_Tensor, _aten.pow.Scalar, _aten.renorm.default, _aten.rrelu_with_noise.default),
+            *(_aten.normal.Tensor_Tensor, _aten.pow.Scalar, _aten.renorm.default),
             *(_aten.rrelu_with_noise_functional.default, _aten.smooth_l1_loss_backward.default, _aten.take.default),
         ),
         _as_contiguous,
