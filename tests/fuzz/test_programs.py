@@ -68,7 +68,7 @@ def test_a_jump_is_rounding_where_pytorch_gives_the_same_for_rounded_arguments(
 
 
 def test_a_graph_that_could_not_be_prepared_is_counted() -> None:
-    def backend(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+    def backend(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:  # noqa: ANN401 - example inputs
         warnings.warn(f"ortlens: {LEFT_TO_TORCH}: ValueError: no", RuntimeWarning, stacklevel=2)
         return module.forward
 
