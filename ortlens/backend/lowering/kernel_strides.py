@@ -128,11 +128,12 @@ def _as_whole(_: Sequence[torch.Tensor], target: Any, args: Sequence[Any], kwarg
     return [tensor.stride() for tensor in _torch.tensors_of(whole)]
 
 
-def _as_iterated(made: Sequence[torch.Tensor], target: Any, args: Sequence[Any], _: Any) -> list[Sequence[int]]:
+def _as_iterated(made: Sequence[torch.Tensor], target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Sequence[int]]:
     """Find the strides that an iterator gives to its result. Source: `TensorIteratorBase::build`, `compute_fast_setup_type`."""
     (result,) = made
     schema = target._schema.arguments  # noqa: SLF001 - public in spite of its underscore
-    operands = [arg for arg, wanted in zip(args, schema, strict=False) if "Tensor" in str(wanted.type) or wanted.name == "other"]
+    given = {**dict(zip((wanted.name for wanted in schema), args, strict=False)), **kwargs}
+    operands = [given.get(wanted.name) for wanted in schema if "Tensor" in str(wanted.type) or wanted.name == "other"]
     tensors = [arg for arg in operands if isinstance(arg, torch.Tensor)]
     sizes = _hints(result.shape)
     shapes, steps = [_hints(tensor.shape) for tensor in tensors], [_hints(tensor.stride()) for tensor in tensors]
