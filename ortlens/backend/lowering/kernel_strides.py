@@ -1,12 +1,13 @@
-"""Operators whose results lie in memory in another order than torch's shape functions say.
+"""Strides of results, as PyTorch's kernels choose them: they decide whether a `reshape` is a view.
 
 PyTorch's own backends run the kernels and return what the kernels made. ONNX Runtime's results are laid out as the trace says, so the
-trace has to be right. Batch normalisation returns contiguous or channels-last memory whatever its input's order is, a few kernels always
-return contiguous memory, `roll` and `max_unpool2d` keep channels-last memory, windows (`im2col`) are contiguous, and some functions of two
-tensors follow other rules in the trace than the iterator of the kernels when dimensions are permuted and broadcast.
+trace has to be right. Decompositions lay out their results in their own ways, and torch's shape functions differ from its kernels for some
+operators: those that go through an iterator where dimensions are permuted, broadcast or of size 1; those that always return contiguous
+memory; and those that follow the memory format that their input suggests. Batch normalisation returns contiguous or channels-last memory
+whatever its input's order is, `roll` keeps channels-last memory, and windows (`im2col`) are contiguous.
 
 Source: torch 2.13: `batch_norm_cpu` in `aten/src/ATen/native/Normalization.cpp`, `TensorIteratorBase::reorder_dimensions`,
-`roll_common` in `aten/src/ATen/native/TensorTransformations.h`.
+`roll_common` in `aten/src/ATen/native/TensorTransformations.h`. `python -m tests.opinfo --layouts` compares all operators.
 """
 
 from __future__ import annotations
