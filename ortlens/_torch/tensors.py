@@ -103,11 +103,17 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
-    """Leave fake tensor mode: tensors that the backend makes while AOTAutograd traces must be real."""
+    """Leave all modes: tensors that the backend makes must be real while AOTAutograd traces, and not on the user's default device."""
+    from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
-        yield
+        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        try:
+            yield
+        finally:
+            for mode in reversed(modes):
+                _push_mode(mode)
 
 
 def is_fake(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from dataclasses import replace
@@ -15,7 +16,7 @@ from ortlens import _torch
 from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.lowering.exported import lower_program, mutated_inputs, results_of, state_value
+from ortlens.backend.lowering.exported import in_torch, lower_program, mutated_inputs, results_of, state_value
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
@@ -59,6 +60,7 @@ class Frozen:
         """Made by `freeze`."""
         self.program, self.source, self.fallback, self.arguments, self.steps = program, source, fallback, arguments, steps
         self._strict: Callable[..., Any] | None = None
+        self._in_torch = functools.cache(functools.partial(in_torch, program, steps.state))
         self._lock = threading.Lock()
 
     @property
@@ -99,15 +101,19 @@ class Frozen:
 
     def call_with_rearranged_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call whose arguments are not exactly as traced; raise UsageError if they mean something else and there is no `fallback`."""
-        memory = self.steps.memory
+        memory, is_interpreted = self.steps.memory, _torch.is_interpreted()
         try:
-            leaves = self.arguments.arranged(args, kwargs)
+            with _torch.unrecorded():
+                leaves = self.arguments.arranged(args, kwargs, any_class=is_interpreted)
         except UsageError as error:
             if self.fallback is not None:
                 return self.fallback(*args, **kwargs)
             never = any(form_text(tensor) is not None for tensor in _torch.tensors_of((args, kwargs)))
             remedy = "pass dense tensors, or fallback=" if never else "freeze again for such arguments, or pass fallback="
             raise UsageError(f"outside the traced signature: {error}; {remedy}") from error
+        if is_interpreted:
+            arranged, named = _torch.unflatten(leaves, self.arguments.spec)
+            return self._in_torch()(*arranged, **named)
         if faults := memory.faults(leaves) if memory.needed else []:
             if self.fallback is not None:
                 return self.fallback(*args, **kwargs)

@@ -98,7 +98,7 @@ class FrozenSteps:
             names |= {node: f"a{place}" for place, (node, _) in enumerate(_passed(runner)) if node in names}
         leaves = [names[placeholders[place]] for place in self._user]
         entry = EntryWriter(arguments.spec, arguments.signature.leaves, leaves)
-        entry.refuses_signs = checks_all
+        entry.refuses_signs = entry.asks_interpreter = checks_all
         if checks_all and self.memory.needed:
             entry.slow_if.append(f"not {entry.constant('holds', self.memory.holds)}(({''.join(f'{name}, ' for name in leaves)}))")
         if checks_all and runner is None:  # what PyTorch computes depends on it
@@ -110,7 +110,8 @@ class FrozenSteps:
         effects, returned = self._outcome(entry, results, names, placeholders)
         body = self._guarded([*body, *effects], entry, needs_no_grad=runner is None or bool(effects))
         source = entry.source(body, entry.result(self.program.call_spec.out_spec, returned))
-        return function_from_source("call", source, {**entry.scope, "slow": slow, "admits": arguments.admits})
+        made = function_from_source("call", source, {**entry.scope, "slow": slow, "admits": arguments.admits})
+        return _torch.skipped_by_dynamo(made, "a frozen callable has been compiled already")
 
     def _only_runner(self) -> PartitionRunner | None:
         """Return the runner whose session computes all outputs from the graph's inputs; None if PyTorch computes something too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ class CompiledProgram:
         check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
         """
         program = _torch.with_renamed_guards(program)
+        self._in_torch = functools.cache(functools.partial(in_torch, program))
         self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
         inputs = self._program.graph_signature.input_specs
         self._run = compile_graph(lowered)
@@ -70,6 +72,8 @@ class CompiledProgram:
         leaves = [flat[place] for place in self._user_inputs]
         if self._guards is not None:
             self._guards(*leaves)
+        if _torch.is_interpreted():
+            return self._in_torch()(*args, **kwargs)
         if self._memory is not None and not self._memory.holds(leaves) and (faults := self._memory.faults(leaves)):
             raise UsageError(f"these arguments are not as in the export: {'; '.join(faults)}")
         with torch.no_grad():
@@ -80,6 +84,27 @@ class CompiledProgram:
             made = [(value, result) for value, result in zip(results, self._results, strict=True) if result.written is None]
             user = [value if result.owner is None else result.in_memory_of(flat[result.owner], value) for value, result in made]
         return _torch.unflatten(user, self._program.call_spec.out_spec)
+
+
+def in_torch(program: ExportedProgram, state: Mapping[str, torch.Tensor] | None = None) -> Callable[..., Any]:
+    """Make a function that runs a program as it was traced, for what interprets PyTorch's operators and does not see those of sessions.
+
+    It does not check arguments. `state` takes the place of its buffers. Only a transform of `torch.func` differentiates results, and
+    nothing the weights.
+    """
+    with _torch.real_tensors():
+        module = program.module(check_guards=False)
+        values = {name: weight.detach() for name, weight in module.named_parameters(remove_duplicate=False)} | dict(state or {})
+    for name, value in values.items():
+        owner, _, attribute = name.rpartition(".")
+        delattr(module.get_submodule(owner), attribute)
+        module.get_submodule(owner).register_buffer(attribute, value)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.nullcontext() if _torch.is_transformed() else torch.no_grad(), _torch.without_autocast():
+            return module.forward(*args, **kwargs)  # arguments were checked
+
+    return run
 
 
 def lower_program(
