@@ -464,9 +464,22 @@ def with_renamed_guards(program: Any) -> Any:
 
 
 def replaced_buffers(program: Any) -> frozenset[str]:
-    """Find the placeholders of buffers that the traced code replaced, in a program not decomposed, which writes them at its end."""
+    """Find the placeholders of buffers that the traced code replaced, in a program not decomposed, which writes them at its end.
+
+    It also writes those to which the code assigned what it had written in place, as `self.n += 1` does: these are the same tensors.
+    """
     writes = [node for node in program.graph.nodes if node.name.startswith("copy__default")]  # a copy by the user's code is `copy_`
-    return frozenset(node.args[0].name for node in writes)
+    return frozenset(node.args[0].name for node in writes if _written_in_place(node.args[1]) is not node.args[0])
+
+
+def _written_in_place(value: Any) -> Any:
+    """Return the node of the tensor that operators in place return."""
+    while (schema := getattr(getattr(value, "target", None), "_schema", None)) is not None and schema.returns:
+        returned, taken = schema.returns[0].alias_info, schema.arguments[0].alias_info
+        if returned is None or taken is None or not returned.is_write or returned.before_set != taken.before_set:
+            break
+        value = value.args[0]
+    return value
 
 
 def with_guards(program: Any, texts: Sequence[str]) -> Any:

@@ -55,7 +55,7 @@ def _has_function_mode() -> bool:
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 
-    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+    return any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]  # torch has no annotations here
 
 
 def is_unguarded() -> bool:
@@ -79,12 +79,13 @@ def unrecorded() -> Iterator[None]:
     """Stop `torch.jit.trace`, under which sizes are tensors."""
     import torch
 
+    set_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]  # torch has no annotations here
     state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
+    set_state(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        set_state(state)
 
 
 def is_transformed() -> bool:

@@ -104,16 +104,16 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
     """Leave all modes: tensors that the backend makes must be real while AOTAutograd traces, and not on the user's default device."""
-    from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
+    import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
-        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
         try:
             yield
         finally:
             for mode in reversed(modes):
-                _push_mode(mode)
+                torch._C._push_on_torch_function_stack(mode)
 
 
 def is_fake(value: object) -> bool:

@@ -14,10 +14,14 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Categorical
+from torch.nn import functional as F  # noqa: N812 - as everywhere
 from torch.utils import _pytree
 
 import ortlens
+from ortlens import _torch
 from ortlens.backend.api import OrtBackend
+from ortlens.backend.freeze.arguments import program_of
+from ortlens.backend.freeze.frozen import lowered_for
 from ortlens.errors import UsageError
 from ortlens.lens.freezing import call_text, refusal_of
 from tests.threads import in_threads
@@ -251,6 +255,42 @@ def test_sizes_that_guards_exclude_raise() -> None:
         x, y = torch.randn(left, 4), torch.randn(right, 4)
         with pytest.raises(UsageError, match=r"expected|Guard failed"):
             frozen(x, y)
+
+
+REDUCTIONS: list[tuple[Callable[[torch.Tensor], Any], tuple[int, ...]]] = [
+    (lambda x: (x.sum(), x.sum(0), x.sum((0, 1)), x.double().sum(0), x.half().mean(0), x.long().sum(0)), (6, 8)),
+    (lambda x: (x.mean(), x.mean(0), x.mean(1, keepdim=True), x.nansum(), x.logsumexp(0), x.softmax(0)), (6, 8)),
+    (lambda x: (x.var(), x.var(0), x.std(1, correction=0), *torch.var_mean(x, 0), x.bfloat16().var(0)), (6, 8)),
+    (lambda x: (x.norm(), torch.linalg.vector_norm(x, 1, 0), torch.linalg.vector_norm(x, 3, 1), x.renorm(2, 0, 1.0)), (6, 8)),
+    (lambda x: (x.cumsum(0), x.cumsum(1), x.cumprod(1), x.logcumsumexp(0), x.prod(), x.prod(0), x.amax(0), *x.max(0)), (6, 8)),
+    (lambda x: (F.mse_loss(x, x * 2), F.huber_loss(x, x * 2), F.cosine_similarity(x, x + 1, 0), F.normalize(x, dim=0)), (6, 8)),
+    (lambda x: (F.layer_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:]), F.layer_norm(x, x.shape)), (6, 8)),
+    (lambda x: (F.batch_norm(x, None, None, training=True), x.mean((2, 3)), x.var((2, 3)), x.sum((1, 3))), (2, 3, 10, 12)),
+    (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 2), F.adaptive_max_pool2d(x, 2), F.avg_pool2d(x, 2)), (2, 3, 10, 12)),
+    (lambda x: (F.group_norm(x, 3), F.local_response_norm(x, 3), F.lp_pool2d(x, 2, 2)), (2, 3, 10, 12)),
+]
+
+
+@pytest.mark.parametrize("place", range(len(REDUCTIONS)))
+def test_reductions_of_sizes_that_vary_add_no_condition(place: int) -> None:
+    """What tracing found about sizes is all: how an operator is lowered is right for every size."""
+    function, shape = REDUCTIONS[place]
+    program, _ = program_of(function, (torch.rand(shape),), {}, dynamic_shapes=True)
+    _, _, arguments = lowered_for(program, OrtBackend(), source=function, traced=function)
+    traced = _torch.guard_texts(program)
+    assert [text for text in arguments.guard_texts if text not in traced and not _is_of_contiguity(text)] == []
+
+
+def _is_of_contiguity(text: str) -> bool:
+    """Tell whether a condition only says that a size is neither 0 nor 1: PyTorch's fake tensors ask so for each of their sizes."""
+    return text.endswith((" > 1", " >= 2"))
+
+
+def test_a_long_sum_over_a_size_that_varies() -> None:
+    function = lambda x: (x.mean(0), x.cumsum(0), x.var(0))  # noqa: E731 - called twice
+    frozen = ortlens.freeze(function, torch.rand(16, 3), dynamic=True)
+    for rows in (2, 5000):
+        same(frozen(x := torch.rand(rows, 3)), function(x))
 
 
 class Counting(nn.Module):

@@ -154,7 +154,7 @@ def along(run: Run) -> list[torch.Tensor | None]:
         return list(forward_ad.unpack_dual(run(forward_ad.make_dual(X, X + 1))))
 
 
-def scaled(run: Run) -> torch.Tensor:
+def scaled(run: Run) -> Any:  # noqa: ANN401 - likewise
     with Scaled():
         return run(X)
 
@@ -189,7 +189,7 @@ def test_what_interprets_operators_sees_those_of_a_call(name: str) -> None:
     call, model, function = SURROUNDINGS[name], Waves().requires_grad_(requires_grad=False), lambda x: (x * 2).sin().relu()
     program = torch.export.export(Waves(), (X,))
     backend = OrtBackend()
-    runs = [(ortlens.freeze(function, X), function)]
+    runs: list[tuple[Run, Run]] = [(ortlens.freeze(function, X), function)]
     if "make_fx" not in name and name != "jit.trace":
         runs.append((torch.compile(function, backend=backend), function))
     writes = name in {"forward_ad", "forward_ad without gradients", "a mode"}  # others refuse writes to what they do not see

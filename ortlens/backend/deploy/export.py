@@ -156,11 +156,12 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     arguments: Sequence[str] = (),
     *,
     inline_bytes: int | None = None,
+    left_out: frozenset[int] = frozenset(),
 ) -> pathlib.Path:
     """Write the deployable model of a graph that runs as one partition; nothing is left behind if that fails.
 
     `weights` is a source for `open_weights`, or None for the graph's own; `aliases` name tied weights, `arguments` the inputs that Dynamo
-    only numbers. Above `inline_bytes` of weights, 1 GiB by default, a second file, `{name}.data`, is written beside the model.
+    only numbers, `left_out` are positions of outputs that the model need not return. Above `inline_bytes` of weights, 1 GiB by default, a second file, `{name}.data`, is written beside the model.
     """
     graph = graph.for_deployment()
     _require_cover(graph)
@@ -175,7 +176,7 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     with _torch.quiet():
         model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
     _place_weights(graph, model, stored, aliases)
-    _name_boundary(graph, model, arguments)
+    _name_boundary(graph, model, arguments, left_out)
     _keep_pads(model)
     try:
         _save(model, target, _INLINE_BYTES if inline_bytes is None else inline_bytes)
@@ -299,7 +300,7 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
     ir.convenience.replace_all_uses_with(value, scalar.outputs[0])
 
 
-def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str]) -> None:
+def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str], left_out: frozenset[int]) -> None:
     """Give inputs and outputs the user's names and order, and outputs their logical shape, whatever their memory layout."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
     partition = graph.runners[0].partition
@@ -317,9 +318,9 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     constants = [value for name, value in model.graph.initializers.items() if name not in outer.values()]
     for value in [*constants, *(value for node in model.graph for value in node.outputs)]:
         value.name = f"{value.name}:inner"  # names of inner values must not collide with the user's
-    for node, name in zip(order, _unique_names(names, outer.values()), strict=True):
-        if not isinstance(node, torch.fx.Node):
-            continue  # a constant, which PyTorch returns and a model cannot
+    for place, (node, name) in enumerate(zip(order, _unique_names(names, outer.values()), strict=True)):
+        if place in left_out or not isinstance(node, torch.fx.Node):
+            continue  # such as a constant, which PyTorch returns and a model cannot
         if node.name not in made and node.name not in inputs:
             raise UsageError(f"{name} is a size computed in Python, which a model cannot return; return a tensor instead")
         value, permutation = made[node.name] if node.name in made else (inputs[node.name], None)

@@ -53,7 +53,7 @@ class FrozenSteps:
         through the graph and its runners, where a lens looks on.
         """
         self._watched = recorder is not None
-        self._results = results
+        self.results = results
         self.memory = memory  # what calls assume about the memory of their arguments
         self.graph = graph  # the compiled graph, with sessions
         self.program = program  # the decomposed program
@@ -72,6 +72,11 @@ class FrozenSteps:
             weights = runner.weight_nodes()
             places = [place for place, node in enumerate(runner.partition.inputs) if node not in weights]
             runner.run = _without(self.call_of(runner, log), places)
+
+    def weight(self, name: str) -> torch.Tensor:
+        """Return a weight or constant by its name in the source."""
+        specs = zip(self.program.graph_signature.input_specs, self._values, strict=True)
+        return next(value for spec, value in specs if str(spec.target) == name)
 
     def changed_weights(self) -> tuple[str, ...]:
         """Name the frozen weights that were written to since."""
@@ -230,7 +235,7 @@ class FrozenSteps:
         dense = True
         returned: list[str] = []
         for spec, node, text, result in zip(
-            self.program.graph_signature.output_specs, outputs_of(self.program.graph), results, self._results, strict=True
+            self.program.graph_signature.output_specs, outputs_of(self.program.graph), results, self.results, strict=True
         ):
             if result.written is not None:
                 lines.append(f"if {text} is not {old[result.written]}: {old[result.written]}.copy_({text})")
@@ -257,7 +262,7 @@ class FrozenSteps:
         specs = self.program.graph_signature.input_specs
         inputs = zip(inputs_of(self.program.graph), specs, strict=True)
         state = {made for made, spec in inputs if spec.target in self.state}
-        new = {made for made, result in zip(outputs_of(self.program.graph), self._results, strict=True) if result.written is not None}
+        new = {made for made, result in zip(outputs_of(self.program.graph), self.results, strict=True) if result.written is not None}
         return isinstance(node, torch.fx.Node) and owner_of(node, new) in state | new
 
     def _is_kept_by_clone(self, owner: int, node: torch.fx.Node, *, is_view: bool) -> bool:
@@ -265,7 +270,7 @@ class FrozenSteps:
         state = self._values[owner]
         if not is_view:
             return is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
-        made = zip(outputs_of(self.program.graph), self._results, strict=True)
+        made = zip(outputs_of(self.program.graph), self.results, strict=True)
         new = [value.meta["val"] for value, other in made if other.written == owner]
         return all(map(is_contiguous, (state, *new))) and is_dense(node.meta["val"])
 

@@ -16,6 +16,7 @@ from ortlens.backend.error_text import LOWERED_WITHOUT
 from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.provenance import user_line
+from ortlens.backend.lowering.reductions import for_all_sizes
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
 from ortlens.backend.lowering.whole_operators import LSTM, RECURRENT, is_recurrent_in_ort, recurrent_results_known
 from ortlens.backend.memory_order import last_place, needs_restride
@@ -287,7 +288,7 @@ def _write_to_constant(program: ExportedProgram) -> str | None:
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
     """Decompose a program; its guards gain those on which decompositions depend, but not those of tracing the guards themselves."""
     known = _torch.guard_texts(program)
-    with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program):
+    with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program), for_all_sizes():
         made = _torch.with_guards(program, ()).run_decompositions(table)
     complete: ExportedProgram = _torch.with_guards(made, (*known, *_torch.guard_texts(made)))
     return complete
