@@ -54,6 +54,7 @@ class CompiledGraph:
         self.phases = Phases()  # time spent in each phase of compilation
         # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
+        self.failure: Exception | None = None  # why PyTorch runs the whole graph
         self._weights: dict[str, Any] = {}
         self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
         self._lock = threading.RLock()
@@ -254,6 +255,7 @@ class CompiledGraph:
         """Let PyTorch run the whole graph, unless the user asked for errors or for something impossible."""
         if self.context.options.on_error == "raise" or is_for_the_user(error):
             raise error from error.__cause__
+        self.failure = error
         self.runners = []
         self._runs_program = False
         self.run = self._with_views(eager_graph(self.lowered.partitioned))

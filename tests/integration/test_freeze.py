@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import pickle
 import re
 import warnings
 from functools import partial
@@ -515,6 +516,53 @@ class Returning(nn.Module):
 def test_a_write_to_a_tensor_that_is_no_buffer_is_refused_with_its_line(on_error: str) -> None:
     with pytest.raises(UsageError, match=r"test_freeze.py:\d+ writes to a tensor .*'kept'.*register_buffer"):
         ortlens.freeze(Returning("writes"), torch.ones(8), options={"on_error": on_error})
+
+
+KEPT = torch.zeros(3), torch.ones(3)
+NORMS: dict[str, Callable[..., Any]] = {
+    "instance_norm": lambda x, mean, var: F.instance_norm(x, mean, var, use_input_stats=True),
+    "batch_norm": lambda x, mean, var: F.batch_norm(x, mean, var, training=True),
+    "native_batch_norm": lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5)[0],  # noqa: FBT003 - schema
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_statistics_that_an_operator_writes_without_saying_so(name: str) -> None:
+    """As arguments they are written to; those that a function captures are neither state nor arguments, and refused."""
+    norm, x = NORMS[name], torch.randn(2, 3, 5)
+    with pytest.raises(UsageError, match=r"register_buffer"):
+        ortlens.freeze(lambda x: norm(x, *KEPT), x)
+    given, expected = ([part.clone() for part in KEPT] for _ in range(2))
+    frozen = ortlens.freeze(norm, x, *given)
+    compiled = torch.compile(lambda x: norm(x, *kept), backend="ortlens")
+    kept = [part.clone() for part in KEPT]
+    for _ in range(2):
+        wanted = norm(x, *expected)
+        same((frozen(x, *given), *given), (wanted, *expected))
+        with torch.no_grad():
+            same((compiled(x), *kept), (wanted, *expected))
+    ortlens.freeze(lambda x: F.instance_norm(x, *KEPT, use_input_stats=False), x)  # reads them only
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda frozen: pickle.loads(pickle.dumps(frozen))], ids=["deepcopy", "pickle"])
+def test_a_copy_has_state_of_its_own(copied: Callable[[Frozen], Frozen]) -> None:
+    frozen = ortlens.freeze(Counting(), torch.ones(3, 8), dynamic=True, fallback=Counting())
+    frozen(torch.ones(3, 8))
+    other, x = copied(frozen), torch.rand(5, 8)
+    same(dict(other.state), dict(frozen.state))
+    same(other(x=x), frozen(x))
+    other.state["mean"].zero_()
+    assert frozen.state["mean"].all()
+    assert other(torch.ones(2, 8, dtype=torch.float64))[0].shape == (2, 8)  # by the fallback
+
+
+def test_what_cannot_be_pickled_says_what_to_do() -> None:
+    model = nn.Linear(3, 3)
+    frozen = ortlens.freeze(model, torch.ones(2, 3))
+    with torch.no_grad():
+        model.weight.zero_()
+    with pytest.raises(UsageError, match=r"frozen callable cannot be pickled.*weight.*freeze"):
+        pickle.dumps(frozen)
 
 
 def test_an_unknown_class_is_named_with_what_registers_it() -> None:

@@ -21,6 +21,7 @@ from ortlens import _torch
 from ortlens._optional import require
 from ortlens.backend.conversion import converter, dtypes
 from ortlens.backend.conversion.optimize import optimize_model
+from ortlens.backend.error_text import short_text
 from ortlens.backend.memory_order import inverse_order
 from ortlens.errors import ConversionError, OrtLensError, UsageError
 from ortlens.progress import progress
@@ -161,7 +162,8 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     """Write the deployable model of a graph that runs as one partition; nothing is left behind if that fails.
 
     `weights` is a source for `open_weights`, or None for the graph's own; `aliases` name tied weights, `arguments` the inputs that Dynamo
-    only numbers, `left_out` are positions of outputs that the model need not return. Above `inline_bytes` of weights, 1 GiB by default, a second file, `{name}.data`, is written beside the model.
+    only numbers, `left_out` are positions of outputs that the model need not return. Above `inline_bytes` of weights, 1 GiB by default, a
+    second file, `{name}.data`, is written beside the model.
     """
     graph = graph.for_deployment()
     _require_cover(graph)
@@ -188,8 +190,12 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
 def _require_cover(graph: CompiledGraph) -> None:
     if graph.lowered.phase != "inference":
         raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
+    if graph.failure is not None:
+        raise UsageError(f"the graph cannot be converted as a whole: {short_text(graph.failure)}") from graph.failure
     left = {**graph.left_in_torch(), **graph.numbers_from_torch()}
-    if left or len(graph.runners) != 1:
+    if not left and len(graph.runners) != 1:
+        raise UsageError(f"only a graph of one partition can be exported; this one has {len(graph.runners)}")
+    if left:
         listed = _listed([f"{name}: {reason}" for name, reason in left.items()])
         count = f"{len(left)} node{'s stay' if len(left) != 1 else ' stays'}"
         raise UsageError(f"only a graph that runs entirely in ONNX Runtime can be exported; {count} in PyTorch: {listed}")

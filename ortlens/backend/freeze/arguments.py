@@ -164,8 +164,14 @@ class Arguments:
         self.spec: Any = program.call_spec.in_spec  # the pytree spec of `(args, kwargs)`
         self._guards = _torch.exported_guards(program)
         self.guard_texts = _torch.guard_texts(program)  # what tracing found about sizes, as Python expressions over `L['name'].size()[0]`
+        self.traced = traced
         self._parameters = _parameters_of(traced)
         self.signature = Signature(self._leaves(program), _ranges(program))  # the leaves
+
+    def plain_signature(self) -> inspect.Signature | None:
+        """Return the parameters without annotations, which may be of any kind; None where they have no names."""
+        plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in self._parameters.values()]
+        return inspect.Signature(plain) if plain else None
 
     def positional(self) -> tuple[str, ...]:
         """Return the names of the positional arguments, as far as they have names."""

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
+from ortlens.backend.lowering.checks import UNSAID_WRITES
 from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.provenance import user_line
@@ -122,6 +123,8 @@ def lower_program(
     neither a tensor nor a plain value.
     """
     _refuse_objects(program)
+    if (written := _write_to_constant(program, said=False)) is not None:
+        raise UsageError(written)
     if (loop := unrolled(program.graph_module)) is not None:
         raise UsageError(f"{loop}, which would take minutes to convert: leave the loop outside of the program, or use torch.while_loop")
     table = _with_composite(decompositions)
@@ -263,25 +266,32 @@ def _decomposed(
         return plain
 
 
-def _write_to_constant(program: ExportedProgram) -> str | None:
-    """Say which line writes to a tensor that is neither an argument nor a parameter or buffer; None where none does."""
+def _write_to_constant(program: ExportedProgram, *, said: bool = True) -> str | None:
+    """Say which line writes to a tensor that is neither an argument nor a parameter or buffer; None where none does.
+
+    Of what a schema does not say, PyTorch knows nothing: such a write would be lost. It refuses others, when it decomposes the program.
+    """
     specs = program.graph_signature.input_specs
     constants = {spec.arg.name: str(spec.target) for spec in specs if spec.kind is InputKind.CONSTANT_TENSOR}
     owners: dict[torch.fx.Node, str] = {node: constants[node.name] for node in program.graph.nodes if node.name in constants}
     for node in program.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        for argument, given in zip(schema.arguments if schema is not None else (), node.args, strict=False):
-            if argument.alias_info is None or given not in owners:
+        arguments = schema.arguments if schema is not None else ()
+        given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
+        unsaid = UNSAID_WRITES.get(node.target, ()) if given.get("use_input_stats", given.get("training")) else ()
+        for argument in arguments:
+            value, alias = given.get(argument.name), argument.alias_info
+            if not isinstance(value, torch.fx.Node) or value not in owners or not (argument.name in unsaid or (said and alias is not None)):
                 continue
-            owners[node] = owners[given]
-            if argument.alias_info.is_write:
+            if argument.name in unsaid or (alias is not None and alias.is_write):
                 line = user_line(node)
                 where = f"{line.file}:{line.line} writes" if line.file else "the program writes"
-                name = "" if owners[node].startswith("lifted_tensor") else f", {owners[node]!r}"
+                name = "" if owners[value].startswith("lifted_tensor") else f", {owners[value]!r}"
                 return (
                     f"{where} to a tensor that is neither an argument nor a parameter or buffer{name}: register it as a buffer of the "
                     "module, with register_buffer, or pass it as an argument"
                 )
+            owners[node] = owners[value]
     return None
 
 
