@@ -115,6 +115,7 @@ from ortlens._torch.exporter import (
     recorded,
     registry_with,
     shared_registry,
+    unprinted,
 )
 from ortlens._torch.guards import GuardTime, checking, guard_times, trees_without_modules
 from ortlens._torch.interpreters import (

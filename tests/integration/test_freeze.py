@@ -544,7 +544,7 @@ def test_statistics_that_an_operator_writes_without_saying_so(name: str) -> None
     ortlens.freeze(lambda x: F.instance_norm(x, *KEPT, use_input_stats=False), x)  # reads them only
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda frozen: pickle.loads(pickle.dumps(frozen))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda frozen: pickle.loads(pickle.dumps(frozen))], ids=["deepcopy", "pickle"])  # noqa: S301 - its own
 def test_a_copy_has_state_of_its_own(copied: Callable[[Frozen], Frozen]) -> None:
     frozen = ortlens.freeze(Counting(), torch.ones(3, 8), dynamic=True, fallback=Counting())
     frozen(torch.ones(3, 8))
@@ -563,6 +563,17 @@ def test_what_cannot_be_pickled_says_what_to_do() -> None:
         model.weight.zero_()
     with pytest.raises(UsageError, match=r"frozen callable cannot be pickled.*weight.*freeze"):
         pickle.dumps(frozen)
+
+
+def by_value(x: torch.Tensor) -> torch.Tensor:
+    return x[: int(x.sum())] if x.sum().item() > 0 else x
+
+
+@pytest.mark.parametrize("function", [by_value, lambda x: x.numpy(), lambda x: x + 1 if x.sum() > 0 else x])
+def test_a_trace_that_fails_prints_nothing(function: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="cannot be frozen"):
+        ortlens.freeze(function, torch.ones(4, 3), dynamic=True)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_unknown_class_is_named_with_what_registers_it() -> None:

@@ -50,7 +50,7 @@ def program_of(
     questions, known = _LayoutQuestions(), recurrent_results_known()
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
-        with torch.random.fork_rng(devices=()), _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions(), questions, known:
+        with torch.random.fork_rng(devices=()), _torch.unprinted(), torch.no_grad(), _torch.unchecked_distributions(), questions, known:
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         said = str(error).strip().split("\n")[0]

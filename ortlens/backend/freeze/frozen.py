@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import io
 import threading
 import time
@@ -24,6 +23,7 @@ from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
+    import inspect
     import os
     import pathlib
     from collections.abc import Callable, Collection, Mapping
