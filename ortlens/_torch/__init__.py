@@ -53,6 +53,7 @@ from ortlens._torch.aot import (
     kept_by_itself,
     lookup_backend,
     mutated_input_indices,
+    normalized,
     relaid_inputs,
     replaced_buffers,
     results_known,
@@ -66,7 +67,6 @@ from ortlens._torch.aot import (
     user_outputs,
     varies_from_the_start,
     with_guards,
-    with_renamed_guards,
     without_autocast,
     without_tokens,
 )

@@ -534,8 +534,8 @@ def test_statistics_that_an_operator_writes_without_saying_so(name: str) -> None
         ortlens.freeze(lambda x: norm(x, *KEPT), x)
     given, expected = ([part.clone() for part in KEPT] for _ in range(2))
     frozen = ortlens.freeze(norm, x, *given)
-    compiled = torch.compile(lambda x: norm(x, *kept), backend="ortlens")
     kept = [part.clone() for part in KEPT]
+    compiled = torch.compile(lambda x: norm(x, *kept), backend="ortlens")
     for _ in range(2):
         wanted = norm(x, *expected)
         same((frozen(x, *given), *given), (wanted, *expected))

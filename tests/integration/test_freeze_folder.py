@@ -472,8 +472,9 @@ def test_results_that_no_model_computes(name: str, tmp_path: Path) -> None:
     arrays, tensors = ortlens.load_frozen(folder), ortlens.load_frozen(folder)
     for step_ in range(2):
         given = [[torch.tensor([1.0, 2.0 + step_]), torch.tensor([3.0, 4.0])] for _ in range(4)]
-        passed = [*given[:3], [value.numpy() for value in given[3]]]
-        made = [run(*values) for run, values in zip((model, frozen, tensors, arrays), passed, strict=True)]
+        passed: list[list[Any]] = [*given[:3], [value.numpy() for value in given[3]]]
+        runs: list[Callable[..., Any]] = [model, frozen, tensors, arrays]
+        made = [run(*values) for run, values in zip(runs, passed, strict=True)]
         leaves = [[value for value in _pytree.tree_leaves(result) if value is not None] for result in made]
         for values, results in zip(given[1:], leaves[1:], strict=True):
             same([torch.as_tensor(value) if isinstance(value, np.ndarray) else value for value in results], leaves[0])

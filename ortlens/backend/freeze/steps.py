@@ -76,7 +76,8 @@ class FrozenSteps:
     def weight(self, name: str) -> torch.Tensor:
         """Return a weight or constant by its name in the source."""
         specs = zip(self.program.graph_signature.input_specs, self._values, strict=True)
-        return next(value for spec, value in specs if str(spec.target) == name)
+        found: torch.Tensor = next(value for spec, value in specs if str(spec.target) == name)
+        return found
 
     def changed_weights(self) -> tuple[str, ...]:
         """Name the frozen weights that were written to since."""

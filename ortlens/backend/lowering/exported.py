@@ -52,7 +52,7 @@ class CompiledProgram:
         `on_failure` reports that the program could not be decomposed and is compiled as it is; None to raise. `assumptions_of` makes the
         check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
         """
-        program = _torch.with_renamed_guards(program)
+        program = _torch.normalized(program)
         self._in_torch = functools.cache(functools.partial(in_torch, program))
         self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
         inputs = self._program.graph_signature.input_specs
@@ -123,8 +123,8 @@ def lower_program(
     neither a tensor nor a plain value.
     """
     _refuse_objects(program)
-    if (written := _write_to_constant(program, said=False)) is not None:
-        raise UsageError(written)
+    if (lost := _write_to_constant(program, said=False)) is not None:
+        raise UsageError(lost)
     if (loop := unrolled(program.graph_module)) is not None:
         raise UsageError(f"{loop}, which would take minutes to convert: leave the loop outside of the program, or use torch.while_loop")
     table = _with_composite(decompositions)
