@@ -95,13 +95,6 @@ def is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def differentiates_forward() -> bool:
-    """Tell whether `DIFFERENTIATES_FORWARD` holds."""
-    from torch.autograd import forward_ad
-
-    return forward_ad._current_level >= 0
-
-
 def skipped_by_dynamo(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
     """Have Dynamo trace neither a function nor what it calls; unlike with `torch.compiler.disable`, calls take no longer."""
     from torch._C._dynamo import eval_frame
