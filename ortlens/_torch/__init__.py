@@ -21,6 +21,7 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | decompositions of single operators, and those made while tracing | `torch/_decomp/__init__.py`, `torch/_ops.py` | no public table |
 | shapes that depend on data for some arguments | `torch/_subclasses/fake_impls.py` | public names serve custom operators alone |
 | the mode that sees every operator | `torch/utils/_python_dispatch.py` | the same |
+| modes, levels and tracers that are active; frames that Dynamo skips | `ortlens/_torch/interpreters.py` lists them | no public name |
 | the entry of every `torch.compile` | `torch/_dynamo/eval_frame.py` | the public names are bound before anyone can replace them |
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
 | trees of guards, and the entries that hold them | `torch/_C/_dynamo/guards.pyi`, `torch/_dynamo/eval_frame.py` | no public name |
@@ -54,6 +55,7 @@ from ortlens._torch.aot import (
     know_shape,
     lookup_backend,
     mutated_input_indices,
+    normalized,
     relaid_inputs,
     replaced_buffers,
     results_known,
@@ -67,7 +69,6 @@ from ortlens._torch.aot import (
     user_outputs,
     varies_from_the_start,
     with_guards,
-    with_renamed_guards,
     without_autocast,
     without_tokens,
 )
@@ -117,8 +118,19 @@ from ortlens._torch.exporter import (
     recorded,
     registry_with,
     shared_registry,
+    unprinted,
 )
 from ortlens._torch.guards import GuardTime, checking, guard_times, trees_without_modules
+from ortlens._torch.interpreters import (
+    IS_INTERPRETED,
+    UNGUARDED,
+    interpreter_scope,
+    is_interpreted,
+    is_transformed,
+    is_unguarded,
+    skipped_by_dynamo,
+    unrecorded,
+)
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
 from ortlens._torch.retracing import dynamo_setting, dynamo_settings, has_side_effects, retrace, variables_of_call
 from ortlens._torch.tensors import (

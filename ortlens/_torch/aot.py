@@ -451,8 +451,8 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
 
 
-def with_renamed_guards(program: Any) -> Any:
-    """Return a program whose guards use the input names of its graph: the program itself, unchanged, or a shallow copy.
+def normalized(program: Any) -> Any:
+    """Return a program whose guards use the input names of its graph, and which moves nothing to where it is: itself, or a copy.
 
     Tracing a `forward(*args)` records guards on `L['args'][0]`, but the graph's signature has `args_0`. torch 2.13 reconciles the two
     (`_force_gm_signature_match` in `torch/export/_unlift.py`). torch 2.9 does not, and then both the program's module and its decomposition
@@ -462,6 +462,7 @@ def with_renamed_guards(program: Any) -> Any:
 
     from torch.export import _unlift
 
+    program = _without_moves_to_the_same_device(program)
     starred = {match for guard in guard_texts(program) for match in _STARRED.findall(guard)}
     if hasattr(_unlift, "_force_gm_signature_match") or not starred:
         return program
@@ -474,10 +475,52 @@ def with_renamed_guards(program: Any) -> Any:
     return with_guards(program, texts)
 
 
+def _without_moves_to_the_same_device(program: Any) -> Any:
+    """Return the program, or a copy in which `prims.device_put` that moves nothing is its argument, as PyTorch's kernel returns it."""
+    import torch
+
+    def moves_nothing(node: torch.fx.Node) -> bool:
+        given: Any = node.args[0]
+        return bool(node.meta["val"].device == given.meta["val"].device)
+
+    if not any(map(moves_nothing, program.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default))):
+        return program
+    import copy
+
+    from torch.export.graph_signature import ExportGraphSignature, OutputSpec, TensorArgument
+
+    made = copy.copy(program)
+    module = made._graph_module = copy.deepcopy(program.graph_module)
+    outputs = list(program.graph_signature.output_specs)
+    for node in filter(moves_nothing, module.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default)):
+        given: Any = node.args[0]
+        node.replace_all_uses_with(given)
+        module.graph.erase_node(node)
+        for place, spec in enumerate(outputs):
+            if getattr(spec.arg, "name", None) == node.name:
+                outputs[place] = OutputSpec(spec.kind, TensorArgument(name=given.name), spec.target)
+    module.recompile()
+    made._graph_signature = ExportGraphSignature(program.graph_signature.input_specs, outputs)
+    return made
+
+
 def replaced_buffers(program: Any) -> frozenset[str]:
-    """Find the placeholders of buffers that the traced code replaced, in a program not decomposed, which writes them at its end."""
+    """Find the placeholders of buffers that the traced code replaced, in a program not decomposed, which writes them at its end.
+
+    It also writes those to which the code assigned what it had written in place, as `self.n += 1` does: these are the same tensors.
+    """
     writes = [node for node in program.graph.nodes if node.name.startswith("copy__default")]  # a copy by the user's code is `copy_`
-    return frozenset(node.args[0].name for node in writes)
+    return frozenset(node.args[0].name for node in writes if _written_in_place(node.args[1]) is not node.args[0])
+
+
+def _written_in_place(value: Any) -> Any:
+    """Return the node of the tensor that operators in place return."""
+    while (schema := getattr(getattr(value, "target", None), "_schema", None)) is not None and schema.returns:
+        returned, taken = schema.returns[0].alias_info, schema.arguments[0].alias_info
+        if returned is None or taken is None or not returned.is_write or returned.before_set != taken.before_set:
+            break
+        value = value.args[0]
+    return value
 
 
 def with_guards(program: Any, texts: Sequence[str]) -> Any:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     import torch.fx
 
 
-_CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
-_FAKES = "torch._subclasses.fake_tensor"  # logs each exception of a shape function, which it also raises
+_CHATTY = ("torch.onnx", "onnxscript", "onnx_ir", "torch._dynamo.variables")
+_RAISING = ("torch._subclasses.fake_tensor", "torch.export", "torch.fx.experimental.symbolic_shapes")
+"""These log, at any level, what they also raise: each exception of a shape function, and where a trace stops."""
 
 
 class _Silence(logging.Filter):
@@ -44,7 +45,7 @@ class _Silence(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a log record is passed on."""
-        chatty = record.name == _FAKES or (record.levelno < logging.ERROR and record.name.startswith(_CHATTY))
+        chatty = record.name.startswith(_RAISING) or (record.levelno < logging.ERROR and record.name.startswith(_CHATTY))
         return not (chatty and self.match(""))
 
     @contextlib.contextmanager
@@ -88,7 +89,7 @@ class _Silence(logging.Filter):
 def _handlers() -> list[logging.Handler]:
     """Find the handlers that get what these loggers say."""
     found = [] if logging.lastResort is None else [logging.lastResort]
-    for name in (*_CHATTY, _FAKES):
+    for name in (*_CHATTY, *_RAISING):
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             found += [handler for handler in logger.handlers if handler not in found]
@@ -110,6 +111,20 @@ def quiet() -> Iterator[None]:
 
     with _SILENCE.during(), np.errstate(all="ignore"):
         yield
+
+
+@contextlib.contextmanager
+def unprinted() -> Iterator[None]:
+    """Stop `torch.export` from printing the graph of a trace that fails, which its exception has (`torch/export/_trace.py`)."""
+    from torch.export import _trace
+
+    shown = vars(_trace)
+    shown["print"] = lambda *texts, **where: None if _SILENCE.match("") else print(*texts, **where)  # noqa: T201 - of other threads
+    try:
+        with quiet():
+            yield
+    finally:
+        shown.pop("print", None)
 
 
 _NEVER_DECOMPOSED = frozenset(

@@ -103,11 +103,17 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
-    """Leave fake tensor mode: tensors that the backend makes while AOTAutograd traces must be real."""
+    """Leave all modes: tensors that the backend makes must be real while AOTAutograd traces, and not on the user's default device."""
+    import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
-        yield
+        modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        try:
+            yield
+        finally:
+            for mode in reversed(modes):
+                torch._C._push_on_torch_function_stack(mode)
 
 
 def is_fake(value: object) -> bool:

@@ -50,9 +50,11 @@ class CompiledGraph:
         self.lowered = lowered  # the ATen graph
         self.context = context  # how it is compiled
         self.runners: list[PartitionRunner] = []  # one per partition, in the order of execution; none when PyTorch runs the whole graph
+        self._is_guarded = lowered.compile_id is not None and saved is None  # by Dynamo, against most interpreters
         self.phases = Phases()  # time spent in each phase of compilation
         # The function to call now: takes a list of inputs, empties it, and returns a list of outputs. It is replaced by the first call.
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
+        self.failure: Exception | None = None  # why PyTorch runs the whole graph
         self._weights: dict[str, Any] = {}
         self._runs_program = False  # whether `run` is generated code, and not PyTorch's graph
         self._lock = threading.RLock()
@@ -183,7 +185,9 @@ class CompiledGraph:
         return self._program(None) if self._runs_program and program.eager_nodes(self.plan) else self.run
 
     def _program(self, log: EagerLog | None) -> Callable[[list[Any]], list[Any]]:
-        return self._with_views(program.make_program(self.plan, self.promoted, self.runners, log))
+        condition = _torch.UNGUARDED if self._is_guarded else _torch.IS_INTERPRETED
+        elsewhere = (condition, eager_graph(self.lowered.partitioned))
+        return self._with_views(program.make_program(self.plan, self.promoted, self.runners, log, elsewhere=elsewhere))
 
     def _with_views(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
         """Add to what computes the graph the outputs that are views."""
@@ -251,6 +255,7 @@ class CompiledGraph:
         """Let PyTorch run the whole graph, unless the user asked for errors or for something impossible."""
         if self.context.options.on_error == "raise" or is_for_the_user(error):
             raise error from error.__cause__
+        self.failure = error
         self.runners = []
         self._runs_program = False
         self.run = self._with_views(eager_graph(self.lowered.partitioned))

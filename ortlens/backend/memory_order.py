@@ -214,7 +214,7 @@ def block_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _places(tensor: torch.Tensor) -> list[int]:
-    places = torch.zeros((), dtype=torch.int64)
+    places = torch.zeros((), dtype=torch.int64, device="cpu")
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = places.unsqueeze(-1) + torch.arange(size) * stride
+        places = places.unsqueeze(-1) + torch.arange(size, device="cpu") * stride
     return (places.reshape(-1) * tensor.element_size() + tensor.data_ptr()).tolist()

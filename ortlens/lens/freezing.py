@@ -72,7 +72,7 @@ def refusal_of(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
     refusal = None
     try:
         program, _ = _traced(target, args, kwargs, None)
-        lowered_for(_torch.with_renamed_guards(program), backend, source=target, traced=parameters_source(target))
+        lowered_for(_torch.normalized(program), backend, source=target, traced=parameters_source(target))
     except (UsageError, Untraceable) as error:
         refusal = str(error)
     finally:

@@ -387,6 +387,21 @@ def test_a_buffer_that_was_replaced_is_no_result() -> None:
         ortlens.freeze(Wrapped(replace), numbers(3, 4))
 
 
+def in_place(module: Wrapped, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    module.c += 1
+    doubled, part = module.c * 2, module.c[:1]
+    module.c *= x
+    return x + module.c, doubled, part, module.c
+
+
+def test_a_buffer_that_an_augmented_assignment_writes_is_the_same_tensor() -> None:
+    plain, frozen = Wrapped(in_place), ortlens.freeze(Wrapped(in_place), numbers(3, 4))
+    for step in range(3):
+        x = numbers(3, 4) - step
+        torch.testing.assert_close(frozen(x), plain(x), rtol=0, atol=0)
+    torch.testing.assert_close(frozen.state["c"], plain.c)
+
+
 def test_autocast_of_the_caller_changes_nothing() -> None:
     x = torch.randn(4, 4)
     call = ortlens.freeze(lambda x: torch.linalg.svdvals(x) @ x, x, options={"min_partition_nodes": 100})

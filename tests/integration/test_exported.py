@@ -220,3 +220,60 @@ def test_objects_and_tokens_are_refused_by_name() -> None:
         spec.kind = kind
         with pytest.raises(UsageError, match=r"script objects or effect tokens \(y\)"):
             ortlens.explain(program)(torch.randn(2, 4), torch.randn(3))
+
+
+def of_sizes(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Call a function on zeros whose sizes are in tensors."""
+
+    def called(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        sizes: list[Any] = [rows[0].item(), columns[0].item()]
+        for size in sizes:
+            torch._check(size >= 0)
+            torch._check(size < 100)
+        return function(torch.zeros(sizes))
+
+    return called
+
+
+MOVED = {
+    "returned": lambda x: torch.ops.prims.device_put(x, "cpu"),
+    "written": lambda x: torch.ops.prims.device_put(x, "cpu").add_(1) * 2,
+    "computed": lambda x: torch.ops.prims.device_put(x + 1, "cpu").add_(1),
+}
+SQUEEZED = {
+    "dim": of_sizes(lambda zeros: zeros.squeeze(0)),
+    "dims": of_sizes(lambda zeros: zeros.squeeze((0, 1))),
+    "computed with": of_sizes(lambda zeros: (zeros.squeeze(0) + 1) * 2),
+    "before": of_sizes(lambda zeros: (zeros * 2 + 1).squeeze(1)),
+}
+
+
+class Calling(torch.nn.Module):
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.function(*args)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_move_to_the_same_device_is_the_tensor_itself(name: str) -> None:
+    function, given = MOVED[name], [torch.ones(3) for _ in range(3)]
+    runs: list[Callable[..., Any]] = [function, Lens().compile_exported(torch.export.export(Calling(function), (torch.ones(3),)))]
+    runs.append(ortlens.freeze(function, torch.ones(3)))
+    made = [run(x) for run, x in zip(runs, given, strict=True)]
+    for x, result in zip(given, made, strict=True):
+        torch.testing.assert_close((result, x), (made[0], given[0]))
+        assert (result is x) == (made[0] is given[0])
+
+
+@pytest.mark.filterwarnings("error:ortlens:RuntimeWarning")
+@pytest.mark.parametrize("name", SQUEEZED)
+def test_a_squeeze_of_a_size_that_follows_from_data(name: str) -> None:
+    function, fours = SQUEEZED[name], (torch.tensor([4]), torch.tensor([4]))
+    run = Lens().compile_exported(torch.export.export(Calling(function), fours))
+    frozen = ortlens.freeze(function, *fours)
+    for sizes in ((1, 4), (4, 1), (4, 4), (1, 1)):
+        given = [torch.tensor([size]) for size in sizes]
+        torch.testing.assert_close((run(*given), frozen(*given)), (function(*given),) * 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import pickle
 import re
 import warnings
 from functools import partial
@@ -14,10 +15,14 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Categorical
+from torch.nn import functional as F  # noqa: N812 - as everywhere
 from torch.utils import _pytree
 
 import ortlens
+from ortlens import _torch
 from ortlens.backend.api import OrtBackend
+from ortlens.backend.freeze.arguments import program_of
+from ortlens.backend.freeze.frozen import lowered_for
 from ortlens.errors import UsageError
 from ortlens.lens.freezing import call_text, refusal_of
 from tests.threads import in_threads
@@ -253,6 +258,42 @@ def test_sizes_that_guards_exclude_raise() -> None:
             frozen(x, y)
 
 
+REDUCTIONS: list[tuple[Callable[[torch.Tensor], Any], tuple[int, ...]]] = [
+    (lambda x: (x.sum(), x.sum(0), x.sum((0, 1)), x.double().sum(0), x.half().mean(0), x.long().sum(0)), (6, 8)),
+    (lambda x: (x.mean(), x.mean(0), x.mean(1, keepdim=True), x.nansum(), x.logsumexp(0), x.softmax(0)), (6, 8)),
+    (lambda x: (x.var(), x.var(0), x.std(1, correction=0), *torch.var_mean(x, 0), x.bfloat16().var(0)), (6, 8)),
+    (lambda x: (x.norm(), torch.linalg.vector_norm(x, 1, 0), torch.linalg.vector_norm(x, 3, 1), x.renorm(2, 0, 1.0)), (6, 8)),
+    (lambda x: (x.cumsum(0), x.cumsum(1), x.cumprod(1), x.logcumsumexp(0), x.prod(), x.prod(0), x.amax(0), *x.max(0)), (6, 8)),
+    (lambda x: (F.mse_loss(x, x * 2), F.huber_loss(x, x * 2), F.cosine_similarity(x, x + 1, 0), F.normalize(x, dim=0)), (6, 8)),
+    (lambda x: (F.layer_norm(x, x.shape[-1:]), F.rms_norm(x, x.shape[-1:]), F.layer_norm(x, x.shape)), (6, 8)),
+    (lambda x: (F.batch_norm(x, None, None, training=True), x.mean((2, 3)), x.var((2, 3)), x.sum((1, 3))), (2, 3, 10, 12)),
+    (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 2), F.adaptive_max_pool2d(x, 2), F.avg_pool2d(x, 2)), (2, 3, 10, 12)),
+    (lambda x: (F.group_norm(x, 3), F.local_response_norm(x, 3), F.lp_pool2d(x, 2, 2)), (2, 3, 10, 12)),
+]
+
+
+@pytest.mark.parametrize("place", range(len(REDUCTIONS)))
+def test_reductions_of_sizes_that_vary_add_no_condition(place: int) -> None:
+    """What tracing found about sizes is all: how an operator is lowered is right for every size."""
+    function, shape = REDUCTIONS[place]
+    program, _ = program_of(function, (torch.rand(shape),), {}, dynamic_shapes=True)
+    _, _, arguments = lowered_for(program, OrtBackend(), source=function, traced=function)
+    traced = _torch.guard_texts(program)
+    assert [text for text in arguments.guard_texts if text not in traced and not _is_of_contiguity(text)] == []
+
+
+def _is_of_contiguity(text: str) -> bool:
+    """Tell whether a condition only says that a size is neither 0 nor 1: PyTorch's fake tensors ask so for each of their sizes."""
+    return text.endswith((" > 1", " >= 2"))
+
+
+def test_a_long_sum_over_a_size_that_varies() -> None:
+    function = lambda x: (x.mean(0), x.cumsum(0), x.var(0))  # noqa: E731 - called twice
+    frozen = ortlens.freeze(function, torch.rand(16, 3), dynamic=True)
+    for rows in (2, 5000):
+        same(frozen(x := torch.rand(rows, 3)), function(x))
+
+
 class Counting(nn.Module):
     calls: torch.Tensor
 
@@ -475,6 +516,64 @@ class Returning(nn.Module):
 def test_a_write_to_a_tensor_that_is_no_buffer_is_refused_with_its_line(on_error: str) -> None:
     with pytest.raises(UsageError, match=r"test_freeze.py:\d+ writes to a tensor .*'kept'.*register_buffer"):
         ortlens.freeze(Returning("writes"), torch.ones(8), options={"on_error": on_error})
+
+
+KEPT = torch.zeros(3), torch.ones(3)
+NORMS: dict[str, Callable[..., Any]] = {
+    "instance_norm": lambda x, mean, var: F.instance_norm(x, mean, var, use_input_stats=True),
+    "batch_norm": lambda x, mean, var: F.batch_norm(x, mean, var, training=True),
+    "native_batch_norm": lambda x, mean, var: torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5)[0],  # noqa: FBT003 - schema
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_statistics_that_an_operator_writes_without_saying_so(name: str) -> None:
+    """As arguments they are written to; those that a function captures are neither state nor arguments, and refused."""
+    norm, x = NORMS[name], torch.randn(2, 3, 5)
+    with pytest.raises(UsageError, match=r"register_buffer"):
+        ortlens.freeze(lambda x: norm(x, *KEPT), x)
+    given, expected = ([part.clone() for part in KEPT] for _ in range(2))
+    frozen = ortlens.freeze(norm, x, *given)
+    kept = [part.clone() for part in KEPT]
+    compiled = torch.compile(lambda x: norm(x, *kept), backend="ortlens")
+    for _ in range(2):
+        wanted = norm(x, *expected)
+        same((frozen(x, *given), *given), (wanted, *expected))
+        with torch.no_grad():
+            same((compiled(x), *kept), (wanted, *expected))
+    ortlens.freeze(lambda x: F.instance_norm(x, *KEPT, use_input_stats=False), x)  # reads them only
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda frozen: pickle.loads(pickle.dumps(frozen))], ids=["deepcopy", "pickle"])  # noqa: S301 - its own
+def test_a_copy_has_state_of_its_own(copied: Callable[[Frozen], Frozen]) -> None:
+    frozen = ortlens.freeze(Counting(), torch.ones(3, 8), dynamic=True, fallback=Counting())
+    frozen(torch.ones(3, 8))
+    other, x = copied(frozen), torch.rand(5, 8)
+    same(dict(other.state), dict(frozen.state))
+    same(other(x=x), frozen(x))
+    other.state["mean"].zero_()
+    assert frozen.state["mean"].all()
+    assert other(torch.ones(2, 8, dtype=torch.float64))[0].shape == (2, 8)  # by the fallback
+
+
+def test_what_cannot_be_pickled_says_what_to_do() -> None:
+    model = nn.Linear(3, 3)
+    frozen = ortlens.freeze(model, torch.ones(2, 3))
+    with torch.no_grad():
+        model.weight.zero_()
+    with pytest.raises(UsageError, match=r"frozen callable cannot be pickled.*weight.*freeze"):
+        pickle.dumps(frozen)
+
+
+def by_value(x: torch.Tensor) -> torch.Tensor:
+    return x[: int(x.sum())] if x.sum().item() > 0 else x
+
+
+@pytest.mark.parametrize("function", [by_value, lambda x: x.numpy(), lambda x: x + 1 if x.sum() > 0 else x])
+def test_a_trace_that_fails_prints_nothing(function: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="cannot be frozen"):
+        ortlens.freeze(function, torch.ones(4, 3), dynamic=True)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_unknown_class_is_named_with_what_registers_it() -> None:

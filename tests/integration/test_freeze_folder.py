@@ -435,3 +435,66 @@ def test_a_damaged_or_hostile_folder_is_refused(saved: Path, tmp_path: Path, dam
     damage(folder)
     with pytest.raises(CaptureError, match=said):
         ortlens.load_frozen(folder)
+
+
+class Returning(torch.nn.Module):
+    """Has a weight and two buffers, of which calls change one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]), requires_grad=False)
+        self.calls, self.kept = torch.nn.Buffer(torch.zeros(2)), torch.nn.Buffer(torch.ones(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:  # noqa: ANN401 - of any structure
+        return self.function(self, x, y)
+
+
+RETURNED: dict[str, Callable[..., Any]] = {
+    "an argument that nothing reads": lambda _, x, y: (x * 2, y),
+    "an argument that is read": lambda _, x, y: (x * y, y, {"x": x}),
+    "one result twice": lambda _, x, y: [x * y] * 2,
+    "constants": lambda _, x, y: (3, None, x + y, 2.5, "text", True),
+    "arguments alone": lambda _, x, y: (y, x, x),
+    "a weight that is read": lambda self, x, _: (x * self.weight, self.weight),
+    "a weight and a buffer alone": lambda self, *_: (self.weight, self.kept),
+    "state": lambda self, x, y: (self.calls.add_(x), y),
+    "an argument that is written": lambda _, x, y: (y.add_(x), x),
+    "an argument that becomes another": lambda _, x, y: y.copy_(x),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_results_that_no_model_computes(name: str, tmp_path: Path) -> None:
+    """They are those of the callable that was saved, and what is one object there is one object."""
+    model, frozen = Returning(RETURNED[name]), ortlens.freeze(Returning(RETURNED[name]), torch.ones(2), torch.ones(2))
+    folder = frozen.save(tmp_path / "frozen")
+    arrays, tensors = ortlens.load_frozen(folder), ortlens.load_frozen(folder)
+    for step_ in range(2):
+        given = [[torch.tensor([1.0, 2.0 + step_]), torch.tensor([3.0, 4.0])] for _ in range(4)]
+        passed: list[list[Any]] = [*given[:3], [value.numpy() for value in given[3]]]
+        runs: list[Callable[..., Any]] = [model, frozen, tensors, arrays]
+        made = [run(*values) for run, values in zip(runs, passed, strict=True)]
+        leaves = [[value for value in _pytree.tree_leaves(result) if value is not None] for result in made]
+        for values, results in zip(given[1:], leaves[1:], strict=True):
+            same([torch.as_tensor(value) if isinstance(value, np.ndarray) else value for value in results], leaves[0])
+            same(values, given[0])  # what is written to
+        known = [[id(value) for value in (*values, *results)] for values, results in zip(passed[1:], leaves[1:], strict=True)]
+        one, *others = [[list(map(ids.index, ids)) for ids in known][place] for place in range(3)]
+        assert others == [one, one]
+
+
+@pytest.mark.parametrize("rounded", [math.ceil, math.floor, math.trunc, round])
+def test_sizes_by_way_of_python_floats(rounded: Callable[[float], int], tmp_path: Path) -> None:
+    function = lambda x: x[: rounded(x.shape[0] / 3)] * rounded(x.shape[0] / 7)  # noqa: E731 - used three times
+    frozen = ortlens.freeze(function, torch.ones(16, 2), dynamic=True)
+    loaded = ortlens.load_frozen(frozen.save(tmp_path / "frozen"))
+    for rows in (7, 10, 21, 24, 100):
+        x = torch.randn(rows, 2)
+        same((frozen(x), loaded(x)), (function(x),) * 2)
+
+
+def test_what_pytorch_computes_of_sizes_is_refused_by_its_reason(tmp_path: Path) -> None:
+    frozen = ortlens.freeze(lambda x: (x + 1, x.shape[0] * 2), torch.ones(4, 2), dynamic=True)
+    with pytest.raises(UsageError, match="a size computed in Python"):
+        frozen.save(tmp_path / "frozen")

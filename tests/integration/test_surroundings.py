@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch.utils._python_dispatch
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from ortlens import Lens, capture, explain, load
+import ortlens
+from ortlens import Lens, OrtBackend, capture, explain, load
 from ortlens.cli.entry import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    Run = Callable[..., Any]
 
 X = torch.linspace(-1, 1, 6)
 
@@ -120,3 +128,104 @@ def test_no_connection_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert main(["doctor"]) == 0
     assert "torch" in capsys.readouterr().out
     assert opened == []
+
+
+class Scaled(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's signature
+        made = func(*args, **(kwargs or {}))
+        return made * 3 if func is torch.ops.aten.sin.default else made
+
+
+class Waves(torch.nn.Module):
+    """A weight, and a count that each call changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, 6))
+        self.calls = torch.nn.Buffer(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return (x * self.weight).sin().relu() * self.calls
+
+
+def along(run: Run) -> list[torch.Tensor | None]:
+    with forward_ad.dual_level():
+        return list(forward_ad.unpack_dual(run(forward_ad.make_dual(X, X + 1))))
+
+
+def scaled(run: Run) -> Any:  # noqa: ANN401 - likewise
+    with Scaled():
+        return run(X)
+
+
+def faked(run: Run) -> list[int]:
+    with FakeTensorMode() as mode:
+        made = run(mode.from_tensor(X))
+        assert isinstance(made, FakeTensor)
+        return list(made.shape)
+
+
+SURROUNDINGS: dict[str, Callable[[Run], Any]] = {
+    "forward_ad": along,
+    "forward_ad without gradients": torch.no_grad()(along),
+    "make_fx": lambda run: make_fx(run)(X)(X + 1),
+    "make_fx of fake tensors": lambda run: make_fx(run, tracing_mode="fake")(X)(X + 1),
+    "make_fx before dispatch": lambda run: make_fx(run, pre_dispatch=True)(X)(X + 1),
+    "jit.trace": lambda run: torch.jit.trace(lambda x: run(x), (X,), check_trace=False)(X + 1),  # noqa: PLW0108 - takes no object
+    "grad": lambda run: torch.func.grad(lambda x: run(x).sum())(X),
+    "jvp": lambda run: torch.func.jvp(run, (X,), (X + 1,)),
+    "vjp": lambda run: torch.func.vjp(run, X)[1](X + 1),
+    "vmap": lambda run: torch.func.vmap(run)(torch.stack([X, X + 1])),
+    "hessian": lambda run: torch.func.hessian(lambda x: run(x).sum())(X),
+    "a mode": scaled,
+    "FakeTensorMode": faked,
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_what_interprets_operators_sees_those_of_a_call(name: str) -> None:
+    """A call under a tracer, a transform or a mode gives what the model gives; Dynamo itself refuses tracers of compiled functions."""
+    call, model, function = SURROUNDINGS[name], Waves().requires_grad_(requires_grad=False), lambda x: (x * 2).sin().relu()
+    program = torch.export.export(Waves(), (X,))
+    backend = OrtBackend()
+    runs: list[tuple[Run, Run]] = [(ortlens.freeze(function, X), function)]
+    if "make_fx" not in name and name != "jit.trace":
+        runs.append((torch.compile(function, backend=backend), function))
+    writes = name in {"forward_ad", "forward_ad without gradients", "a mode"}  # others refuse writes to what they do not see
+    runs += [(ortlens.freeze(Waves(), X), model), (Lens().compile_exported(program), copy.deepcopy(model))] if writes else []
+    for run, eager in runs:
+        for _ in range(2):
+            torch.testing.assert_close(call(run), call(eager))
+        with torch.no_grad():
+            torch.testing.assert_close(run(X), eager(X))  # in a session again, with the same state
+
+
+def test_dynamo_does_not_trace_a_frozen_callable() -> None:
+    frozen, lens = ortlens.freeze(cubes, X), Lens("eager")
+    compiled = torch.compile(lambda x: frozen(x + 1) + 1, backend=lens)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X), cubes(X + 1) + 1)
+    assert len(lens.graphs) == 2
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(frozen, backend="eager", fullgraph=True)(X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_defaults_for_new_tensors_are_not_those_of_a_session(dtype: torch.dtype) -> None:
+    """The device and dtype that the user sets are for the user's tensors, whether they are set before compilation or between calls."""
+    x = torch.randn(3, 4)
+    function = lambda x: ((x * 2) @ x.T, x.t().contiguous() + x.shape[0])  # noqa: E731 - compiled several times
+    expected, frozen, backend = function(x), ortlens.freeze(function, x), OrtBackend()
+    earlier = torch.compile(function, backend=backend)
+    with torch.no_grad():
+        earlier(x)
+        try:
+            torch.set_default_device("meta")
+            torch.set_default_dtype(dtype)
+            for run in (earlier, earlier, torch.compile(function, backend=backend, dynamic=True), frozen, ortlens.freeze(function, x)):
+                torch.testing.assert_close(run(x), expected)
+        finally:
+            torch.set_default_device(None)
+            torch.set_default_dtype(torch.float32)
+    assert backend.execution_count == 4

@@ -22,6 +22,7 @@ from ortlens._optional import require
 from ortlens.backend.conversion import converter, dtypes
 from ortlens.backend.conversion.optimize import optimize_model
 from ortlens.backend.deploy.plain_forms import write_plain_forms
+from ortlens.backend.error_text import short_text
 from ortlens.backend.memory_order import inverse_order
 from ortlens.errors import ConversionError, OrtLensError, UsageError
 from ortlens.progress import progress
@@ -157,11 +158,13 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     arguments: Sequence[str] = (),
     *,
     inline_bytes: int | None = None,
+    left_out: frozenset[int] = frozenset(),
 ) -> pathlib.Path:
     """Write the deployable model of a graph that runs as one partition; nothing is left behind if that fails.
 
     `weights` is a source for `open_weights`, or None for the graph's own; `aliases` name tied weights, `arguments` the inputs that Dynamo
-    only numbers. Above `inline_bytes` of weights, 1 GiB by default, a second file, `{name}.data`, is written beside the model.
+    only numbers, `left_out` are positions of outputs that the model need not return. Above `inline_bytes` of weights, 1 GiB by default, a
+    second file, `{name}.data`, is written beside the model.
     """
     graph = graph.for_deployment()
     _require_cover(graph)
@@ -176,7 +179,7 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     with _torch.quiet():
         model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
     _place_weights(graph, model, stored, aliases)
-    _name_boundary(graph, model, arguments)
+    _name_boundary(graph, model, arguments, left_out)
     write_plain_forms(model)
     try:
         _save(model, target, _INLINE_BYTES if inline_bytes is None else inline_bytes)
@@ -188,8 +191,12 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
 def _require_cover(graph: CompiledGraph) -> None:
     if graph.lowered.phase != "inference":
         raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
+    if graph.failure is not None:
+        raise UsageError(f"the graph cannot be converted as a whole: {short_text(graph.failure)}") from graph.failure
     left = {**graph.left_in_torch(), **graph.numbers_from_torch()}
-    if left or len(graph.runners) != 1:
+    if not left and len(graph.runners) != 1:
+        raise UsageError(f"only a graph of one partition can be exported; this one has {len(graph.runners)}")
+    if left:
         listed = _listed([f"{name}: {reason}" for name, reason in left.items()])
         count = f"{len(left)} node{'s stay' if len(left) != 1 else ' stays'}"
         raise UsageError(f"only a graph that runs entirely in ONNX Runtime can be exported; {count} in PyTorch: {listed}")
@@ -300,7 +307,7 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
     ir.convenience.replace_all_uses_with(value, scalar.outputs[0])
 
 
-def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str]) -> None:
+def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str], left_out: frozenset[int]) -> None:
     """Give inputs and outputs the user's names and order, and outputs their logical shape, whatever their memory layout."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
     partition = graph.runners[0].partition
@@ -318,9 +325,9 @@ def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[st
     constants = [value for name, value in model.graph.initializers.items() if name not in outer.values()]
     for value in [*constants, *(value for node in model.graph for value in node.outputs)]:
         value.name = f"{value.name}:inner"  # names of inner values must not collide with the user's
-    for node, name in zip(order, _unique_names(names, outer.values()), strict=True):
-        if not isinstance(node, torch.fx.Node):
-            continue  # a constant, which PyTorch returns and a model cannot
+    for place, (node, name) in enumerate(zip(order, _unique_names(names, outer.values()), strict=True)):
+        if place in left_out or not isinstance(node, torch.fx.Node):
+            continue  # such as a constant, which PyTorch returns and a model cannot
         if node.name not in made and node.name not in inputs:
             raise UsageError(f"{name} is a size computed in Python, which a model cannot return; return a tensor instead")
         value, permutation = made[node.name] if node.name in made else (inputs[node.name], None)

@@ -50,7 +50,7 @@ def program_of(
     questions, known = _LayoutQuestions(), recurrent_results_known()
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
-        with torch.random.fork_rng(devices=()), _torch.quiet(), torch.no_grad(), _torch.unchecked_distributions(), questions, known:
+        with torch.random.fork_rng(devices=()), _torch.unprinted(), torch.no_grad(), _torch.unchecked_distributions(), questions, known:
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         said = str(error).strip().split("\n")[0]
@@ -164,8 +164,14 @@ class Arguments:
         self.spec: Any = program.call_spec.in_spec  # the pytree spec of `(args, kwargs)`
         self._guards = _torch.exported_guards(program)
         self.guard_texts = _torch.guard_texts(program)  # what tracing found about sizes, as Python expressions over `L['name'].size()[0]`
+        self.traced = traced
         self._parameters = _parameters_of(traced)
         self.signature = Signature(self._leaves(program), _ranges(program))  # the leaves
+
+    def plain_signature(self) -> inspect.Signature | None:
+        """Return the parameters without annotations, which may be of any kind; None where they have no names."""
+        plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in self._parameters.values()]
+        return inspect.Signature(plain) if plain else None
 
     def positional(self) -> tuple[str, ...]:
         """Return the names of the positional arguments, as far as they have names."""
@@ -175,28 +181,31 @@ class Arguments:
 
     def admits(self, known: set[Any], sizes: Any, values: Sequence[Any]) -> bool:
         """Tell whether the program accepts sizes that were not passed before; accepted ones are added to `known`."""
-        if self._differences(values):
+        if self._differences(values, _given_of):
             return False
         if len(known) >= _MOST_SIZES:
             known.clear()
         known.add(sizes)
         return True
 
-    def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Order arguments as in tracing and return the leaves that calls take; raise `UsageError` that names what differs."""
+    def arranged(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, any_class: bool = False) -> list[Any]:
+        """Order arguments as in tracing and return the leaves that calls take; raise `UsageError` that names what differs.
+
+        With `any_class`, tensors may be of any class, such as fake ones.
+        """
         args, kwargs = self._as_traced(args, kwargs)
         try:
             values = [_plain(leaf) for leaf in _torch.flatten_as(self.spec, (args, kwargs))]
         except ValueError as error:
             given = _shape_of(_torch.flatten((args, kwargs))[1])
             raise UsageError(f"another structure than in tracing: expected {_shape_of(self.spec)}, given {given}") from error
-        if found := self._differences(values):
+        if found := self._differences(values, _shape_given if any_class else _given_of):
             raise UsageError("; ".join(found))
         leaves = zip(self.signature.leaves, values, strict=True)
         return [leaf.value if isinstance(leaf, ConstantLeaf) else value for leaf, value in leaves]
 
-    def _differences(self, values: Sequence[Any]) -> list[str]:
-        found = self.signature.differences(values, _given_of)
+    def _differences(self, values: Sequence[Any], given_of: Callable[[Any], Given | str | None]) -> list[str]:
+        found = self.signature.differences(values, given_of)
         if not found and self._guards is not None:
             try:
                 self._guards(*values)
@@ -298,7 +307,11 @@ def _bound(value: Any) -> int | None:
 def _given_of(value: Any) -> Given | str | None:
     if (form := form_text(value)) is not None:
         return form
-    if type(value) not in PLAIN:
+    return None if type(value) not in PLAIN else _shape_given(value)
+
+
+def _shape_given(value: Any) -> Given | None:
+    if not isinstance(value, torch.Tensor):
         return None
     return Given(str(value.dtype).removeprefix("torch."), tuple(value.shape), value.device.type)
 

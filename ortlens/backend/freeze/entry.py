@@ -33,6 +33,7 @@ class EntryWriter:
         self._names = names
         self.slow_if: list[str] = []  # further conditions under which a call is not as traced
         self.refuses_signs = True  # whether a negative or conjugate view is not as traced
+        self.asks_interpreter = True  # whether a call is not as traced where PyTorch's kernels do not compute operators
         self._next = iter(names)
         # The globals of the function, but for `slow` and `admits`.
         self.scope: dict[str, Any] = {
@@ -42,11 +43,13 @@ class EntryWriter:
             "unflatten": _torch.unflatten,
             "no_grad": torch.no_grad,
             "copysign": math.copysign,
+            **_torch.interpreter_scope(),
         }
 
     def source(self, body: Sequence[str], result: str) -> str:
         """Write the function `call`, with the lines of `body` between the checks and the return."""
-        lines = [*self._arguments(), *self._checks(), *body, f"return {result}"]
+        first = [f"if {_torch.IS_INTERPRETED}: {_SLOW}"] if self.asks_interpreter else []
+        lines = [*first, *self._arguments(), *self._checks(), *body, f"return {result}"]
         return "def call(self, /, *args, **kwargs):\n" + "\n".join(f"    {line}" for line in lines) + "\n"
 
     def result(self, out_spec: Any, texts: Sequence[str]) -> str:

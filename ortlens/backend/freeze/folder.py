@@ -71,11 +71,17 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     steps, arguments = frozen.steps, frozen.arguments
     program = steps.program
     _refuse_dtypes(frozen)
-    export_graph(steps.graph, folder / _MODEL, inline_bytes=_INLINE_BYTES)
+    sources = _sources(steps)
+    if len(sources) < len(program.graph_signature.output_specs):
+        export_graph(steps.graph, folder / _MODEL, inline_bytes=_INLINE_BYTES, left_out=frozenset(sources))
+    else:
+        onnx.save(_model_of_nothing(), str(folder / _MODEL))
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
-    state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
-    returned, updates = _outputs(program, [value.name for value in model.graph.output])
+    state = {name: _array_file(folder, f"state_{number}", tensor) for number, (name, tensor) in enumerate(steps.state.items())}
+    wanted = sorted({source["weight"] for source in sources.values() if "weight" in source})
+    weights = {name: _array_file(folder, f"weight_{number}", steps.weight(name)) for number, name in enumerate(wanted)}
+    returned, updates = _outputs(program, sources, [value.name for value in model.graph.output])
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
     one_thread = all(info.threads.count == 1 for info in sessions)
     on_cuda = [info.session.get_provider_options().get("CUDAExecutionProvider") for info in sessions]
@@ -98,6 +104,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "updates": updates,
         "layouts": steps.memory.layouts_for_arrays(),
         "state": state,
+        "weights": weights,
     }
 
 
@@ -117,9 +124,18 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict[str, Any]:
+def _model_of_nothing() -> onnx.ModelProto:
+    """Make the model of a call that returns what it is given, or what does not change; ONNX Runtime requires a node and an output."""
+    value = onnx.helper.make_tensor("nothing", onnx.TensorProto.INT64, [0], [])
+    node = onnx.helper.make_node("Constant", [], ["nothing"], value=value)
+    output = onnx.helper.make_tensor_value_info("nothing", onnx.TensorProto.INT64, [0])
+    graph = onnx.helper.make_graph([node], "nothing", [], [output])
+    return onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 18)])
+
+
+def _array_file(folder: pathlib.Path, stem: str, tensor: torch.Tensor) -> dict[str, Any]:
     array = tensor.detach().cpu().contiguous().numpy()
-    name = f"state_{number}.bin"
+    name = f"{stem}.bin"
     (folder / name).write_bytes(array.tobytes())
     return {"file": name, "dtype": str(array.dtype), "shape": list(array.shape)}
 
@@ -134,25 +150,55 @@ def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
     return [{"name": name, **known[name]} for name in names]
 
 
-def _outputs(program: Any, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _sources(steps: FrozenSteps) -> dict[int, dict[str, Any]]:
+    """Map the places of results that the model need not return to where they come from.
+
+    These are arguments, new values of arguments, weights, and constants. A result that is one of an earlier place is that of its output.
+    """
+    specs, results = steps.program.graph_signature.input_specs, steps.results
+    user = [place for place, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT]
+    inputs = {spec.arg.name: place for place, spec in enumerate(specs)}
+    found: dict[int, dict[str, Any]] = {}
+    seen: dict[str, int] = {}
+    for place, (spec, result) in enumerate(zip(steps.program.graph_signature.output_specs, results, strict=True)):
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            continue
+        if isinstance(spec.arg, ConstantArgument):
+            found[place] = {"constant": spec.arg.value}
+            continue
+        owner = result.owner if not result.is_view and result.owner in user else inputs.get(spec.arg.name)
+        if owner in user:
+            found[place] = {"leaf": user.index(owner)}
+        elif owner is not None and (name := str(specs[owner].target)) not in steps.state:
+            found[place] = {"weight": name}
+        elif owner is None and spec.arg.name in seen:
+            found[place] = {"again": seen[spec.arg.name]}
+        seen.setdefault(spec.arg.name, place)
+    return found
+
+
+def _outputs(
+    program: Any, sources: Mapping[int, dict[str, Any]], names: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Tell where each leaf of the result comes from, and which outputs are new values of state or of arguments."""
     signature_ = program.graph_signature
     user = [spec.arg.name for spec in signature_.input_specs if spec.kind is InputKind.USER_INPUT]
     made = iter(names)
-    returned: list[dict[str, Any]] = []
+    returned: dict[int, dict[str, Any]] = {}
     updates: list[dict[str, Any]] = []
-    for spec in signature_.output_specs:
-        if isinstance(spec.arg, ConstantArgument):
-            returned.append({"constant": spec.arg.value})
+    for place, spec in enumerate(signature_.output_specs):
+        if place in sources:
+            source = sources[place]
+            returned[place] = returned[source["again"]] if "again" in source else source
             continue
         name = next(made)
         if spec.kind is OutputKind.USER_OUTPUT:
-            returned.append({"leaf": user.index(spec.arg.name)} if spec.arg.name in user else {"output": name})
+            returned[place] = {"output": name}
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             updates.append({"output": name, "leaf": user.index(spec.target)})
         else:
             updates.append({"output": name, "state": str(spec.target)})
-    return returned, updates
+    return list(returned.values()), updates
 
 
 def _tree(spec: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import threading
 import time
 from dataclasses import replace
@@ -15,12 +17,13 @@ from ortlens import _torch
 from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.lowering.exported import lower_program, mutated_inputs, results_of, state_value
+from ortlens.backend.lowering.exported import in_torch, lower_program, mutated_inputs, results_of, state_value
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
+    import inspect
     import os
     import pathlib
     from collections.abc import Callable, Collection, Mapping
@@ -47,7 +50,7 @@ class Frozen:
         steps: What a call does.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of what was frozen
         self,
         program: ExportedProgram,
         source: Any,
@@ -55,10 +58,13 @@ class Frozen:
         steps: FrozenSteps,
         arguments: Arguments,
         fallback: Callable[..., Any] | None,
+        backend: OrtBackend,
     ) -> None:
         """Made by `freeze`."""
+        self._backend = backend
         self.program, self.source, self.fallback, self.arguments, self.steps = program, source, fallback, arguments, steps
         self._strict: Callable[..., Any] | None = None
+        self._in_torch = functools.cache(functools.partial(in_torch, program, steps.state))
         self._lock = threading.Lock()
 
     @property
@@ -99,15 +105,19 @@ class Frozen:
 
     def call_with_rearranged_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call whose arguments are not exactly as traced; raise UsageError if they mean something else and there is no `fallback`."""
-        memory = self.steps.memory
+        memory, is_interpreted = self.steps.memory, _torch.is_interpreted()
         try:
-            leaves = self.arguments.arranged(args, kwargs)
+            with _torch.unrecorded():
+                leaves = self.arguments.arranged(args, kwargs, any_class=is_interpreted)
         except UsageError as error:
             if self.fallback is not None:
                 return self.fallback(*args, **kwargs)
             never = any(form_text(tensor) is not None for tensor in _torch.tensors_of((args, kwargs)))
             remedy = "pass dense tensors, or fallback=" if never else "freeze again for such arguments, or pass fallback="
             raise UsageError(f"outside the traced signature: {error}; {remedy}") from error
+        if is_interpreted:
+            arranged, named = _torch.unflatten(leaves, self.arguments.spec)
+            return self._in_torch()(*arranged, **named)
         if faults := memory.faults(leaves) if memory.needed else []:
             if self.fallback is not None:
                 return self.fallback(*args, **kwargs)
@@ -138,6 +148,35 @@ class Frozen:
 
         return save(self, folder)
 
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Frozen:
+        """Compile the program again; the copy has state of its own, with the same values, and the same weights."""
+        return _with_state_of(
+            frozen_from(
+                self.program,
+                self._backend,
+                source=self.source,
+                traced=self.arguments.traced,
+                fallback=self.fallback,
+                asked=self.steps.memory.asked,
+            ),
+            self.state,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the program with its weights, to be compiled again where it is unpickled; what was traced is not part of it."""
+        remedy = "save(folder) writes it for ortlens.load_frozen, and freeze makes another one"
+        if changed := self.changed_weights():
+            written = ", ".join(changed[:8])
+            raise UsageError(f"this frozen callable cannot be pickled, as weights were written to since ({written}): {remedy}")
+        program = io.BytesIO()
+        try:
+            torch.export.save(self.program, program)
+        except Exception as error:
+            raise UsageError(f"this frozen callable cannot be pickled, as PyTorch cannot write its program ({error}): {remedy}") from error
+        signature = self.arguments.plain_signature()
+        facts = {"fallback": self.fallback, "asked": self.steps.memory.asked}
+        return _unpickled, (program.getvalue(), self._backend.options, signature, facts, dict(self.state))
+
     def __repr__(self) -> str:
         """Name, partitions and nodes in PyTorch."""
         left = len(self.graph.left_in_torch()) if self.graph.runners else "all"
@@ -159,13 +198,35 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     asked: Collection[str] = (),
 ) -> Frozen:
     """Compile a program and freeze it; `asked` is what the traced code asked about layouts."""
-    program = _torch.with_renamed_guards(program)
+    program = _torch.normalized(program)
     decomposed, lowered, arguments = lowered_for(program, backend, source=source, traced=traced)
     steps = _steps_of(program, decomposed, lowered, backend, recorder=None, arguments=arguments, asked=asked)
-    frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback)
+    frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback, backend=backend)
     call = frozen.steps.function(arguments, frozen.call_with_rearranged_args)
     frozen.__class__ = type("Frozen", (Frozen,), {"__call__": call, "__doc__": Frozen.__doc__})  # Python looks calls up in the class
     return frozen
+
+
+def _with_state_of(made: Frozen, state: Mapping[str, torch.Tensor]) -> Frozen:
+    for name, value in state.items():
+        made.state[name].copy_(value)
+    return made
+
+
+def _unpickled(
+    program: bytes, options: Any, signature: inspect.Signature | None, facts: Mapping[str, Any], state: Mapping[str, torch.Tensor]
+) -> Frozen:
+    """Compile the program of a pickled callable; its source is the program."""
+    from ortlens.backend.api import OrtBackend
+
+    traced: Any = None
+    if signature is not None:
+        traced = functools.partial(_refuse)
+        traced.__signature__ = signature
+    backend = OrtBackend.get_cached_instance_for_options(options)
+    with _torch.quiet():
+        loaded = torch.export.load(io.BytesIO(program))
+    return _with_state_of(frozen_from(loaded, backend, source=loaded, traced=traced, **facts), state)
 
 
 def lowered_for(
@@ -183,7 +244,7 @@ def lowered_for(
 def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable[..., Any]:
     """Compile a frozen callable's program once more, through sessions that a lens records; its state is that of the source."""
     asked = frozen.steps.memory.asked
-    program = _torch.with_renamed_guards(frozen.program)
+    program = _torch.normalized(frozen.program)
     decomposed, lowered = _lowered(program, backend, recorder)
     steps = _steps_of(program, decomposed, lowered, backend, recorder=recorder, arguments=frozen.arguments, asked=asked)
     call = steps.function(frozen.arguments, frozen.call_with_rearranged_args)

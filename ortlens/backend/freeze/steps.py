@@ -53,7 +53,7 @@ class FrozenSteps:
         through the graph and its runners, where a lens looks on.
         """
         self._watched = recorder is not None
-        self._results = results
+        self.results = results
         self.memory = memory  # what calls assume about the memory of their arguments
         self.graph = graph  # the compiled graph, with sessions
         self.program = program  # the decomposed program
@@ -72,6 +72,12 @@ class FrozenSteps:
             weights = runner.weight_nodes()
             places = [place for place, node in enumerate(runner.partition.inputs) if node not in weights]
             runner.run = _without(self.call_of(runner, log), places)
+
+    def weight(self, name: str) -> torch.Tensor:
+        """Return a weight or constant by its name in the source."""
+        specs = zip(self.program.graph_signature.input_specs, self._values, strict=True)
+        found: torch.Tensor = next(value for spec, value in specs if str(spec.target) == name)
+        return found
 
     def changed_weights(self) -> tuple[str, ...]:
         """Name the frozen weights that were written to since."""
@@ -98,7 +104,7 @@ class FrozenSteps:
             names |= {node: f"a{place}" for place, (node, _) in enumerate(_passed(runner)) if node in names}
         leaves = [names[placeholders[place]] for place in self._user]
         entry = EntryWriter(arguments.spec, arguments.signature.leaves, leaves)
-        entry.refuses_signs = checks_all
+        entry.refuses_signs = entry.asks_interpreter = checks_all
         if checks_all and self.memory.needed:
             entry.slow_if.append(f"not {entry.constant('holds', self.memory.holds)}(({''.join(f'{name}, ' for name in leaves)}))")
         if checks_all and runner is None:  # what PyTorch computes depends on it
@@ -110,7 +116,8 @@ class FrozenSteps:
         effects, returned = self._outcome(entry, results, names, placeholders)
         body = self._guarded([*body, *effects], entry, needs_no_grad=runner is None or bool(effects))
         source = entry.source(body, entry.result(self.program.call_spec.out_spec, returned))
-        return function_from_source("call", source, {**entry.scope, "slow": slow, "admits": arguments.admits})
+        made = function_from_source("call", source, {**entry.scope, "slow": slow, "admits": arguments.admits})
+        return _torch.skipped_by_dynamo(made, "a frozen callable has been compiled already")
 
     def _only_runner(self) -> PartitionRunner | None:
         """Return the runner whose session computes all outputs from the graph's inputs; None if PyTorch computes something too."""
@@ -229,7 +236,7 @@ class FrozenSteps:
         dense = True
         returned: list[str] = []
         for spec, node, text, result in zip(
-            self.program.graph_signature.output_specs, outputs_of(self.program.graph), results, self._results, strict=True
+            self.program.graph_signature.output_specs, outputs_of(self.program.graph), results, self.results, strict=True
         ):
             if result.written is not None:
                 lines.append(f"if {text} is not {old[result.written]}: {old[result.written]}.copy_({text})")
@@ -256,7 +263,7 @@ class FrozenSteps:
         specs = self.program.graph_signature.input_specs
         inputs = zip(inputs_of(self.program.graph), specs, strict=True)
         state = {made for made, spec in inputs if spec.target in self.state}
-        new = {made for made, result in zip(outputs_of(self.program.graph), self._results, strict=True) if result.written is not None}
+        new = {made for made, result in zip(outputs_of(self.program.graph), self.results, strict=True) if result.written is not None}
         return isinstance(node, torch.fx.Node) and owner_of(node, new) in state | new
 
     def _is_kept_by_clone(self, owner: int, node: torch.fx.Node, *, is_view: bool) -> bool:
@@ -264,7 +271,7 @@ class FrozenSteps:
         state = self._values[owner]
         if not is_view:
             return is_dense(state) and (state.layout is not torch.strided or not state.storage_offset())
-        made = zip(outputs_of(self.program.graph), self._results, strict=True)
+        made = zip(outputs_of(self.program.graph), self.results, strict=True)
         new = [value.meta["val"] for value, other in made if other.written == owner]
         return all(map(is_contiguous, (state, *new))) and is_dense(node.meta["val"])
 

@@ -132,13 +132,20 @@ def _unless_refused(target: Any, *arguments: Any, **named: Any) -> Any:
     return _STAYS if _REFUSED[target](*arguments, **named) else _torch.decomposition_of(target)(*arguments, **named)
 
 
+def is_known_at_run_time(size: Any) -> bool:
+    """Tell whether data decides if a size is 1, so that PyTorch drops the dimension or not."""
+    return _torch.depends_on_data(size) and not statically_known_true(size == 1) and not statically_known_true(size != 1)
+
+
 def _squeeze_dim(tensor: torch.Tensor, dim: int) -> Any:
     """Drop a dimension only if its size is 1: PyTorch ignores a squeeze of another one, ONNX refuses it."""
     return _squeeze_dims(tensor, [dim])
 
 
 def _squeeze_dims(tensor: torch.Tensor, dim: Sequence[int]) -> Any:
-    kept = [d for d in dim if tensor.dim() and guard_or_false(tensor.shape[d] == 1)]  # a size known at run time only is kept, as by PyTorch
+    if any(map(is_known_at_run_time, tensor.shape)):
+        return _STAYS
+    kept = [d for d in dim if tensor.dim() and guard_or_false(tensor.shape[d] == 1)]
     if len(kept) == len(dim) or len({d % max(tensor.dim(), 1) for d in dim}) < len(dim):  # PyTorch refuses the same dimension twice
         return _STAYS
     return _aten.squeeze.dims(tensor, kept) if kept else _aten.alias.default(tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
+from ortlens.backend.lowering.checks import UNSAID_WRITES
 from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.provenance import user_line
+from ortlens.backend.lowering.reductions import for_all_sizes
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, without_returned_views
 from ortlens.backend.lowering.whole_operators import LSTM, RECURRENT, is_recurrent_in_ort, recurrent_results_known
 from ortlens.backend.memory_order import last_place, needs_restride
@@ -49,7 +52,8 @@ class CompiledProgram:
         `on_failure` reports that the program could not be decomposed and is compiled as it is; None to raise. `assumptions_of` makes the
         check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
         """
-        program = _torch.with_renamed_guards(program)
+        program = _torch.normalized(program)
+        self._in_torch = functools.cache(functools.partial(in_torch, program))
         self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
         inputs = self._program.graph_signature.input_specs
         self._run = compile_graph(lowered)
@@ -70,6 +74,8 @@ class CompiledProgram:
         leaves = [flat[place] for place in self._user_inputs]
         if self._guards is not None:
             self._guards(*leaves)
+        if _torch.is_interpreted():
+            return self._in_torch()(*args, **kwargs)
         if self._memory is not None and not self._memory.holds(leaves) and (faults := self._memory.faults(leaves)):
             raise UsageError(f"these arguments are not as in the export: {'; '.join(faults)}")
         with torch.no_grad():
@@ -80,6 +86,27 @@ class CompiledProgram:
             made = [(value, result) for value, result in zip(results, self._results, strict=True) if result.written is None]
             user = [value if result.owner is None else result.in_memory_of(flat[result.owner], value) for value, result in made]
         return _torch.unflatten(user, self._program.call_spec.out_spec)
+
+
+def in_torch(program: ExportedProgram, state: Mapping[str, torch.Tensor] | None = None) -> Callable[..., Any]:
+    """Make a function that runs a program as it was traced, for what interprets PyTorch's operators and does not see those of sessions.
+
+    It does not check arguments. `state` takes the place of its buffers. Only a transform of `torch.func` differentiates results, and
+    nothing the weights.
+    """
+    with _torch.real_tensors():
+        module = program.module(check_guards=False)
+        values = {name: weight.detach() for name, weight in module.named_parameters(remove_duplicate=False)} | dict(state or {})
+    for name, value in values.items():
+        owner, _, attribute = name.rpartition(".")
+        delattr(module.get_submodule(owner), attribute)
+        module.get_submodule(owner).register_buffer(attribute, value)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.nullcontext() if _torch.is_transformed() else torch.no_grad(), _torch.without_autocast():
+            return module.forward(*args, **kwargs)  # arguments were checked
+
+    return run
 
 
 def lower_program(
@@ -96,6 +123,8 @@ def lower_program(
     neither a tensor nor a plain value.
     """
     _refuse_objects(program)
+    if (lost := _write_to_constant(program, said=False)) is not None:
+        raise UsageError(lost)
     if (loop := unrolled(program.graph_module)) is not None:
         raise UsageError(f"{loop}, which would take minutes to convert: leave the loop outside of the program, or use torch.while_loop")
     table = _with_composite(decompositions)
@@ -237,32 +266,39 @@ def _decomposed(
         return plain
 
 
-def _write_to_constant(program: ExportedProgram) -> str | None:
-    """Say which line writes to a tensor that is neither an argument nor a parameter or buffer; None where none does."""
+def _write_to_constant(program: ExportedProgram, *, said: bool = True) -> str | None:
+    """Say which line writes to a tensor that is neither an argument nor a parameter or buffer; None where none does.
+
+    Of what a schema does not say, PyTorch knows nothing: such a write would be lost. It refuses others, when it decomposes the program.
+    """
     specs = program.graph_signature.input_specs
     constants = {spec.arg.name: str(spec.target) for spec in specs if spec.kind is InputKind.CONSTANT_TENSOR}
     owners: dict[torch.fx.Node, str] = {node: constants[node.name] for node in program.graph.nodes if node.name in constants}
     for node in program.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        for argument, given in zip(schema.arguments if schema is not None else (), node.args, strict=False):
-            if argument.alias_info is None or given not in owners:
+        arguments = schema.arguments if schema is not None else ()
+        given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
+        unsaid = UNSAID_WRITES.get(node.target, ()) if given.get("use_input_stats", given.get("training")) else ()
+        for argument in arguments:
+            value, alias = given.get(argument.name), argument.alias_info
+            if not isinstance(value, torch.fx.Node) or value not in owners or not (argument.name in unsaid or (said and alias is not None)):
                 continue
-            owners[node] = owners[given]
-            if argument.alias_info.is_write:
+            if argument.name in unsaid or (alias is not None and alias.is_write):
                 line = user_line(node)
                 where = f"{line.file}:{line.line} writes" if line.file else "the program writes"
-                name = "" if owners[node].startswith("lifted_tensor") else f", {owners[node]!r}"
+                name = "" if owners[value].startswith("lifted_tensor") else f", {owners[value]!r}"
                 return (
                     f"{where} to a tensor that is neither an argument nor a parameter or buffer{name}: register it as a buffer of the "
                     "module, with register_buffer, or pass it as an argument"
                 )
+            owners[node] = owners[value]
     return None
 
 
 def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
     """Decompose a program; its guards gain those on which decompositions depend, but not those of tracing the guards themselves."""
     known = _torch.guard_texts(program)
-    with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program):
+    with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program), for_all_sizes():
         made = _torch.with_guards(program, ()).run_decompositions(table)
     complete: ExportedProgram = _torch.with_guards(made, (*known, *_torch.guard_texts(made)))
     return complete

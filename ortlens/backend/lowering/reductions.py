@@ -2,7 +2,8 @@
 
 ONNX Runtime adds 32-bit floats one after the other, so that the error grows with their number: the mean of 4 million numbers is off in the
 third digit. PyTorch adds in pairs. Here, a long reduction is done dimension by dimension, and what is long within one dimension in float64.
-A symbolic size is compared with the limit as the graph is traced: the first call that crosses it makes a new graph.
+A symbolic size is compared with the limit as Dynamo's graph is traced: the first call that crosses it makes a new graph. A program serves
+all sizes, so there a symbolic one is taken for long.
 
 Windows of different sizes are cut out one by one, one dimension after the other: reading them by their indices takes four times as long.
 The gradient of an average pool is a transposed convolution with ones. Sums over a matrix of zeros and ones would be wrong beside infinity.
@@ -10,13 +11,14 @@ The gradient of an average pool is a transposed convolution with ones. Sums over
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_true
+from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from ortlens import _torch
 from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
@@ -25,7 +27,7 @@ from ortlens.backend.lowering.type_promotion import has_mixed_types
 from ortlens.backend.memory_order import is_contiguous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 _aten = torch.ops.aten
@@ -73,9 +75,26 @@ def is_long(x: torch.Tensor, dims: Sequence[int]) -> bool:
     return _is_more(count, LONG_IN_ROW if trailing else LONG)
 
 
+_SERVES_ALL_SIZES = contextvars.ContextVar("serves_all_sizes", default=False)
+
+
+@contextlib.contextmanager
+def for_all_sizes() -> Iterator[None]:
+    """Decompose for whatever size comes, without guards: no other graph is made for a size that is not as in tracing."""
+    token = _SERVES_ALL_SIZES.set(True)
+    try:
+        yield
+    finally:
+        _SERVES_ALL_SIZES.reset(token)
+
+
 def _is_more(count: Any, limit: int) -> bool:
     """Tell whether a size exceeds a limit; one that is known at run time only does."""
-    return bool(count > limit if isinstance(count, int) else guard_or_true(count > limit))
+    if isinstance(count, int):
+        return count > limit
+    if _SERVES_ALL_SIZES.get():
+        return not statically_known_true(count <= limit)
+    return bool(guard_or_true(count > limit))
 
 
 def _dims(x: torch.Tensor, dim: Any) -> list[int]:
@@ -199,6 +218,8 @@ def adaptive_average_2d(tensor: torch.Tensor, output_size: Sequence[int]) -> Any
         return _STAYS
     if _are_known(tensor.shape[-2:], output_size) and not _are_even(tensor.shape[-2:], output_size) and sum(output_size) <= MOST_WINDOWS:
         return _means(tensor, output_size)
+    if _SERVES_ALL_SIZES.get() and not _are_known(tensor.shape[-2:], output_size):  # torch makes the sizes of tracing constants
+        return _STAYS
     return _torch.decomposition_of(_aten._adaptive_avg_pool2d.default)(tensor, output_size)  # noqa: SLF001 - an operator's name
 
 

@@ -99,9 +99,9 @@ def _replace(module: torch.fx.GraphModule, node: torch.fx.Node, owner: torch.fx.
     order = order_from_strides(size, stride)
     sizes, strides = [size[dim] for dim in order], [stride[dim] for dim in order]
     length, outer = _row(sizes, strides, start, owner.meta["val"].numel())
-    index = torch.tensor(start // length)
+    index = torch.tensor(start // length, device="cpu")
     for count, step in zip(sizes[:outer], strides[:outer], strict=True):
-        index = index.unsqueeze(-1) + torch.arange(count) * (step // length)
+        index = index.unsqueeze(-1) + torch.arange(count, device="cpu") * (step // length)
     name = f"{node.name}_rows"
     module.register_buffer(name, index.reshape(-1), persistent=False)
     value, graph = owner.meta["val"], module.graph

@@ -151,7 +151,7 @@ def _make_tensor_of_number(node: torch.fx.Node) -> None:
     value = second.meta["val"]
     dtype = torch.result_type(value, first)
     if not (dtype.is_floating_point or dtype.is_complex):
-        first = torch.tensor(first).to(dtype).item()  # it wraps, where `scalar_tensor` raises
+        first = torch.tensor(first, device="cpu").to(dtype).item()  # it wraps, where `scalar_tensor` raises
     with node.graph.inserting_before(node):
         made = node.graph.call_function(_aten.scalar_tensor.default, (first,), {"dtype": dtype})
     made.meta = {**node.meta, "val": value.new_empty((), dtype=dtype)}

@@ -20,6 +20,7 @@ from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.checks import draws
+from ortlens.backend.lowering.decompositions import is_known_at_run_time
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
 from ortlens.backend.memory_order import may_overlap_itself, needs_restride
@@ -40,6 +41,7 @@ def _no(code: ReasonCode, reason: str, cause: FallbackCause | None = None) -> Ve
     return Verdict(supported=False, code=code, reason=reason, cause=cause)
 
 
+_SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
 _PACKED = ("aten._weight_int4pack_mm", "aten._dyn_quant_matmul_4bit")
 """Products with weights of 4 bits that PyTorch has packed for the processor at hand."""
 
@@ -79,6 +81,7 @@ class Support:
         self._without_bfloat16 = without_bfloat16
         self._upcast = upcast
         self._folded = folded
+        self._unknown_ranks: dict[torch.fx.Node, bool] = {}
 
     def verdict(self, node: torch.fx.Node) -> Verdict:
         """Decide whether a node is supported, and if not, give a code and a reason."""
@@ -89,6 +92,7 @@ class Support:
         for rule in (
             self._effect,
             self._slow,
+            self._rank,
             self._number,
             self._registered,
             self._wrong_function,
@@ -119,6 +123,18 @@ class Support:
         if slow is None or self._is_users(node.target):
             return None
         return _no("policy", f"{provenance.target_name(node)} {slow}")
+
+    def _rank(self, node: torch.fx.Node) -> Verdict | None:
+        if not self._has_unknown_rank(node):
+            return None
+        return _no("dynamic_shape", "the number of dimensions follows from data: a squeeze drops one whose size is 1 at run time")
+
+    def _has_unknown_rank(self, node: torch.fx.Node) -> bool:
+        if node not in self._unknown_ranks:
+            given = node.args[0].meta.get("val") if node.target in _SQUEEZES and isinstance(node.args[0], torch.fx.Node) else None
+            dropped = isinstance(given, torch.Tensor) and any(map(is_known_at_run_time, given.shape))
+            self._unknown_ranks[node] = dropped or any(map(self._has_unknown_rank, node.all_input_nodes))
+        return self._unknown_ranks[node]
 
     def _number(self, node: torch.fx.Node) -> Verdict | None:
         """Leave to Python what it computes otherwise, and at once. A model to deploy checks at run time that an int has 64 bits."""

@@ -149,7 +149,7 @@ class Binding:
 def number_buffer(meta: Any) -> torch.Tensor:
     """Return a zero without dimensions, of dtype bool or int64, to pass or receive a number in."""
     is_bool = isinstance(meta, (bool, torch.SymBool))
-    return torch.zeros((), dtype=torch.bool if is_bool else torch.int64)
+    return torch.zeros((), dtype=torch.bool if is_bool else torch.int64, device="cpu")
 
 
 def with_permuted_inputs(model: onnx.ModelProto, orders: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:

@@ -328,15 +328,16 @@ class _Writer:
     def _make_output(self, index: int, output: Output) -> list[str]:
         """Allocate an output, if its size is known before the run."""
         if not isinstance(output.meta, torch.Tensor):
-            return [f"r{index} = empty((), dtype={self._constant('y', index, number_buffer(output.meta).dtype)})"]
+            dtype = self._constant("y", index, number_buffer(output.meta).dtype)
+            return [f"r{index} = empty((), dtype={dtype}, device={self._constant('place', index, torch.device('cpu'))})"]
         shape = self._shape(output)
         if shape is None:
             return []
         dtype = self._constant("y", index, output.meta.dtype)
-        place = "" if output.meta.device.type == "cpu" else f", device={self._constant('place', index, output.meta.device)}"
-        made = f"empty(z{index}, dtype={dtype}{place})"
+        place = f"device={self._constant('place', index, output.meta.device)}"  # said, as the user may have set a default device
+        made = f"empty(z{index}, dtype={dtype}, {place})"
         if output.permutation is not None:  # not a permuted view: PyTorch refuses in-place writes to views that a training graph returns
-            made = f"empty_in_order({self._sizes_text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}{place})"
+            made = f"empty_in_order({self._sizes_text(output.meta.shape)}, {output.permutation!r}, dtype={dtype}, {place})"
         fresh = [f"z{index} = {shape}", f"r{index} = {made}"]
         if output.in_place is not None:
             taken = f"r{index}, g{index}, z{index} = i{output.in_place}, p{output.in_place}, {shape}"

@@ -382,7 +382,7 @@ def checksums(tensors: Sequence[torch.Tensor]) -> Callable[[], tuple[int, ...] |
     """Start to add up the bits of tensors of one device, without waiting; the function returned gives the sums once they are there."""
     with torch.cuda.device(tensors[0].device), torch.no_grad():
         sums = torch.stack([tensor.detach().view(_INTEGERS[tensor.element_size()]).sum(dtype=torch.int64) for tensor in tensors])
-        host = torch.empty(len(tensors), dtype=torch.int64, pin_memory=True)
+        host = torch.empty(len(tensors), dtype=torch.int64, device="cpu", pin_memory=True)
         host.copy_(sums, non_blocking=True)
         done = _event()
         done.record()

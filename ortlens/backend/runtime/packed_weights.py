@@ -333,7 +333,7 @@ class _Writer:
             same_bits, zeros = self._add("BitwiseXor", same_bits, self._bytes(128)), zeros + 128
         high = self._add("BitShift", same_bits, self._bytes(4), direction="RIGHT")
         low_scales = self._block_scales(product)
-        high_scales = self._add("Mul", low_scales, self._constant(torch.tensor(16.0)))
+        high_scales = self._add("Mul", low_scales, self._constant(torch.tensor(16.0, dtype=torch.float32)))
         scales = self._add("Concat", high_scales, low_scales, axis=1)
         return [self._packed(high, product), self._packed(same_bits, product)], torch.cat([zeros >> 4, zeros & 15], dim=1), scales
 
@@ -341,7 +341,7 @@ class _Writer:
         """Return the scale of each block: 1 where whole rows are scaled afterwards."""
         out, blocks = product.matrix.shape[0], product.blocks
         if product.scales <= out or product.scale is None:
-            return self._add("Expand", self._constant(torch.ones(1, 1)), self._constant(torch.tensor([out, blocks])))
+            return self._add("Expand", self._constant(torch.ones(1, 1, dtype=torch.float32)), self._constant(torch.tensor([out, blocks])))
         grouped = self._reshaped(product.scale, [out, product.scales // out, 1])
         shape = [out, product.scales // out, blocks * out // product.scales]
         return self._reshaped(self._add("Expand", grouped, self._constant(torch.tensor(shape))), [out, blocks])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.fx
 
+from ortlens import _torch
 from ortlens.backend.lowering.checks import draws, may_raise
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.runtime import devices
@@ -48,15 +49,20 @@ class Runs(Protocol):
         """A function of the partition's inputs; of those that are not fixed, if some are."""
 
 
-def make_program(
+def make_program(  # noqa: PLR0913 - what is known about a graph, each by name
     plan: Plan,
     owner: torch.nn.Module,
     runners: Sequence[Runs],
     log: EagerLog | None,
     fixed: Mapping[torch.fx.Node, Any] | None = None,
+    *,
+    elsewhere: tuple[str, Callable[[list[Any]], list[Any]]] | None = None,
 ) -> Callable[[list[Any]], list[Any]]:
-    """Generate the boxed function that runs a graph, without `fixed` inputs: it takes a list, empties it, and returns a list."""
-    writer = _Writer(plan, owner, runners, log, fixed or {})
+    """Generate the boxed function that runs a graph, without `fixed` inputs: it takes a list, empties it, and returns a list.
+
+    `elsewhere` is a condition of `_torch.interpreter_scope`, and the function that is called instead where it holds.
+    """
+    writer = _Writer(plan, owner, runners, log, fixed or {}, elsewhere)
     return function_from_source("program", writer.source(), writer.scope)
 
 
@@ -71,8 +77,14 @@ class _Step:
 
 
 class _Writer:
-    def __init__(
-        self, plan: Plan, owner: torch.nn.Module, runners: Sequence[Runs], log: EagerLog | None, fixed: Mapping[torch.fx.Node, Any]
+    def __init__(  # noqa: PLR0913, PLR0917 - those of `make_program`
+        self,
+        plan: Plan,
+        owner: torch.nn.Module,
+        runners: Sequence[Runs],
+        log: EagerLog | None,
+        fixed: Mapping[torch.fx.Node, Any],
+        elsewhere: tuple[str, Callable[[list[Any]], list[Any]]] | None,
     ) -> None:
         self._fixed = fixed
         self._plan = plan
@@ -81,6 +93,9 @@ class _Writer:
         self._slots = {} if log is None else {name: slot for slot, name in enumerate(log.nodes)}
         self._names: dict[torch.fx.Node, str] = {}
         self.scope: dict[str, Any] = {f"p{i}": runner for i, runner in enumerate(runners)}
+        self._elsewhere = None if elsewhere is None else elsewhere[0]
+        if elsewhere is not None:
+            self.scope |= {**_torch.interpreter_scope(), "elsewhere": elsewhere[1]}
         if log is not None:
             self.scope.update(clock=time.perf_counter_ns, calls=log.calls, total=log.total_ns)
 
@@ -89,7 +104,8 @@ class _Writer:
         placeholders = [node for node in graph.nodes if node.op == "placeholder" and node not in self._fixed]
         (output,) = (node for node in graph.nodes if node.op == "output")
         steps = self._needed(list(self._steps()), output)
-        body = [f"{''.join(self._name(node) + ', ' for node in placeholders)} = args".lstrip()] if placeholders else []
+        body = [] if self._elsewhere is None else [f"if {self._elsewhere}: return elsewhere(args)"]
+        body += [f"{''.join(self._name(node) + ', ' for node in placeholders)} = args".lstrip()] if placeholders else []
         body.append("args.clear()")
         last_use = self._last_uses(steps, output)
         early = self._early_draws(steps)

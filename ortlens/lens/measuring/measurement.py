@@ -229,10 +229,10 @@ def note_fresh_memory(recorder: Recorder) -> None:
     size = max((row.output_bytes or 0 for row in made), default=0)
     if not LARGE_OUTPUTS <= size <= _MOST_COPIED:
         return
-    kept = torch.empty(size, dtype=torch.uint8)
+    kept = torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def fresh() -> None:  # and give it back, as a call does whose result is dropped
-        torch.empty(size, dtype=torch.uint8).fill_(1)
+        torch.empty(size, dtype=torch.uint8, device="cpu").fill_(1)
 
     fresh_ns, again_ns = compare_briefly(clocked(fresh), clocked(lambda: kept.fill_(1)), EACH_NS).least_ns
     recorder.note(fresh_mib_ns=max(fresh_ns - again_ns, 0) / (size >> 20))

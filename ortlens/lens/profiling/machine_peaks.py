@@ -126,7 +126,7 @@ def _bytes(threads: int) -> float:
 
     values = np.ones(_LENGTH, np.float32)
     session = _session(onnx.helper.make_node("Neg", ["x"], ["y"]), values, {}, threads)
-    source, target = torch.from_numpy(values), torch.empty(_LENGTH)
+    source, target = torch.from_numpy(values), torch.empty(_LENGTH, dtype=torch.float32, device="cpu")
     fastest = min(_fastest(session, values), _best(lambda: target.copy_(source)))
     return 2.0 * values.nbytes * 1e9 / fastest
 

@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ortlens import _torch
 from ortlens._torch.dispatch_mode import TorchDispatchMode
+from ortlens.backend.lowering.checks import UNSAID_WRITES
 from ortlens.lens.verify.call_state import Outcome, Part, outcome_of
 from ortlens.lens.verify.compare_values import Tolerances, Verdict, compare, dtype_name, judge
 from ortlens.lens.verify.lockstep import Missing, run_in_double
@@ -232,10 +233,6 @@ def eager_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 _WIDE = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32, torch.float64), torch.float64)
 _WIDE |= dict.fromkeys((torch.complex64, torch.complex128), torch.complex128)
 _aten = torch.ops.aten
-_BATCH_NORMS = (_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default, _aten.miopen_batch_norm.default)
-_WRITES_UNSAID: dict[Any, tuple[str, ...]] = dict.fromkeys(_BATCH_NORMS, ("running_mean", "running_var"))
-"""Arguments that an operator writes to although its schema does not say so (torch 2.13, `native_functions.yaml`)."""
-
 _OFTEN = 64  # values of freed memory are dropped after as many new ones
 _OWN = __file__.rpartition("verify")[0]  # the folder of the lens, whose frames are not the user's
 
@@ -386,7 +383,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Collect the arguments that an operator writes to."""
-    schema, unsaid = func._schema, _WRITES_UNSAID.get(func, ())  # noqa: SLF001 - every overload has one
+    schema, unsaid = func._schema, UNSAID_WRITES.get(func, ())  # noqa: SLF001 - every overload has one
     if not schema.is_mutable and not unsaid:
         return []
     found = []

@@ -271,5 +271,5 @@ def _accumulated(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 def _weights_like(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """Draw always the same random numbers: with ones, the gradient of a softmax or a normalisation would be zero whatever it does."""
     dtype = torch.complex64 if tensor.is_complex() else torch.float32
-    made = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    made = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed), dtype=dtype, device="cpu")
     return made.to(device=tensor.device, dtype=tensor.dtype)

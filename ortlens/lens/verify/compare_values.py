@@ -229,7 +229,7 @@ def _arbitrate(found: Comparison, a: torch.Tensor, b: torch.Tensor, d: torch.Ten
 
 def pace() -> tuple[float, float]:
     """Measure the seconds for comparing a few numbers, and per byte of large ones, in about 10 ms; means, as other load counts too."""
-    small, large = torch.ones(1), torch.ones(_CHUNK // 16)
+    small, large = (torch.ones(count, dtype=torch.float32, device="cpu") for count in (1, _CHUNK // 16))
     compare(small, small, small.double(), Tolerances().of(torch.float32))  # the first one costs more
     return _mean_s(small, 10), _mean_s(large, 2) / large.nbytes
 
@@ -352,7 +352,7 @@ def _as_tensor(value: Any) -> torch.Tensor | Missing:
     if isinstance(value, (torch.Tensor, Missing)):
         return value
     if isinstance(value, (bool, int, float)):
-        return torch.tensor(value)
+        return torch.tensor(value, device="cpu")
     return Missing(f"a {type(value).__name__} is not compared")
 
 

@@ -159,7 +159,7 @@ def rounds_a_number(node: torch.fx.Node, ort: Any, right: Any, read: Callable[[t
     """Find a Python number that ONNX Runtime rounds to 16 bits, where PyTorch keeps float32: within the tolerance, yet no rounding."""
     if not all(isinstance(value, torch.Tensor) and value.dtype in _SHORT for value in (ort, right)) or ort.shape != right.shape:
         return None
-    rounded = {number: float(torch.tensor(number, dtype=right.dtype)) for number in node.args if isinstance(number, float)}
+    rounded = {number: float(torch.tensor(number, dtype=right.dtype, device="cpu")) for number in node.args if isinstance(number, float)}
     number = next((number for number, short in rounded.items() if number not in (short, math.inf)), None)
     if number is None or (differing := _count_differing(ort, right)) < _FEWEST_DIFFERING:
         return None

@@ -326,7 +326,7 @@ def _rounded(name: str) -> Callable[..., Any]:
         if not _is_float(x):
             return op.Identity(_int(x))
         made = op.Where(op.Less(x, _double(0.0)), op.Ceil(x), op.Floor(x)) if name == "Trunc" else getattr(op, name)(x)
-        return op.Cast(basics.unless(_is_past_64_bits(x), made), to=basics.INT64)
+        return op.Cast(basics.unless(_is_past_64_bits(x), _float_value(made)), to=basics.INT64)
 
     return rounded
 
