@@ -26,7 +26,7 @@ from ortlens.errors import ConversionError, OrtLensError, UsageError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.backend.graph import CompiledGraph
 
@@ -168,14 +168,13 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
     stored = _stored_weights(graph, weights, aliases)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.runners[0].model)  # to name a constant names it in the proto that holds its data
-    model = ir.from_proto(proto)
+    model = _model_of(graph)
+    _complete_inputs(graph, model)
     _derive_sizes(graph, model)
     with _torch.quiet():
         model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
-    _place_weights(graph, model, stored, aliases)
-    _name_boundary(graph, model, arguments)
+    weights_by_node = _place_weights(graph, model, stored, aliases)
+    _name_boundary(graph, model, weights_by_node, arguments)
     _keep_pads(model)
     try:
         _save(model, target, _INLINE_BYTES if inline_bytes is None else inline_bytes)
@@ -188,10 +187,41 @@ def _require_cover(graph: CompiledGraph) -> None:
     if graph.lowered.phase != "inference":
         raise UsageError("the graph was compiled for training; compile it under torch.no_grad() to export it")
     left = {**graph.left_in_torch(), **graph.numbers_from_torch()}
-    if left or len(graph.runners) != 1:
+    if left or len(graph.runners) > 1:
         listed = _listed([f"{name}: {reason}" for name, reason in left.items()])
         count = f"{len(left)} node{'s stay' if len(left) != 1 else ' stays'}"
         raise UsageError(f"only a graph that runs entirely in ONNX Runtime can be exported; {count} in PyTorch: {listed}")
+
+
+def _model_of(graph: CompiledGraph) -> ir.Model:
+    """Copy the model of the only partition; a graph that computes nothing has an empty one."""
+    if not graph.runners:
+        chosen = graph.context.options.export_options
+        version = (chosen and chosen.opset_version) or graph.context.registry.opset_version
+        return ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": version}, name="partition_0"), ir_version=10)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.runners[0].model)  # to name a constant names it in the proto that holds its data
+    return ir.from_proto(proto)
+
+
+def _complete_inputs(graph: CompiledGraph, model: ir.Model) -> None:
+    """Add the arguments that nothing computes with, and what is only returned; arguments come first, in their order."""
+    given = {str(value.name): value for value in model.graph.inputs}
+    nodes, returned = graph.placeholders(), set(graph.output_nodes())
+    arguments = graph.lowered.arguments
+    order = [*arguments, *(place for place in range(len(nodes)) if place not in set(arguments))]
+    model.graph.inputs.clear()
+    for place in order:
+        node = nodes[place]
+        if node.name in given:
+            model.graph.inputs.append(given[node.name])
+        elif (place in arguments or node in returned) and _is_value(node.meta["val"]):
+            model.graph.inputs.append(ir.Value(name=node.name))
+            converter.set_type(model.graph.inputs[-1], node.meta["val"])
+
+
+def _is_value(meta: Any) -> bool:
+    return isinstance(meta, torch.Tensor) or _torch.is_symbolic(meta)
 
 
 def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[frozenset[str]]) -> dict[str, StoredWeight]:
@@ -242,24 +272,30 @@ def _listed(items: Sequence[str]) -> str:
     return "; ".join(items[:_MAX_LISTED]) + (f"; and {left_out} more" if left_out > 0 else "")
 
 
-def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> None:
-    """Turn weight inputs into initializers; tied weights share one."""
+def _place_weights(
+    graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]
+) -> dict[str, ir.Value]:
+    """Turn weight inputs into initializers, and return them by the names of their nodes; tied weights share one."""
     outer_names = {name: outer for name, (outer, _) in graph.weight_inputs().items()}
     placed: dict[frozenset[str], ir.Value] = {}
+    by_node: dict[str, ir.Value] = {}
     for value in list(model.graph.inputs):
-        weight = stored.get(str(value.name))
+        node_name = str(value.name)
+        weight = stored.get(node_name)
         if weight is None or weight.dtype is None:
             continue
         model.graph.inputs.remove(value)
-        outer = outer_names[str(value.name)]
+        outer = outer_names[node_name]
         group = _names_of(outer, aliases)
         if group in placed:
+            by_node[node_name] = placed[group]
             ir.convenience.replace_all_uses_with(value, placed[group])
             continue
         value.name = outer
         value.const_value = _lazy(outer, weight)
         model.graph.initializers[outer] = value
-        placed[group] = value
+        placed[group] = by_node[node_name] = value
+    return by_node
 
 
 def _lazy(name: str, weight: StoredWeight) -> ir.LazyTensor:
@@ -299,49 +335,33 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
     ir.convenience.replace_all_uses_with(value, scalar.outputs[0])
 
 
-def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str]) -> None:
+def _name_boundary(graph: CompiledGraph, model: ir.Model, weights: Mapping[str, ir.Value], arguments: Sequence[str]) -> None:
     """Give inputs and outputs the user's names and order, and outputs their logical shape, whatever their memory layout."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
-    partition = graph.runners[0].partition
-    made = dict(
-        zip(
-            (node.name for node in partition.outputs),
-            zip(model.graph.outputs, graph.runners[0].factory.permutations, strict=True),
-            strict=True,
-        )
-    )
     inputs = {str(value.name): value for value in model.graph.inputs}
-    order = graph.output_nodes()
-    names = graph.lowered.output_names or tuple(f"output_{place}" for place in range(len(order)))
+    values: dict[str, tuple[ir.Value, tuple[int, ...] | None]] = {name: (value, None) for name, value in {**inputs, **weights}.items()}
+    for runner in graph.runners:
+        made = zip(runner.partition.outputs, model.graph.outputs, runner.factory.permutations, strict=True)
+        values |= {node.name: (value, permutation) for node, value, permutation in made}
+    nodes, names = graph.output_nodes(), graph.lowered.output_names
     model.graph.outputs.clear()
     constants = [value for name, value in model.graph.initializers.items() if name not in outer.values()]
     for value in [*constants, *(value for node in model.graph for value in node.outputs)]:
         value.name = f"{value.name}:inner"  # names of inner values must not collide with the user's
-    for node, name in zip(order, _unique_names(names, outer.values()), strict=True):
+    updates = graph.lowered.updates
+    for place in sorted(range(len(nodes)), key=lambda place: place in updates):
+        node, name = nodes[place], names[place]
         if not isinstance(node, torch.fx.Node):
             continue  # a constant, which PyTorch returns and a model cannot
-        if node.name not in made and node.name not in inputs:
+        if node.name not in values:
             raise UsageError(f"{name} is a size computed in Python, which a model cannot return; return a tensor instead")
-        value, permutation = made[node.name] if node.name in made else (inputs[node.name], None)
-        model.graph.outputs.append(_output(model, value, name, permutation, node.meta["val"]))
+        model.graph.outputs.append(_output(model, *values[node.name], name, node.meta["val"]))
     numbered = {f"args.{place}": name for place, name in enumerate(arguments)}
     for name, value in inputs.items():
         value.name = numbered.get(outer[name], outer[name])
 
 
-def _unique_names(names: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """Make output names unique: a function may return an input, or one value twice."""
-    used, made = set(taken), []
-    for name in names:
-        number, unique = 1, name
-        while unique in used:
-            unique, number = f"{name}.{number}", number + 1
-        used.add(unique)
-        made.append(unique)
-    return made
-
-
-def _output(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
+def _output(model: ir.Model, value: ir.Value, permutation: tuple[int, ...] | None, name: str, meta: Any) -> ir.Value:
     inverse = None if permutation is None else inverse_order(permutation)
     attributes = [] if inverse is None else [ir.AttrInt64s("perm", inverse)]
     node = ir.Node("", "Identity" if inverse is None else "Transpose", [value], attributes, num_outputs=1, name=f"{name}/out")

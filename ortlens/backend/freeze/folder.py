@@ -75,7 +75,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
     state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
-    returned, updates = _outputs(program, [value.name for value in model.graph.output])
+    returned, updates = _outputs(program, steps.graph.lowered.output_names)
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
     one_thread = all(info.threads.count == 1 for info in sessions)
     on_cuda = [info.session.get_provider_options().get("CUDAExecutionProvider") for info in sessions]
@@ -138,14 +138,12 @@ def _outputs(program: Any, names: Sequence[str]) -> tuple[list[dict[str, Any]], 
     """Tell where each leaf of the result comes from, and which outputs are new values of state or of arguments."""
     signature_ = program.graph_signature
     user = [spec.arg.name for spec in signature_.input_specs if spec.kind is InputKind.USER_INPUT]
-    made = iter(names)
     returned: list[dict[str, Any]] = []
     updates: list[dict[str, Any]] = []
-    for spec in signature_.output_specs:
+    for spec, name in zip(signature_.output_specs, names, strict=True):
         if isinstance(spec.arg, ConstantArgument):
             returned.append({"constant": spec.arg.value})
             continue
-        name = next(made)
         if spec.kind is OutputKind.USER_OUTPUT:
             returned.append({"leaf": user.index(spec.arg.name)} if spec.arg.name in user else {"output": name})
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
