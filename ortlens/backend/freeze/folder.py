@@ -90,7 +90,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "disabled_optimizers": unwanted_rewrites(model, [(name, {}) for name in providers]),
         "signature": json_from_signature(arguments.signature),
         "parameters": list(arguments.positional()),
-        "guards": _guards(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
+        "guards": guards_as_json(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
         "feeds": _feeds(steps, names),
@@ -188,7 +188,8 @@ _FUNCTIONS = {
 }
 
 
-def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
+def guards_as_json(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
+    """Write each guard as a message and a condition for `signature.admits`; raise `UsageError` for what has no such form."""
     places = {}
     for place, name in enumerate(leaves):
         base, bracket, rest = name.partition("[")

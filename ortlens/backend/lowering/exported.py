@@ -120,7 +120,7 @@ def lower_program(
         op_count=count_ops(program.graph_module),
         aot_ns=aot_ns,
         input_names=names,
-        output_names=unique_names(_output_names(made), names),
+        output_names=unique_names(_output_names(made), (name for place, name in enumerate(names) if place not in static)),
         arguments=tuple(place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT),
         updates=frozenset(range(len(outputs))) - user.keys(),
         views=without_returned_views(made.graph_module, user, mutated, parts=gaps),
@@ -351,12 +351,17 @@ def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[...,
 
 def _output_names(program: ExportedProgram) -> list[str]:
     """Name results by the keys that lead to them, as `logits` or `cache.0.key`, and new values by what they replace."""
-    results = (".".join(map(str, path)) for path in _paths(program.call_spec.out_spec))
+    results = (".".join(map(str, path)) for path in paths_of(program.call_spec.out_spec))
     texts = (f"output_{text or 0}" if not text or text[0].isdecimal() else text for text in results)
     return [f"{spec.target}.updated" if spec.kind in _MUTATIONS else next(texts) for spec in program.graph_signature.output_specs]
 
 
-def _paths(spec: Any) -> list[tuple[Any, ...]]:
+def result_paths(program: ExportedProgram) -> list[str]:
+    """Write the keys that lead to each leaf of the result, as `['cache'][0]`."""
+    return ["".join(f"[{key!r}]" for key in path) for path in paths_of(program.call_spec.out_spec)]
+
+
+def paths_of(spec: Any) -> list[tuple[Any, ...]]:
     """List the keys that lead to each leaf of a structure; places where its parts have no names."""
     if spec.is_leaf():
         return [()]
@@ -364,7 +369,7 @@ def _paths(spec: Any) -> list[tuple[Any, ...]]:
     named = getattr(spec.context, "_fields", spec.context)  # a named tuple has its class there
     nested = [each for each in (named if isinstance(named, (list, tuple)) else ()) if isinstance(each, (list, tuple))]
     keys = next((keys for keys in (named, *nested) if _are_keys(keys, len(children))), range(len(children)))
-    return [(key, *path) for key, child in zip(keys, children, strict=True) for path in _paths(child)]
+    return [(key, *path) for key, child in zip(keys, children, strict=True) for path in paths_of(child)]
 
 
 def _are_keys(keys: Any, count: int) -> bool:
