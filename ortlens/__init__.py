@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ortlens.backend.api import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
+    from ortlens.backend.deploy.export import ExportedModel
     from ortlens.backend.freeze.loader import load_frozen
     from ortlens.backend.options import ExportOptions, OrtBackendOptions, register_op
     from ortlens.errors import (
@@ -56,6 +57,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a user wants, in the order of the 
     # run without torch.compile
     "freeze",
     "load_frozen",
+    "ExportedModel",
     # read back
     "load",
     "merge",
@@ -91,6 +93,7 @@ _NAMES = {
     "ortlens.studies.tune": "tune",
     "ortlens.lens.freeze": "freeze",
     "ortlens.backend.freeze.loader": "load_frozen",
+    "ortlens.backend.deploy.export": "ExportedModel",
     "ortlens.views.capture_view": "load merge SavedCapture",
     "ortlens.trace.records": "Capture",
     "ortlens.backend.api": "OrtBackend is_onnxrt_backend_supported torch_compile_backend",

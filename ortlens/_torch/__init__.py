@@ -26,6 +26,8 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | the guards of devices | `c10/core/impl/DeviceGuardImplInterface.h` | a build without CUDA has none for fake CUDA tensors |
 | trees of guards, and the entries that hold them | `torch/_C/_dynamo/guards.pyi`, `torch/_dynamo/eval_frame.py` | no public name |
 | what torch compiles ahead, keeps and writes | `ortlens/_torch/ahead.py` lists them | the same |
+| objects as trees, for as long as a trace takes | `torch/utils/_pytree.py` | no public name undoes a registration |
+| sizes that may be 0 and 1; names of sizes | `torch/fx/experimental/_config.py`, `symbolic_shapes.py` | no public name |
 | artifacts of caches | `torch/compiler/_cache.py` | no public name registers another kind |
 | times of Dynamo's cache look-ups | `torch/autograd/profiler_legacy.py` | public but deprecated; the new profiler writes to stderr |
 """
@@ -60,6 +62,8 @@ from ortlens._torch.aot import (
     replaced_buffers,
     results_known,
     returns_outputs_unchanged,
+    shapes_over,
+    size_names,
     static_input_indices,
     taken_apart,
     tangent_indices,
@@ -71,6 +75,7 @@ from ortlens._torch.aot import (
     with_guards,
     without_autocast,
     without_tokens,
+    zero_and_one_open,
 )
 from ortlens._torch.artifacts import loaded_artifact, record_artifact, register_artifacts
 from ortlens._torch.dynamo import (
@@ -131,6 +136,7 @@ from ortlens._torch.interpreters import (
     skipped_by_dynamo,
     unrecorded,
 )
+from ortlens._torch.objects import objects_as_trees
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
 from ortlens._torch.retracing import dynamo_setting, dynamo_settings, has_side_effects, retrace, variables_of_call
 from ortlens._torch.tensors import (
@@ -151,6 +157,7 @@ from ortlens._torch.tensors import (
     is_wrapper,
     is_zero_tensor,
     map_tensors,
+    marked_dims,
     named_leaves,
     needs_data,
     qualified_name,
@@ -163,4 +170,6 @@ from ortlens._torch.tensors import (
     tensors_of,
     unflatten,
     version_of,
+    with_room,
+    without_data,
 )

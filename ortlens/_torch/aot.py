@@ -504,6 +504,42 @@ def _without_moves_to_the_same_device(program: Any) -> Any:
     return made
 
 
+@contextlib.contextmanager
+def zero_and_one_open() -> Iterator[None]:
+    """Trace sizes that vary as if they could be 0 and 1, as `torch.onnx.export` does: code that treats 1 otherwise leaves a guard."""
+    from torch.fx.experimental import _config
+
+    with _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # torch has no annotation of it
+        yield
+
+
+def shapes_over(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
+    """Return `dynamic_shapes` for `torch.export.export` from what is to vary in each leaf of the arguments, in order."""
+    from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
+
+    rest = iter(leaves)
+    return _tree_map_with_path(lambda *_: next(rest), _combine_args(module, args, dict(kwargs)))
+
+
+def size_names(program: Any) -> dict[str, str]:
+    """Map symbols of a program, not decomposed, to the names that the user gave their sizes with `torch.export.Dim`."""
+    import torch
+
+    nodes = program.graph.find_nodes(op="placeholder")
+    values = {node.name: node.meta["val"] for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)}
+    sizes = {f"L['{name}'].size()[{dim}]": size for name, value in values.items() for dim, size in enumerate(value.shape)}
+    symbolic: dict[str, Any] = {source: size.node for source, size in sizes.items() if isinstance(size, torch.SymInt)}
+    env = next((node.shape_env for node in symbolic.values()), None)
+    given: Mapping[str, Any] = getattr(env, "source_name_to_debug_name", {})
+    found = {_source_name(source): symbol for symbol, sources in getattr(env, "var_to_sources", {}).items() for source in sources}
+    found |= {source: symbol for source, node in symbolic.items() for symbol in node.expr.free_symbols if len(node.expr.free_symbols) == 1}
+    names = ((str(symbol), _NAME.findall(str(given.get(str(source)) or ""))) for source, symbol in found.items())
+    return {symbol: known[0] for symbol, known in names if len(known) == 1}
+
+
+_NAME = re.compile(r"[A-Za-z_]\w*")  # `batch` in `2*batch`, the name of a size that is derived from another
+
+
 def replaced_buffers(program: Any) -> frozenset[str]:
     """Find the placeholders of buffers that the traced code replaced, in a program not decomposed, which writes them at its end.
 

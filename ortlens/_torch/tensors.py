@@ -176,6 +176,25 @@ def fake_mode_of(values: Iterable[object]) -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True) if found is None else found.fake_mode
 
 
+def without_data(tensor: torch.Tensor, mode: Any) -> torch.Tensor:
+    """Return a fake tensor of the same shape, strides and device; a fake one, and one that is not dense, as it is."""
+    is_dense = str(tensor.layout) == "torch.strided" and not (tensor.is_quantized or tensor.is_nested)
+    made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True) if is_dense and not is_fake(tensor) else tensor
+    return made
+
+
+def with_room(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with memory, but no values, for a fake one."""
+    import torch
+
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device) if is_fake(tensor) else tensor
+
+
+def marked_dims(value: object) -> frozenset[int]:
+    """Return the dimensions of a tensor that `torch._dynamo.mark_dynamic` marked; none of anything else."""
+    return frozenset(getattr(value, "_dynamo_dynamic_indices", ()))
+
+
 def needs_data(error: BaseException) -> bool:
     """Tell whether an error says that a fake tensor has no values to decide on."""
     from torch._subclasses import fake_tensor

@@ -145,7 +145,7 @@ class CompileContext:
         """Dump the model of a partition's first session and report it; return the log for its calls, None without a reporter."""
         if self.counts is not None and not runner.ran_before:
             self.counts.follow(runner, runner.counter)
-        dumped = None if runner.ran_before else self._dump(runner)
+        dumped = None if runner.ran_before or self.deployed else self._dump(runner)
         if self.reporter is None:
             return None
         missing = [name for name in info.wanted_providers if name not in info.providers]

@@ -129,6 +129,15 @@ class GraphCompiler:
             recorder.live.append(compiled)
         return compiled
 
+    def deployed(self, lowered: LoweredGraph, values: Sequence[Any]) -> CompiledGraph:
+        """Compile a graph for a model that runs without PyTorch; of `values`, its inputs, weights are kept, and need no data."""
+        from ortlens.backend.graph import CompiledGraph
+
+        options = replace(self.options, freeze_weights=False)  # its session only shows what ONNX Runtime takes
+        graph = CompiledGraph(replace(lowered, views=None), CompileContext(options=options, registry=self.tables()[0], deployed=True))
+        graph.prepare(list(values))
+        return graph
+
     def restored(self, saved: SavedGraph, *, recorder: Recorder | None) -> CompiledGraph:
         """Make a graph that another process planned and converted."""
         from ortlens.backend.graph import CompiledGraph

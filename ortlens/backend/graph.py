@@ -29,7 +29,7 @@ from ortlens.errors import SessionError, UsageError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ortlens.backend.cache.saved_graph import SavedGraph, SavedPlan
     from ortlens.backend.compile_context import CompileContext
@@ -97,7 +97,11 @@ class CompiledGraph:
         """Name the inputs of a deployed model: as the user does if that is known and distinct, else as the nodes."""
         own = [node.name for node in self.placeholders()]
         given = list(self.lowered.input_names)
-        return given if len(given) == len(own) == len(set(given)) else own
+        if len(given) != len(own):
+            return own
+        static = self.lowered.static_inputs
+        weights, others = ([name for place, name in enumerate(given) if (place in static) is kind] for kind in (True, False))
+        return given if all(len(names) == len(set(names)) for names in (weights, others)) else own
 
     def weight_inputs(self) -> dict[str, tuple[str, Any]]:
         """Map FX names of parameters and buffers to their names in a deployed model and the tensors of the first call (fake before it)."""
@@ -107,6 +111,10 @@ class CompiledGraph:
             for place, node in enumerate(self.placeholders())
             if place in self.lowered.static_inputs
         }
+
+    def note_weights(self, args: Sequence[Any]) -> None:
+        """Keep the tensors of parameters and buffers among the inputs, for a deployed model."""
+        self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
 
     def left_in_torch(self) -> dict[str, str]:
         """Map FX names of the nodes that PyTorch runs to the reasons."""
@@ -119,6 +127,8 @@ class CompiledGraph:
 
     def for_deployment(self) -> CompiledGraph:
         """Return the graph for a model without PyTorch: itself, or one converted with the views and operators that PyTorch makes."""
+        if self.context.deployed:
+            return self
         if self.lowered.views is None and not any(verdict.code in ("policy", "dtype") for verdict in self.plan.verdicts.values()):
             return self
         if self.context.registry is None:
@@ -176,7 +186,7 @@ class CompiledGraph:
         if reporter is not None:
             log = reporter.eager_log(program.eager_nodes(self.plan))
             reporter.amend_phases(self.phases)
-        self._weights = {node.name: args[place] for place, node in enumerate(self.placeholders()) if place in self.lowered.static_inputs}
+        self.note_weights(args)
         self.run, self._runs_program = self._program(log), True
         self._cache_whole()
 
@@ -253,7 +263,7 @@ class CompiledGraph:
 
     def _fall_back(self, error: Exception) -> None:
         """Let PyTorch run the whole graph, unless the user asked for errors or for something impossible."""
-        if self.context.options.on_error == "raise" or is_for_the_user(error):
+        if self.context.options.on_error == "raise" or self.context.deployed or is_for_the_user(error):
             raise error from error.__cause__
         self.failure = error
         self.runners = []

@@ -28,6 +28,8 @@ from ortlens.views.tables import Column, Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from torch.export import ExportedProgram
+
     from ortlens.analysis.ledger import StepReading
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
@@ -249,10 +251,6 @@ class Target(NamedTuple):
     forms: set[CallForm]  # of the calls that compiled it
 
 
-TargetNames: TypeAlias = tuple[tuple[frozenset[str], ...], tuple[str, ...]]
-"""Groups of names in the user's model that mean the same weight, and the names of its arguments, in order."""
-
-
 class CompiledTargets:
     """The targets of one lens."""
 
@@ -261,8 +259,9 @@ class CompiledTargets:
         self.callables: list[Target] = []  # in order
         self._owners: list[tuple[object, str]] = []  # what a target compiles by itself, with the name of the target
         self.grad_modes: set[bool] = set()  # whether gradients were enabled, in the compilations so far
-        self.names: TargetNames = ((), ())  # names in the first target, for `export_onnx`
         self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
+        self.program: ExportedProgram | None = None  # of the target, if it is traced already
+        self.calls = SeenCalls()  # what the compilations were for
         self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
         self._dry_run = dry_run
@@ -273,6 +272,8 @@ class CompiledTargets:
         found = _torch.compiled_callable()
         if found is None:
             return None
+        with lens_guard(self._recorder, _NOTING):
+            self.calls.note(found.function, found.args, found.kwargs)
         for part, owner in self._owners:
             if part == found.function:
                 return owner
@@ -335,8 +336,8 @@ class CompiledTargets:
 
         return tuple(graph for graph in self._recorder.live if isinstance(graph, CompiledGraph))
 
-    def graph_to_export(self) -> CompiledGraph:
-        """Find the newest compilation of the only frame; raise `UsageError` if there is none, or the model is split."""
+    def require_one_graph(self) -> CompiledGraph:
+        """Return the newest compilation of the only frame; raise `UsageError` if there is none, or the model is split."""
         graphs = self.graphs()
         if not graphs:
             raise UsageError("there is nothing to export: no graph was compiled through this lens by the ortlens backend")
@@ -360,21 +361,57 @@ class CompiledTargets:
             )
 
 
-def names_of(target: object) -> TargetNames:
-    """Read the names of weights and arguments; only modules and exported programs have names of weights."""
-    groups: dict[int, set[str]] = {}
-    named: Iterable[tuple[str, Any]] = ()
-    if isinstance(target, torch.nn.Module):
-        named = (*target.named_parameters(remove_duplicate=False), *target.named_buffers(remove_duplicate=False))
-    elif isinstance(target, torch.export.ExportedProgram):
-        named = target.state_dict.items()
-    for name, tensor in named:
-        groups.setdefault(id(tensor), set()).add(name)
-    function = target.forward if isinstance(target, torch.nn.Module) else target
-    arguments: tuple[str, ...] = ()
-    with contextlib.suppress(TypeError, ValueError):  # builtins have no signature
-        arguments = tuple(inspect.signature(function).parameters) if callable(function) else ()
-    return tuple(frozenset(names) for names in groups.values()), arguments
+class SeenCalls:
+    """The calls of targets that compilations were for: the last one, without data, and what has varied in its arguments."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.function: Any = None  # what the last compilation was for
+        self.first: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # arguments of the first call of this kind; its tensors are fake
+        self.last = self.first  # those of the last one
+        self.varies_whole = False  # whether all sizes vary, as with `dynamic=True`
+        self._varied: set[tuple[tuple[Any, ...], int | None]] = set()
+        self._seen: dict[tuple[Any, ...], Any] = {}  # keys that lead to a leaf -> its sizes, or value, when they were seen first
+
+    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note a call that is being compiled."""
+        with _torch.objects_as_trees() as note:
+            note((args, kwargs))
+            self._note(function, args, dict(kwargs))
+
+    def _note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        leaves = dict(_torch.named_leaves((args, kwargs)))
+        seen = {
+            path: tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf if type(leaf) is int else None
+            for path, leaf in leaves.items()
+        }
+        if self.function != function or seen.keys() != self._seen.keys():
+            self.function, self._seen, self._varied, self.varies_whole, self.first = function, seen, set(), False, ((), {})
+        for path, leaf in leaves.items():
+            self._varied |= {(path, dim) for dim in _torch.marked_dims(leaf)}
+            before = self._seen[path]
+            if isinstance(leaf, torch.Tensor) and isinstance(before, tuple):
+                pairs = zip(before, leaf.shape, strict=False)
+                self._varied |= {(path, dim) for dim, (one, other) in enumerate(pairs) if one != other}
+            elif type(leaf) is int and before != leaf:
+                self._varied.add((path, None))
+        self.varies_whole |= _torch.varies_from_the_start()
+        with _torch.real_tensors():
+            mode = _torch.fake_mode_of(leaves.values())
+            self.last = _torch.map_tensors(lambda tensor: _torch.without_data(tensor, mode), (args, kwargs))
+        self.first = self.last if self.first == ((), {}) else self.first
+
+    @property
+    def varies(self) -> bool:
+        """Whether anything varies."""
+        return self.varies_whole or bool(self._varied)
+
+    def varying(self, path: tuple[Any, ...], leaf: Any) -> Any:
+        """Return what varies in a leaf of the arguments, for `program_of`."""
+        auto = torch.export.Dim.AUTO
+        if isinstance(leaf, torch.Tensor):
+            return {dim: auto for dim, size in enumerate(leaf.shape) if (self.varies_whole and size != 1) or (path, dim) in self._varied}
+        return auto if type(leaf) is int and (self.varies_whole or (path, None) in self._varied) else None
 
 
 def entry_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[CodeType, dict[str, Any]] | None:

@@ -23,10 +23,11 @@ from ortlens.backend.lowering.provenance import Frame, innermost
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.errors import UsageError
-from ortlens.lens.compilations import names_of, runs_uncompiled
+from ortlens.lens.compilations import runs_uncompiled
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
 from ortlens.lens.measuring.tried_changes import Trials
+from ortlens.lens.stand_ins import fake, fake_weights, modules_of
 from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -58,8 +59,6 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     """Explain with a lens that has recorded nothing yet and was made with this `dry_run`; what it recorded stays if the target raises."""
     recorder, targets = lens.compilations.recorder, lens.compilations.targets
     targets.example = args, dict(kwargs)
-    with lens_guard(recorder, "reading the names of weights"):
-        targets.names = names_of(target)
     with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
         _torch.trace_again(target)
     with _torch.isolated_compilations() as apart:
@@ -165,14 +164,14 @@ def _try_with_fakes(  # noqa: PLR0913, PLR0917 - a call, and where it is planned
     device: torch.device | None,
 ) -> Any:
     """Call a compiled target on fake tensors, on a device if one is given; None, and a finding, where it needs the values of one."""
-    modules = _modules_of(target)
+    modules = modules_of(target)
     weights = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     mode = _torch.fake_mode_of(weights)
     tensors = [*weights, *_torch.tensors_of((args, dict(kwargs)))]
     with _planned_for([device] if device else [tensor.device for tensor in tensors], lens, tensors):
-        fake_args, fake_kwargs = _torch.map_tensors(lambda tensor: _fake(tensor, mode, device), (args, kwargs))
+        fake_args, fake_kwargs = _torch.map_tensors(lambda tensor: fake(tensor, mode, device), (args, kwargs))
         try:
-            with _fake_weights(modules, mode, device), mode:
+            with fake_weights(modules, mode, device), mode:
                 return call(*fake_args, **fake_kwargs)
         except Exception as error:
             if not _torch.needs_data(error):
@@ -222,70 +221,6 @@ def _attends(graph: torch.nn.Module) -> bool:
     """Tell whether a graph calls the attention that PyTorch computes by an operator of the device's, or writes out."""
     nodes = graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ()
     return any(node.target is torch.nn.functional.scaled_dot_product_attention for node in nodes)
-
-
-def _modules_of(target: Any) -> list[torch.nn.Module]:
-    """List the modules that a target calls: itself, that of a method, and what a function names."""
-    while isinstance(target, functools.partial):
-        target = target.func
-    owner = getattr(target, "__self__", target)
-    if isinstance(owner, torch.nn.Module):
-        return [owner]
-    try:
-        names = inspect.getclosurevars(target)
-    except (TypeError, ValueError):  # no function of Python, and one that names what is not there yet
-        return []
-    return [value for value in (*names.nonlocals.values(), *names.globals.values()) if isinstance(value, torch.nn.Module)]
-
-
-def _fake(tensor: torch.Tensor, mode: Any, device: torch.device | None) -> torch.Tensor:
-    """Return a tensor of the same shape without data, on a device if one is given; else one on the meta device is on the CPU."""
-    is_moved = device is not None and tensor.device.type != device.type
-    if _torch.is_fake_of(tensor, mode) and not is_moved:
-        return tensor
-    if is_moved and (_torch.is_wrapper(tensor) or tensor.layout is not torch.strided):
-        with mode:
-            return mode.from_tensor(tensor, static_shapes=True).to(device)  # type: ignore[no-any-return]  # the mode has no annotations
-    if _torch.is_fake(tensor) or tensor.device.type == "meta" or is_moved:
-        place = device if is_moved else "cpu" if tensor.device.type == "meta" else tensor.device
-        with mode:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=place, requires_grad=tensor.requires_grad)
-    made: torch.Tensor = mode.from_tensor(tensor, static_shapes=True)
-    return made
-
-
-@contextlib.contextmanager
-def _fake_weights(modules: Iterable[torch.nn.Module], mode: Any, device: torch.device | None) -> Iterator[None]:
-    """Replace weights on the meta device, or all that are not on the given one, by fake tensors; tied weights stay tied."""
-    replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
-    stand_ins: dict[int, torch.Tensor] = {}
-    for owner in dict.fromkeys(each for module in modules for each in module.modules()):
-        named = (owner.named_parameters, owner.named_buffers)
-        for name, tensor in (pair for each in named for pair in each(recurse=False, remove_duplicate=False)):
-            if _is_elsewhere(tensor, device):
-                replaced.append((owner, name, tensor))
-                stand_ins.setdefault(id(tensor), _stand_in(tensor, mode, device))
-    try:
-        for owner, name, tensor in replaced:
-            setattr(owner, name, stand_ins[id(tensor)])
-        yield
-    finally:
-        for owner, name, tensor in replaced:
-            setattr(owner, name, tensor)
-
-
-def _is_elsewhere(tensor: torch.Tensor, device: torch.device | None) -> bool:
-    if device is None:
-        return tensor.device.type == "meta" and not _torch.is_fake(tensor)
-    return tensor.device.type != device.type and not torch.nn.parameter.is_lazy(tensor)
-
-
-def _stand_in(tensor: torch.Tensor, mode: Any, device: torch.device | None) -> torch.Tensor:
-    fake = _fake(tensor, mode, device)
-    if not isinstance(tensor, torch.nn.Parameter):
-        return fake
-    with mode:
-        return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
 
 
 _TOKENS = ("decoder_input_ids", "decoder_inputs_embeds", "input_ids", "inputs_embeds")

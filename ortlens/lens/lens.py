@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch.export import ExportedProgram
 
+    from ortlens.backend.deploy.export import ExportedModel
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.options import OrtBackendOptions
@@ -159,6 +160,7 @@ class Lens(CaptureView):
             UsageError: The lens wraps another backend, or the program takes script objects.
         """
         self.compilations.modules.append(program.graph_module)
+        self._targets.program = program
         compiled = self._backend_for(None).compile_program(program, self._recorder, dry_run=self._dry_run)
         self._targets.add(program, compiled)
         return compiled
@@ -167,6 +169,7 @@ class Lens(CaptureView):
         """Compile the program of a frozen callable once more, so that this lens sees its calls; they change the buffers of the source."""
         from ortlens.backend.freeze.frozen import watched
 
+        self._targets.program = frozen.program
         self.compilations.modules.append(frozen.program.graph_module)
         compiled = watched(frozen, self._backend_for(None), self._recorder)
         self._targets.add(frozen.source, compiled)
@@ -503,11 +506,13 @@ class Lens(CaptureView):
             args, kwargs = self._targets.example
         return freeze_with(target, args, kwargs, backend=self._backend_for(None), breaks=lambda: self.captured().breaks, **given)
 
-    def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> pathlib.Path:
+    def export_onnx(self, path: str | os.PathLike[str], weights: object = None) -> ExportedModel:
         """Write the ONNX model for deployment, if ONNX Runtime runs the whole model as one partition.
 
-        Inputs have the names of the function's arguments. The weights are in the file, above 1 GiB in a file `{name}.data` beside it.
-        Running the model does not need ortlens.
+        The function is traced again, once and without gradients, with arguments like those of the call. Inputs are its tensor arguments,
+        outputs all its results. Sizes that varied in the calls so far may vary, all with `dynamic=True`; a run of the model with sizes
+        that the trace does not hold for fails, and ONNX Runtime's message names the condition. The weights are in the file, above 1 GiB in
+        a file `{name}.data` beside it. Running the model does not need ortlens.
 
         Args:
             path: The file.
@@ -516,15 +521,16 @@ class Lens(CaptureView):
                 these, a mapping of names to tensors, or a sequence of these. Tensors are read one at a time.
 
         Returns:
-            The file, as an absolute path.
+            The file, as an absolute path, with its signature.
 
         Raises:
-            UsageError: The lens has no such graph, or weights are missing, unknown or of another shape or type; the message
-                names them, and nothing is written.
+            UsageError: The lens has no such graph, `torch.export` cannot trace the function, nodes stay in PyTorch, a condition on sizes
+                has no form in ONNX, or weights are missing, unknown or of another shape or type; the message names them, and nothing is
+                written.
         """
-        from ortlens.backend.deploy.export import export_graph
+        from ortlens.lens.exporting import export_target
 
-        return export_graph(self._targets.graph_to_export(), path, weights, *self._targets.names)
+        return export_target(self._targets, self._ort, path, weights)
 
     def output(self) -> ExplainOutput:
         """What `torch._dynamo.explain` would return, with recompiles counted separately from breaks.

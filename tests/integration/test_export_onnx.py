@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
+import math
 import os
 import shutil
 from functools import partial
@@ -311,7 +314,6 @@ def broken(x: torch.Tensor) -> torch.Tensor:
 REFUSED: dict[str, tuple[Callable[[], Lens], str]] = {
     "a node of PyTorch": (lambda: explained(lambda x: torch.cummax(x * 2, 0).values.sin(), X), r"1 nodes? stays? in PyTorch: cummax"),
     "pieces": (lambda: explained(broken, X), "2 graphs"),
-    "training": (lambda: ortlens.explain(Net(), calls=1)(X), "no_grad"),
     "nothing": (Lens, "nothing to export"),
     "another backend": (lambda: explained(torch.sin, X, backend="eager"), "nothing to export"),
 }
@@ -351,3 +353,250 @@ def test_views_of_other_outputs_are_computed_with_the_weights(tmp_path: Path) ->
             x = torch.rand(rows, 6)
             fast(x)
             assert_leaves_match(run_bare(lens.export_onnx(tmp_path / f"{rows}.onnx"), {"x": x}), model(x))
+
+
+LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+
+
+def run_by_place(path: Path, *tensors: torch.Tensor, level: str = "ORT_ENABLE_ALL") -> list[torch.Tensor]:
+    """Run a file in a plain session, fed by place."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+    made = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)})
+    return [torch.from_numpy(array) for array in made]
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Layer:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.keys, self.values, self.kind = keys, values, "dynamic"
+
+
+class Cache:
+    def __init__(self, layers: list[Layer]) -> None:
+        self.layers = layers
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    past: Cache | None = None
+
+
+HELD = torch.linspace(0, 1, 4)
+
+
+class Signature(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.weight = 0.5, nn.Parameter(torch.rand(4))
+
+    @decorated
+    def forward(self, x: torch.Tensor, unused: torch.Tensor, parts: Any = None, *, y: torch.Tensor, flag: bool = True) -> Any:
+        first = (y - y.mean(1, keepdim=True)) - x * self.scale + HELD
+        last = first if parts is None else first + parts["a"] * parts["b"][0]
+        return {"first": first, "same": first, "given": unused, "weight": self.weight, "flag": flag, "last": (last.t(), None, x)}
+
+    def cached(self, x: torch.Tensor) -> Answer:
+        return Answer(x * self.weight, Cache([Layer(x + 1, x + 2), Layer(x + 3, x)]))
+
+
+GIVEN = {"x": torch.randn(3, 4), "y": torch.randn(3, 4), "unused": torch.zeros(2), "parts": {"a": torch.randn(3, 4), "b": [torch.ones(4)]}}
+RESULTS = ["first", "same", "given", "weight", "last.0", "last.2"]
+
+
+@pytest.mark.parametrize("road", ["place", "name", "nested", "training", "program", "torch.compile"])
+def test_the_signature_is_that_of_the_function(road: str, tmp_path: Path) -> None:
+    """Arguments in order of definition, unused ones too, no captured tensor and no attribute; all results, as they are nested."""
+    model = Signature()
+    x, unused, y, parts = (GIVEN[name] for name in ("x", "unused", "y", "parts"))
+    args: tuple[Any, ...] = () if road == "name" else (x, unused, parts) if road == "nested" else (x, unused)
+    kwargs = {"y": y, "unused": unused, "x": x} if road == "name" else {"y": y}
+    lens = Lens()
+    with torch.set_grad_enabled(road == "training"):
+        if road == "program":
+            lens = ortlens.explain(export(model, args, kwargs), calls=1)(*args, **kwargs)
+        elif road == "torch.compile":
+            torch.compile(model, backend=lens, dynamic=True)(*args, **kwargs)
+        else:
+            lens = ortlens.explain(model, calls=1)(*args, **kwargs)
+    made = lens.export_onnx(tmp_path / "model.onnx")
+    nested = ["parts_a", "parts_b_0"] if road == "nested" else []
+    assert [value.name for value in made.inputs] == ["x", "unused", *nested, "y"]
+    assert [value.name for value in made.outputs] == RESULTS
+    assert made.outputs[-1].path == "result['last'][2]"
+    given = [tensor for tensor in pytree.tree_leaves((x, unused, parts if nested else None, y)) if tensor is not None]
+    want = [leaf.detach() for leaf in pytree.tree_leaves(model(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
+    for level in LEVELS:
+        torch.testing.assert_close(run_by_place(made, *given, level=level), want)
+
+
+def test_objects_in_results_are_taken_apart_and_nothing_stays_registered(tmp_path: Path) -> None:
+    model, x, known = Signature(), torch.randn(3, 4), dict(pytree.SUPPORTED_NODES)
+    with torch.no_grad():
+        made = ortlens.explain(model.cached, calls=1)(x).export_onnx(tmp_path / "model.onnx")
+        want = [x * model.weight, x + 1, x + 2, x + 3, x]
+    assert [value.name for value in made.outputs] == ["logits", "past.0.key", "past.0.value", "past.1.key", "past.1.value"]
+    torch.testing.assert_close(run_by_place(made, x), want)
+    assert known == pytree.SUPPORTED_NODES
+
+
+def test_an_object_among_the_arguments(tmp_path: Path) -> None:
+    def grown(x: torch.Tensor, past: Cache) -> Cache:
+        for layer in past.layers:
+            layer.keys = torch.cat([layer.keys, x])
+        return past
+
+    x, layers = torch.randn(1, 4), [torch.randn(rows, 4) for rows in (2, 2, 2, 2)]
+    with torch.no_grad():
+        lens = ortlens.explain(grown, calls=1)(x, Cache([Layer(*layers[:2]), Layer(*layers[2:])]))
+    made = lens.export_onnx(tmp_path / "model.onnx")
+    assert [value.name for value in made.inputs] == ["x", *(f"past_{layer}_{part}" for layer in (0, 1) for part in ("key", "value"))]
+    results = run_by_place(made, x, *layers)
+    torch.testing.assert_close(results, [torch.cat([layers[0], x]), layers[1], torch.cat([layers[2], x]), layers[3]])
+
+
+def window(x: torch.Tensor) -> torch.Tensor:
+    return (x[:, -8:] if x.shape[1] > 8 else x).sum(1)
+
+
+def of_same_sizes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.sum() + y.sum() if x.shape[0] == y.shape[0] else x.sum() - y.sum()
+
+
+def of_one(x: torch.Tensor) -> torch.Tensor:
+    return x.sum() if x.shape[0] == 1 else x.sum() * 2
+
+
+def of_pairs(x: torch.Tensor) -> torch.Tensor:
+    return x.view(-1, 2 * (x.shape[1] // 2)) + 1
+
+
+def of_ceilings(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if math.ceil(x.shape[0] / 3) == 2 else x
+
+
+def sized(*shape: int) -> torch.Tensor:
+    return torch.rand(shape)
+
+
+BOUNDED: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
+    "a bound": (window, [(2, 5)], [[(2, 5)], [(4, 8)], [(1, 3)]], [[(2, 9)], [(2, 12)]]),
+    "the same size": (of_same_sizes, [(3, 2), (3, 4)], [[(3, 2), (3, 4)], [(5, 1), (5, 2)]], [[(3, 2), (4, 2)], [(3, 2), (1, 2)]]),
+    "not the same size": (of_same_sizes, [(3, 2), (4, 4)], [[(3, 2), (4, 4)], [(1, 2), (5, 2)]], [[(3, 2), (3, 2)]]),
+    "not 1": (of_one, [(3, 2)], [[(3, 2)], [(2, 2)]], [[(1, 2)]]),
+    "a multiple": (of_pairs, [(3, 4)], [[(3, 4)], [(5, 2)]], [[(3, 5)]]),
+    "rounded": (of_ceilings, [(4,)], [[(4,)], [(6,)]], [[(3,)], [(7,)]]),
+    "squeezed": (lambda x: x.squeeze(0) + 1, [(3, 4)], [[(3, 4)], [(2, 1)]], [[(1, 4)]]),
+    "none": (lambda x: x.relu().mean(1), [(3, 4)], [[(3, 4)], [(1, 4)], [(7, 2)]], []),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_plain_session_takes_the_sizes_of_the_trace_and_no_others(name: str, tmp_path: Path) -> None:
+    function, traced, inside, outside = BOUNDED[name]
+    made = explained(function, *(sized(*shape) for shape in traced), dynamic=True).export_onnx(tmp_path / "model.onnx")
+    assert bool(made.conditions) == bool(outside)
+    for level in LEVELS:
+        for shapes in inside:
+            given = [sized(*shape) for shape in shapes]
+            torch.testing.assert_close(run_by_place(made, *given, level=level), [function(*given)])
+        for shapes in outside:
+            with pytest.raises(Exception, match=r"requires|re-use buffer") as raised:  # which ONNX Runtime does for sizes of one name
+                run_by_place(made, *(sized(*shape) for shape in shapes), level=level)
+            assert any(condition in str(raised.value) for condition in made.conditions) or "re-use" in str(raised.value)
+
+
+def test_a_condition_without_a_form_refuses_the_export(tmp_path: Path) -> None:
+    lens = explained(lambda x: x * 2 if x.shape[0] / x.shape[1] > 1 else x, torch.rand(5, 3), dynamic=True)
+    with pytest.raises(UsageError, match=r"x\.shape\[0\] / x\.shape\[1\]"):
+        lens.export_onnx(tmp_path / "model.onnx")
+    assert only(tmp_path)
+
+
+NAMED = {"batch": Dim("batch", min=3, max=6), "pairs": 2 * Dim("pairs", max=50)}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_sizes_have_the_names_that_the_user_gave(name: str, tmp_path: Path) -> None:
+    class Added(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return x + y, torch.cat([x, x])
+
+    x, dims = torch.rand(4, 3), {0: NAMED[name]}
+    with torch.no_grad():
+        program = export(Added(), (x, x.clone()), dynamic_shapes=(dims, dims))
+        made = ortlens.explain(program, calls=1)(x, x).export_onnx(tmp_path / "model.onnx")
+    assert made.inputs[0].shape[1] == 3
+    assert name in str(made.inputs[0].shape[0])
+    assert name in str(made.outputs[1].shape[0])
+    torch.testing.assert_close(run_by_place(made, x, x), [x + x, torch.cat([x, x])])
+    for shapes in ([(4, 3), (6, 3)], [(7, 3), (7, 3)], [(1, 3), (1, 3)]):
+        with pytest.raises(Exception, match="requires"):
+            run_by_place(made, *(sized(*shape) for shape in shapes))
+
+
+def test_a_number_that_varies_is_an_input_of_a_model_for_sizes_above_1(tmp_path: Path) -> None:
+    """PyTorch can trace it only so: for 0 and 1 it leaves checks that ONNX has no form of."""
+    made = explained(lambda x, n: x[:n] + 1, sized(5, 4), 3, dynamic=True).export_onnx(tmp_path / "model.onnx")
+    assert [value.name for value in made.inputs] == ["x", "n"]
+    x = sized(7, 2)
+    torch.testing.assert_close(run_by_place(made, x, torch.tensor(6)), [x[:6] + 1])
+    for shape, number in (((1, 4), 1), ((5, 4), 7)):
+        with pytest.raises(Exception, match="requires"):
+            run_by_place(made, sized(*shape), torch.tensor(number))
+
+
+def test_sizes_among_the_results(tmp_path: Path) -> None:
+    made = explained(lambda x: (x.shape[0] * 2, x + 1, (x.shape[0] + 1) // 2), sized(5, 4), dynamic=True).export_onnx(
+        tmp_path / "model.onnx"
+    )
+    x = sized(8, 4)
+    torch.testing.assert_close(run_by_place(made, x), [torch.tensor(16), x + 1, torch.tensor(4)])
+
+
+def test_the_weights_of_a_method_have_the_names_of_its_module(tmp_path: Path) -> None:
+    model, other = Signature(), Signature()
+    made = explained(model.cached, sized(3, 4)).export_onnx(tmp_path / "model.onnx", weights=other.state_dict())
+    x = sized(3, 4)
+    torch.testing.assert_close(run_by_place(made, x)[0], (x * other.weight).detach())
+
+
+def test_a_call_with_other_sizes_opens_these_alone(tmp_path: Path) -> None:
+    with torch.no_grad():
+        lens = ortlens.explain(window, calls=1)(torch.rand(2, 5))
+        assert lens.export_onnx(tmp_path / "one.onnx").inputs[0].shape == (2, 5)
+        lens.verify(torch.rand(3, 5))
+    made = lens.export_onnx(tmp_path / "other.onnx")
+    assert made.inputs[0].shape == ("x_dim_0", 5)
+    x = torch.rand(6, 5)
+    torch.testing.assert_close(run_by_place(made, x), [x.sum(1)])
+
+
+def test_an_export_changes_nothing_of_the_model(tmp_path: Path) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x * self.calls
+
+    model = Counting()
+    lens = explained(model, X)
+    before = model.calls
+    made = lens.export_onnx(tmp_path / "model.onnx")
+    assert model.calls == before
+    assert made == tmp_path / "model.onnx"
+    assert made.parent == tmp_path

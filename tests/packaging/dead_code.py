@@ -16,13 +16,14 @@ from pathlib import Path
 from vulture import Vulture
 
 ROOT = Path(__file__).resolve().parents[2]
-# Called by their names: module hooks, and the protocols of IPython, pytest, html.parser, mkdocs and torch.
+# Called by their names: module hooks, and the protocols of IPython, pathlib, pytest, html.parser, mkdocs and torch.
 PROTOCOL_NAMES = [
     "__getattr__",
     "__dir__",
     "_repr_*_",
     "_ipython_display_",
     "has_side_effects",
+    "with_segments",
     "load_ipython_extension",
     "unload_ipython_extension",
     "pytest_*",

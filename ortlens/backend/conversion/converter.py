@@ -253,7 +253,8 @@ def set_type(value: ir.Value, meta: Any) -> None:
     """Set the element type and shape of an ONNX value from a fake value; symbolic sizes become named dimensions."""
     if isinstance(meta, torch.Tensor):
         value.dtype = ir.DataType(dtypes.element_types()[meta.dtype].onnx)
-        value.shape = ir.Shape([d if isinstance(d, int) else str(d.node.expr) for d in meta.shape])
+        sizes = (size if isinstance(size, int) else size.node.expr for size in meta.shape)
+        value.shape = ir.Shape([int(size) if isinstance(size, int) or size.is_number else str(size) for size in sizes])
     elif isinstance(meta, (bool, torch.SymBool)):
         value.dtype, value.shape = ir.DataType.BOOL, ir.Shape([])
     elif isinstance(meta, (int, torch.SymInt)):

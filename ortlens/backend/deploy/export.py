@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 import onnx_ir as ir
@@ -21,14 +23,20 @@ from ortlens import _torch
 from ortlens._optional import require
 from ortlens.backend.conversion import converter, dtypes
 from ortlens.backend.conversion.optimize import optimize_model
+from ortlens.backend.deploy.conditions import ConditionWriter, condition_text
 from ortlens.backend.deploy.plain_forms import write_plain_forms
 from ortlens.backend.error_text import short_text
 from ortlens.backend.memory_order import inverse_order
 from ortlens.errors import ConversionError, OrtLensError, UsageError
 from ortlens.progress import progress
 
+if sys.platform == "win32":
+    from pathlib import WindowsPath as _Path
+else:
+    from pathlib import PosixPath as _Path
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ortlens.backend.graph import CompiledGraph
 
@@ -150,42 +158,132 @@ _MAX_LISTED = 8
 _INLINE_BYTES = 1 << 30  # protobuf's limit is 2 GiB; above half of it the weights are written to a second file
 
 
+class ExportedTensor(NamedTuple):
+    """An input or output of an exported model.
+
+    Attributes:
+        name: Its name in the file.
+        dtype: Its element type, as `float32`.
+        shape: A number for each size that is fixed, a name or an expression of names for each that varies.
+        path: Where it is in the call of the function, as `parts['mask']` or `result['logits']`; the name of a buffer for state.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    path: str
+
+
+class ExportedModel(_Path):
+    """The file of an exported model: a path that also has the signature.
+
+    Attributes:
+        inputs: What the model takes, in order: the tensors among the arguments, then the state that it updates.
+        outputs: What it returns, in order: the results, then the new values of state and of arguments that are written to.
+        conditions: What else holds for the sizes, as Python; a run of the model fails where one does not.
+
+    Example:
+        >>> import tempfile, torch, ortlens
+        >>> with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        ...     model = ortlens.explain(torch.nn.Linear(4, 2), calls=1)(torch.ones(3, 4)).export_onnx(f"{folder}/model.onnx")
+        >>> model.inputs
+        (ExportedTensor(name='input', dtype='float32', shape=(3, 4), path='input'),)
+    """
+
+    inputs: tuple[ExportedTensor, ...] = ()
+    outputs: tuple[ExportedTensor, ...] = ()
+    conditions: tuple[str, ...] = ()
+
+    def with_segments(self, *segments: str | os.PathLike[str]) -> pathlib.Path:
+        """Make the paths that are derived from this one, which are plain ones.
+
+        Args:
+            *segments: Parts of a path.
+
+        Returns:
+            The path.
+        """
+        return pathlib.Path(*segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """What is known of a model's signature beside its graph."""
+
+    size_names: Mapping[str, str] = field(default_factory=dict)  # symbol of a size -> its name in the model
+    paths: Mapping[str, str] = field(default_factory=dict)  # name of an input or output -> where it is in a call; by default the name
+    arguments: Sequence[str] = ()  # names of the inputs that conditions refer to by place
+    conditions: Sequence[Any] = ()  # in the form of `deploy.conditions`
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # node of a result that is a number -> how it is computed, in that form
+
+
 def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     graph: CompiledGraph,
     path: str | os.PathLike[str],
     weights: object = None,
     aliases: Sequence[frozenset[str]] = (),
-    arguments: Sequence[str] = (),
     *,
+    boundary: Boundary | None = None,
     inline_bytes: int | None = None,
-    left_out: frozenset[int] = frozenset(),
-) -> pathlib.Path:
+) -> ExportedModel:
     """Write the deployable model of a graph that runs as one partition; nothing is left behind if that fails.
 
-    `weights` is a source for `open_weights`, or None for the graph's own; `aliases` name tied weights, `arguments` the inputs that Dynamo
-    only numbers, `left_out` are positions of outputs that the model need not return. Above `inline_bytes` of weights, 1 GiB by default, a
-    second file, `{name}.data`, is written beside the model.
+    `weights` is a source for `open_weights`, or None for the graph's own; `aliases` name tied weights. Above `inline_bytes` of weights, 1
+    GiB by default, a second file, `{name}.data`, is written beside the model.
     """
-    graph = graph.for_deployment()
+    graph, boundary = graph.for_deployment(), boundary or Boundary()
     _require_cover(graph)
     target = pathlib.Path(path).absolute()
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {target}: there is no folder {target.parent}")
     stored = _stored_weights(graph, weights, aliases)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(graph.runners[0].model)  # to name a constant names it in the proto that holds its data
-    model = ir.from_proto(proto)
+    model = _model_of(graph)
+    _complete_inputs(graph, model)
     _derive_sizes(graph, model)
     with _torch.quiet():
         model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
-    _place_weights(graph, model, stored, aliases)
-    _name_boundary(graph, model, arguments, left_out)
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    writer = ConditionWriter(model, [inputs.get(name) for name in boundary.arguments])
+    weights_by_node = _place_weights(graph, model, stored, aliases)
+    _name_boundary(graph, model, weights_by_node, lambda node: writer.number(boundary.numbers[node.name]))
     write_plain_forms(model)
+    _name_sizes(model, boundary.size_names)
+    conditions = tuple(condition_text(condition, boundary.arguments) for condition in boundary.conditions)
+    for condition, text in zip(boundary.conditions, conditions, strict=True):
+        writer.add(condition, text)
+    writer.close()
     try:
         _save(model, target, _INLINE_BYTES if inline_bytes is None else inline_bytes)
     except OSError as error:
         raise UsageError(f"the model cannot be written to {target}: {error.strerror or error}; what was there is untouched") from error
-    return target
+    made = ExportedModel(target)
+    made.inputs, made.outputs = (_listed_tensors(values, boundary.paths) for values in (model.graph.inputs, model.graph.outputs))
+    made.conditions = conditions
+    return made
+
+
+def _listed_tensors(values: Sequence[ir.Value], paths: Mapping[str, str]) -> tuple[ExportedTensor, ...]:
+    return tuple(
+        ExportedTensor(
+            name=str(value.name),
+            dtype="" if value.dtype is None else value.dtype.numpy().name,
+            shape=tuple(size if isinstance(size, int) else str(size.value) for size in value.shape or ()),
+            path=paths.get(str(value.name), str(value.name)),
+        )
+        for value in values
+    )
+
+
+def _name_sizes(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Put the user's names of sizes in the place of PyTorch's symbols."""
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    for value in values:
+        for dim, size in enumerate(value.shape or ()):
+            if isinstance(size, ir.SymbolicDim) and size.value is not None and value.shape is not None:
+                value.shape[dim] = _WORD.sub(lambda word: names.get(word[0], word[0]), size.value)
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def _require_cover(graph: CompiledGraph) -> None:
@@ -194,12 +292,43 @@ def _require_cover(graph: CompiledGraph) -> None:
     if graph.failure is not None:
         raise UsageError(f"the graph cannot be converted as a whole: {short_text(graph.failure)}") from graph.failure
     left = {**graph.left_in_torch(), **graph.numbers_from_torch()}
-    if not left and len(graph.runners) != 1:
+    if len(graph.runners) > 1 and not left:
         raise UsageError(f"only a graph of one partition can be exported; this one has {len(graph.runners)}")
     if left:
         listed = _listed([f"{name}: {reason}" for name, reason in left.items()])
         count = f"{len(left)} node{'s stay' if len(left) != 1 else ' stays'}"
         raise UsageError(f"only a graph that runs entirely in ONNX Runtime can be exported; {count} in PyTorch: {listed}")
+
+
+def _model_of(graph: CompiledGraph) -> ir.Model:
+    """Copy the model of the only partition; a graph that computes nothing has an empty one."""
+    if not graph.runners:
+        chosen = graph.context.options.export_options
+        version = (chosen and chosen.opset_version) or graph.context.registry.opset_version
+        return ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": version}, name="partition_0"), ir_version=10)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.runners[0].model)  # to name a constant names it in the proto that holds its data
+    return ir.from_proto(proto)
+
+
+def _complete_inputs(graph: CompiledGraph, model: ir.Model) -> None:
+    """Add the arguments that nothing computes with, and what is only returned; arguments come first, in their order."""
+    given = {str(value.name): value for value in model.graph.inputs}
+    nodes, returned = graph.placeholders(), set(graph.output_nodes())
+    arguments = graph.lowered.arguments
+    order = [*arguments, *(place for place in range(len(nodes)) if place not in set(arguments))]
+    model.graph.inputs.clear()
+    for place in order:
+        node = nodes[place]
+        if node.name in given:
+            model.graph.inputs.append(given[node.name])
+        elif (place in arguments or node in returned) and _is_value(node.meta["val"]):
+            model.graph.inputs.append(ir.Value(name=node.name))
+            converter.set_type(model.graph.inputs[-1], node.meta["val"])
+
+
+def _is_value(meta: Any) -> bool:
+    return isinstance(meta, torch.Tensor) or _torch.is_symbolic(meta)
 
 
 def _stored_weights(graph: CompiledGraph, weights: object, aliases: Sequence[frozenset[str]]) -> dict[str, StoredWeight]:
@@ -250,24 +379,30 @@ def _listed(items: Sequence[str]) -> str:
     return "; ".join(items[:_MAX_LISTED]) + (f"; and {left_out} more" if left_out > 0 else "")
 
 
-def _place_weights(graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]) -> None:
-    """Turn weight inputs into initializers; tied weights share one."""
+def _place_weights(
+    graph: CompiledGraph, model: ir.Model, stored: Mapping[str, StoredWeight], aliases: Sequence[frozenset[str]]
+) -> dict[str, ir.Value]:
+    """Turn weight inputs into initializers, and return them by the names of their nodes; tied weights share one."""
     outer_names = {name: outer for name, (outer, _) in graph.weight_inputs().items()}
     placed: dict[frozenset[str], ir.Value] = {}
+    by_node: dict[str, ir.Value] = {}
     for value in list(model.graph.inputs):
-        weight = stored.get(str(value.name))
+        node_name = str(value.name)
+        weight = stored.get(node_name)
         if weight is None or weight.dtype is None:
             continue
         model.graph.inputs.remove(value)
-        outer = outer_names[str(value.name)]
+        outer = outer_names[node_name]
         group = _names_of(outer, aliases)
         if group in placed:
+            by_node[node_name] = placed[group]
             ir.convenience.replace_all_uses_with(value, placed[group])
             continue
         value.name = outer
         value.const_value = _lazy(outer, weight)
         model.graph.initializers[outer] = value
-        placed[group] = value
+        placed[group] = by_node[node_name] = value
+    return by_node
 
 
 def _lazy(name: str, weight: StoredWeight) -> ir.LazyTensor:
@@ -307,49 +442,41 @@ def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: in
     ir.convenience.replace_all_uses_with(value, scalar.outputs[0])
 
 
-def _name_boundary(graph: CompiledGraph, model: ir.Model, arguments: Sequence[str], left_out: frozenset[int]) -> None:
+def _name_boundary(
+    graph: CompiledGraph, model: ir.Model, weights: Mapping[str, ir.Value], number_of: Callable[[torch.fx.Node], ir.Value]
+) -> None:
     """Give inputs and outputs the user's names and order, and outputs their logical shape, whatever their memory layout."""
     outer = {node.name: name for node, name in zip(graph.placeholders(), graph.outer_input_names(), strict=True)}
-    partition = graph.runners[0].partition
-    made = dict(
-        zip(
-            (node.name for node in partition.outputs),
-            zip(model.graph.outputs, graph.runners[0].factory.permutations, strict=True),
-            strict=True,
-        )
-    )
     inputs = {str(value.name): value for value in model.graph.inputs}
-    order = graph.output_nodes()
-    names = graph.lowered.output_names or tuple(f"output_{place}" for place in range(len(order)))
+    values: dict[str, tuple[ir.Value, tuple[int, ...] | None]] = {name: (value, None) for name, value in {**inputs, **weights}.items()}
+    for runner in graph.runners:
+        made = zip(runner.partition.outputs, model.graph.outputs, runner.factory.permutations, strict=True)
+        values |= {node.name: (value, permutation) for node, value, permutation in made}
+    nodes, names = graph.output_nodes(), graph.lowered.output_names
     model.graph.outputs.clear()
     constants = [value for name, value in model.graph.initializers.items() if name not in outer.values()]
     for value in [*constants, *(value for node in model.graph for value in node.outputs)]:
         value.name = f"{value.name}:inner"  # names of inner values must not collide with the user's
-    for place, (node, name) in enumerate(zip(order, _unique_names(names, outer.values()), strict=True)):
-        if place in left_out or not isinstance(node, torch.fx.Node):
-            continue  # such as a constant, which PyTorch returns and a model cannot
-        if node.name not in made and node.name not in inputs:
-            raise UsageError(f"{name} is a size computed in Python, which a model cannot return; return a tensor instead")
-        value, permutation = made[node.name] if node.name in made else (inputs[node.name], None)
-        model.graph.outputs.append(_output(model, value, name, permutation, node.meta["val"]))
-    numbered = {f"args.{place}": name for place, name in enumerate(arguments)}
+    updates = graph.lowered.updates
+    for place in sorted(range(len(nodes)), key=lambda place: place in updates):
+        node, name = nodes[place], names[place]
+        if not isinstance(node, torch.fx.Node):
+            continue  # a constant, which PyTorch returns and a model cannot
+        try:
+            value, permutation = values[node.name] if node.name in values else (number_of(node), None)
+        except (KeyError, NotImplementedError) as error:
+            raise UsageError(f"{name} is a number computed in Python, of which ONNX has no form; return a tensor instead") from error
+        model.graph.outputs.append(_output(model, value, permutation, name, node.meta["val"]))
     for name, value in inputs.items():
-        value.name = numbered.get(outer[name], outer[name])
+        value.name = outer[name]
+    taken = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    for name in [name for name in model.graph.initializers if name in taken]:
+        weight = model.graph.initializers.pop(name)
+        weight.name = f"{name}:weight"
+        model.graph.initializers[weight.name] = weight
 
 
-def _unique_names(names: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """Make output names unique: a function may return an input, or one value twice."""
-    used, made = set(taken), []
-    for name in names:
-        number, unique = 1, name
-        while unique in used:
-            unique, number = f"{name}.{number}", number + 1
-        used.add(unique)
-        made.append(unique)
-    return made
-
-
-def _output(model: ir.Model, value: ir.Value, name: str, permutation: tuple[int, ...] | None, meta: Any) -> ir.Value:
+def _output(model: ir.Model, value: ir.Value, permutation: tuple[int, ...] | None, name: str, meta: Any) -> ir.Value:
     inverse = None if permutation is None else inverse_order(permutation)
     attributes = [] if inverse is None else [ir.AttrInt64s("perm", inverse)]
     node = ir.Node("", "Identity" if inverse is None else "Transpose", [value], attributes, num_outputs=1, name=f"{name}/out")

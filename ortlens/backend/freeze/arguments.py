@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgu
 
 from ortlens import _torch
 from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
-from ortlens.backend.lowering.exported import state_value
+from ortlens.backend.lowering.exported import paths_of, state_value
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code
 from ortlens.backend.lowering.whole_operators import recurrent_results_known
 from ortlens.errors import UsageError
@@ -30,13 +30,21 @@ class Untraceable(Exception):  # noqa: N818 - a verdict on the target; its cause
     """A target is no single graph, or PyTorch cannot trace it."""
 
 
-def program_of(
-    target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
+def program_of(  # noqa: PLR0913 - a call, and how it is traced
+    target: Callable[..., Any] | ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: Any,
+    *,
+    strict: bool = False,
+    on_result: Callable[[Any], None] | None = None,
 ) -> tuple[ExportedProgram, frozenset[str]]:
     """Trace a target once, without gradients; an exported program is returned as it is.
 
     The program shares parameters and buffers with the target. With it comes what the target's code asked about the layout of tensors.
-    `dynamic_shapes` is as for `torch.export.export`, or True for all sizes that PyTorch can leave open, None for fixed sizes.
+    `dynamic_shapes` is as for `torch.export.export`, or True for all sizes that PyTorch can leave open, None for fixed sizes, or a
+    function of the keys that lead to a leaf of the arguments, and the leaf, that returns what may vary in it. `on_result` gets what the
+    target returns, before it is taken apart.
     """
     if isinstance(target, torch.export.ExportedProgram):
         if args or kwargs or dynamic_shapes is not None:
@@ -45,13 +53,16 @@ def program_of(
     if not callable(target):
         raise UsageError(f"freeze() takes a function, a module or an exported program, not {type(target).__name__}")
     module = target if isinstance(target, torch.nn.Module) else _module_of(target)
-    args, named = _apart((args, dict(kwargs)))
-    shapes: Any = _open_sizes((args, named)) if dynamic_shapes is True else dynamic_shapes
+    args, named = _apart((args, _in_order(module.forward, kwargs)))
+    shapes: Any = _all_sizes if dynamic_shapes is True else dynamic_shapes
+    if callable(shapes):
+        shapes = _torch.shapes_over(module, args, named, [shapes(path, leaf) for path, leaf in _torch.named_leaves((args, named))])
     questions, known = _LayoutQuestions(), recurrent_results_known()
+    hook = None if on_result is None else module.register_forward_hook(lambda _module, _args, result: on_result(result))
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
         with torch.random.fork_rng(devices=()), _torch.unprinted(), torch.no_grad(), _torch.unchecked_distributions(), questions, known:
-            program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=False)
+            program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
         said = str(error).strip().split("\n")[0]
         if (unknown := _UNKNOWN_TYPE.match(said)) is not None:
@@ -61,6 +72,9 @@ def program_of(
                 f"torch.export.register_dataclass({name}) if it is a dataclass, or return a tuple or a dict"
             )
         raise Untraceable(f"{type(error).__name__}{_place_of(error)}: {said}") from error
+    finally:
+        if hook is not None:
+            hook.remove()
     return program, frozenset(questions.asked)
 
 
@@ -127,13 +141,17 @@ def _place_of(error: Exception) -> str:
 
 
 def _module_of(function: Callable[..., Any]) -> torch.nn.Module:
-    """Wrap a function in a module with its signature; the module of a method is registered, so that its weights have names."""
+    """Wrap a function in a module with its signature; that of a method has the weights of the method's module, under their names."""
     made = torch.nn.Module()
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
-        made.owner = owner
+        vars(made).update({name: vars(owner)[name] for name in _OF_WEIGHTS})
     made.forward = function
     return made
+
+
+_OF_WEIGHTS = ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules", "training")
+"""Attributes of a module that hold its weights, of which the first four are shared with what else holds them."""
 
 
 def parameters_source(target: Callable[..., Any] | ExportedProgram) -> Callable[..., Any] | None:
@@ -143,11 +161,14 @@ def parameters_source(target: Callable[..., Any] | ExportedProgram) -> Callable[
     return target.forward if isinstance(target, torch.nn.Module) else target
 
 
-def _open_sizes(tree: Any) -> Any:
-    shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]  # torch has no annotations here
-    for tensor in _torch.tensors_of(tree):
-        shapes[tensor] = dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO)
-    return shapes
+def _in_order(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Order named arguments as the function defines them."""
+    names = [name for name in _parameters_of(function) if name in kwargs]
+    return {name: kwargs[name] for name in (*names, *kwargs)}
+
+
+def _all_sizes(_path: tuple[Any, ...], leaf: Any) -> Any:
+    return dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO) if isinstance(leaf, torch.Tensor) else None
 
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -242,9 +263,7 @@ class Arguments:
         return made
 
     def _leaves(self, program: ExportedProgram) -> tuple[Leaf, ...]:
-        names = [
-            _leaf_name(self._parameters, path) for path, _ in _torch.named_leaves(_torch.unflatten([0] * self.spec.num_leaves, self.spec))
-        ]
+        names = [_leaf_name(self._parameters, path) for path in paths_of(self.spec)]
         metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
         specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
         return tuple(_leaf_of(name, spec.arg, metas.get(spec.arg.name)) for name, spec in zip(names, specs, strict=True))

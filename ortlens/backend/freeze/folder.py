@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import math
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
+from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.runtime import processor
@@ -27,7 +27,7 @@ from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.backend.freeze.steps import FrozenSteps
@@ -71,17 +71,12 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     steps, arguments = frozen.steps, frozen.arguments
     program = steps.program
     _refuse_dtypes(frozen)
-    sources = _sources(steps)
-    if len(sources) < len(program.graph_signature.output_specs):
-        export_graph(steps.graph, folder / _MODEL, inline_bytes=_INLINE_BYTES, left_out=frozenset(sources))
-    else:
-        onnx.save(_model_of_nothing(), str(folder / _MODEL))
+    boundary = boundary_of(frozen.program, program, steps.graph.lowered, arguments)
+    export_graph(steps.graph, folder / _MODEL, boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
     state = {name: _array_file(folder, f"state_{number}", tensor) for number, (name, tensor) in enumerate(steps.state.items())}
-    wanted = sorted({source["weight"] for source in sources.values() if "weight" in source})
-    weights = {name: _array_file(folder, f"weight_{number}", steps.weight(name)) for number, name in enumerate(wanted)}
-    returned, updates = _outputs(program, sources, [value.name for value in model.graph.output])
+    returned, updates = _outputs(steps)
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
     one_thread = all(info.threads.count == 1 for info in sessions)
     on_cuda = [info.session.get_provider_options().get("CUDAExecutionProvider") for info in sessions]
@@ -96,7 +91,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "disabled_optimizers": unwanted_rewrites(model, [(name, {}) for name in providers]),
         "signature": json_from_signature(arguments.signature),
         "parameters": list(arguments.positional()),
-        "guards": _guards(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
+        "guards": guards_as_json(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
         "feeds": _feeds(steps, names),
@@ -104,7 +99,6 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "updates": updates,
         "layouts": steps.memory.layouts_for_arrays(),
         "state": state,
-        "weights": weights,
     }
 
 
@@ -124,15 +118,6 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _model_of_nothing() -> onnx.ModelProto:
-    """Make the model of a call that returns what it is given, or what does not change; ONNX Runtime requires a node and an output."""
-    value = onnx.helper.make_tensor("nothing", onnx.TensorProto.INT64, [0], [])
-    node = onnx.helper.make_node("Constant", [], ["nothing"], value=value)
-    output = onnx.helper.make_tensor_value_info("nothing", onnx.TensorProto.INT64, [0])
-    graph = onnx.helper.make_graph([node], "nothing", [], [output])
-    return onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 18)])
-
-
 def _array_file(folder: pathlib.Path, stem: str, tensor: torch.Tensor) -> dict[str, Any]:
     array = tensor.detach().cpu().contiguous().numpy()
     name = f"{stem}.bin"
@@ -150,55 +135,31 @@ def _feeds(steps: FrozenSteps, names: Sequence[str]) -> list[dict[str, Any]]:
     return [{"name": name, **known[name]} for name in names]
 
 
-def _sources(steps: FrozenSteps) -> dict[int, dict[str, Any]]:
-    """Map the places of results that the model need not return to where they come from.
+def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Tell where each leaf of the result comes from, and which outputs are new values of state or of arguments.
 
-    These are arguments, new values of arguments, weights, and constants. A result that is one of an earlier place is that of its output.
+    Results that are arguments are these, and a tensor that is at several places of the result is one tensor.
     """
-    specs, results = steps.program.graph_signature.input_specs, steps.results
-    user = [place for place, spec in enumerate(specs) if spec.kind is InputKind.USER_INPUT]
-    inputs = {spec.arg.name: place for place, spec in enumerate(specs)}
-    found: dict[int, dict[str, Any]] = {}
-    seen: dict[str, int] = {}
-    for place, (spec, result) in enumerate(zip(steps.program.graph_signature.output_specs, results, strict=True)):
-        if spec.kind is not OutputKind.USER_OUTPUT:
-            continue
-        if isinstance(spec.arg, ConstantArgument):
-            found[place] = {"constant": spec.arg.value}
-            continue
-        owner = result.owner if not result.is_view and result.owner in user else inputs.get(spec.arg.name)
-        if owner in user:
-            found[place] = {"leaf": user.index(owner)}
-        elif owner is not None and (name := str(specs[owner].target)) not in steps.state:
-            found[place] = {"weight": name}
-        elif owner is None and spec.arg.name in seen:
-            found[place] = {"again": seen[spec.arg.name]}
-        seen.setdefault(spec.arg.name, place)
-    return found
-
-
-def _outputs(
-    program: Any, sources: Mapping[int, dict[str, Any]], names: Sequence[str]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Tell where each leaf of the result comes from, and which outputs are new values of state or of arguments."""
-    signature_ = program.graph_signature
-    user = [spec.arg.name for spec in signature_.input_specs if spec.kind is InputKind.USER_INPUT]
-    made = iter(names)
-    returned: dict[int, dict[str, Any]] = {}
+    signature_ = steps.program.graph_signature
+    user = [place for place, spec in enumerate(signature_.input_specs) if spec.kind is InputKind.USER_INPUT]
+    inputs = {str(spec.arg.name): place for place, spec in enumerate(signature_.input_specs)}
+    returned: list[dict[str, Any]] = []
     updates: list[dict[str, Any]] = []
-    for place, spec in enumerate(signature_.output_specs):
-        if place in sources:
-            source = sources[place]
-            returned[place] = returned[source["again"]] if "again" in source else source
-            continue
-        name = next(made)
-        if spec.kind is OutputKind.USER_OUTPUT:
-            returned[place] = {"output": name}
+    first: dict[str, dict[str, Any]] = {}
+    names = steps.graph.lowered.output_names
+    for spec, result, name in zip(signature_.output_specs, steps.results, names, strict=True):
+        if isinstance(spec.arg, ConstantArgument):
+            returned.append({"constant": spec.arg.value})
+        elif spec.kind is OutputKind.USER_OUTPUT:
+            owner = result.owner if not result.is_view and result.owner in user else inputs.get(spec.arg.name)
+            number = {} if isinstance(spec.arg, TensorArgument) else {"number": True}
+            entry = {"leaf": user.index(owner)} if owner in user else {"output": name, **number}
+            returned.append(first.setdefault(spec.arg.name, entry))
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-            updates.append({"output": name, "leaf": user.index(spec.target)})
+            updates.append({"output": name, "leaf": user.index(inputs[spec.target])})
         else:
             updates.append({"output": name, "state": str(spec.target)})
-    return list(returned.values()), updates
+    return returned, updates
 
 
 def _tree(spec: Any) -> Any:
@@ -212,94 +173,3 @@ def _tree(spec: Any) -> Any:
         raise UsageError(f"a {spec.type.__name__} cannot be saved: only tuples, lists, dicts, and objects with named parts")
     pairs = [[key, child] for key, child in zip(keys, children, strict=True)]
     return ["dict", pairs] if spec.type in (dict, OrderedDict) else ["object", spec.type.__name__, pairs]
-
-
-_FUNCTIONS = {
-    "Mod": "%",
-    "PythonMod": "%",
-    "FloorDiv": "//",
-    "Eq": "==",
-    "Ne": "!=",
-    "Lt": "<",
-    "Le": "<=",
-    "Gt": ">",
-    "Ge": ">=",
-    **dict.fromkeys(("max", "torch.sym_max"), "max"),  # the second since torch 2.15
-    **dict.fromkeys(("min", "torch.sym_min"), "min"),
-    "abs": "abs",
-    "round": "round",
-    "math.ceil": "ceil",
-    "math.floor": "floor",
-    "math.trunc": "trunc",
-    "torch.sym_float": "float",
-    "torch._sym_sqrt": "sqrt",
-}
-
-
-def _guards(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
-    places = {}
-    for place, name in enumerate(leaves):
-        base, bracket, rest = name.partition("[")
-        places[ast.unparse(ast.parse(f"L[{base!r}]{bracket}{rest}", mode="eval"))] = place
-    return [[f"Guard failed: {text}", _Guard(text, places).json()] for text in texts]
-
-
-_X = ast.Name("x")
-
-
-class _Guard:
-    def __init__(self, text: str, places: Mapping[str, int]) -> None:
-        self._text = text
-        self._places = places
-
-    def json(self) -> Any:
-        return self._of(ast.parse(self._text, mode="eval").body)
-
-    def _of(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)) and math.isfinite(node.value):
-            return node.value
-        if isinstance(node, ast.UnaryOp):
-            return self._unary(node)
-        if isinstance(node, ast.Compare):
-            return self._compared(node)
-        if isinstance(node, ast.BoolOp):
-            return ["and" if isinstance(node.op, ast.And) else "or", *map(self._of, node.values)]
-        return self._operation(node)
-
-    def _operation(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.BinOp):
-            return [self._symbol(ast.unparse(ast.BinOp(_X, node.op, _X))), self._of(node.left), self._of(node.right)]
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
-            return [_FUNCTIONS[ast.unparse(node.func)], *map(self._of, node.args)]
-        if isinstance(node, ast.IfExp):
-            return ["if", *map(self._of, (node.test, node.body, node.orelse))]
-        return self._size(node)
-
-    def _unary(self, node: ast.UnaryOp) -> Any:
-        inner = self._of(node.operand)
-        return ["not", inner] if isinstance(node.op, ast.Not) else ["-", 0, inner] if isinstance(node.op, ast.USub) else self._refuse()
-
-    def _compared(self, node: ast.Compare) -> Any:
-        values = [self._of(value) for value in (node.left, *node.comparators)]
-        symbols = [self._symbol(ast.unparse(ast.Compare(_X, [op], [_X]))) for op in node.ops]
-        return ["and", *([symbol, values[place], values[place + 1]] for place, symbol in enumerate(symbols))]
-
-    def _symbol(self, text: str) -> Any:
-        """Return the operator of an operation such as `x + x`, if a loaded callable evaluates it."""
-        symbol = text[1:-1].strip()
-        return symbol if symbol in signature.OPERATIONS else self._refuse()
-
-    def _size(self, node: ast.expr) -> Any:
-        """Read `L['x'].size()[0]`, or `L['n']` of a number."""
-        text = ast.unparse(node)
-        if text in self._places:
-            return ["value", self._places[text]]
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.value, ast.Call):
-            called = node.value.func
-            place = self._places.get(ast.unparse(called.value)) if isinstance(called, ast.Attribute) and called.attr == "size" else None
-            if place is not None:
-                return ["size", place, node.slice.value]
-        return self._refuse()
-
-    def _refuse(self) -> Any:
-        raise UsageError(f"the condition {self._text} on sizes cannot be saved; narrow dynamic_shapes so that tracing needs none")

@@ -168,7 +168,6 @@ class LoadedFrozen:
         self._written = sorted({entry["leaf"] for entry in self._updates if "leaf" in entry})
         self._layouts: list[Any] = [(leaf, strides and tuple(strides)) for leaf, strides in manifest.get("layouts", ())]
         self.state = {str(name): _array(place, entry) for name, entry in manifest["state"].items()}
-        self._weights = {str(name): _array(place, entry) for name, entry in manifest.get("weights", {}).items()}
         self._lock = threading.Lock()
         self._known: set[Any] = set()
         self.session = self._session(_inside(place, manifest["model"]), manifest, _chosen(manifest, providers), threads)
@@ -179,7 +178,7 @@ class LoadedFrozen:
         self._spared = onnxruntime.RunOptions()
         if self.session.get_session_options().enable_cpu_mem_arena:
             self._spared.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        self._results = {_key_of(entry) for entry in self._returned if "output" in entry or "weight" in entry}
+        self._results = {str(entry["output"]): bool(entry.get("number")) for entry in self._returned if "output" in entry}
         self._check_boundary()
 
     @staticmethod
@@ -206,9 +205,7 @@ class LoadedFrozen:
         leaves += [leaf for leaf, _ in self._layouts]
         outputs = [entry["output"] for entry in (*self._returned, *self._updates) if "output" in entry]
         states = [entry["state"] for entry in (*self._feeds, *self._updates) if "state" in entry]
-        weights = {entry["weight"] for entry in self._returned if "weight" in entry}
         sound = sorted(taken) == sorted(given) and set(outputs) <= set(self._names) and set(states) <= self.state.keys()
-        sound = sound and weights <= self._weights.keys()
         if not sound or any(not isinstance(leaf, int) or not 0 <= leaf < count for leaf in leaves):
             raise CaptureError("the manifest does not fit the model's inputs and outputs")
         kinds = [self._tree[0], *(child[0] for child in self._tree[1])]
@@ -242,9 +239,8 @@ class LoadedFrozen:
         with self._lock if self.state else contextlib.nullcontext():
             made = self._run(fed) if home.place is None else self._run_bound(fed, values, home)
             self._update(made, values)
-        for name, value in self._weights.items():
-            made[f"weight {name}"] = value.copy() if home.place is None else onnxruntime.OrtValue.ortvalue_from_numpy(value)
-        results = {name: self._result_of(made[name], home) for name in self._results}
+        results = {name: self._result_of(made[name], home) for name, is_number in self._results.items() if not is_number}
+        results |= {name: _as_array(made[name]).item() for name, is_number in self._results.items() if is_number}
         leaves = [self._leaf(entry, results, values) for entry in self._returned]
         _wait_for_torch(home)  # results are copies of memory of ONNX Runtime, which is free to use it again from here on
         return unflat(self._result, leaves)
@@ -364,7 +360,7 @@ class LoadedFrozen:
             return entry["constant"]
         if "leaf" in entry:
             return values[entry["leaf"]]
-        return results[_key_of(entry)]
+        return results[entry["output"]]
 
     @staticmethod
     def _result_of(value: Any, home: _Home) -> Any:
@@ -374,10 +370,6 @@ class LoadedFrozen:
         if home.ort_device and _device_name(value) != home.ort_device:
             return onnxruntime.OrtValue.ortvalue_from_numpy(_as_array(value), home.ort_device, 0)
         return value
-
-
-def _key_of(entry: Mapping[str, Any]) -> str:
-    return str(entry["output"]) if "output" in entry else f"weight {entry['weight']}"
 
 
 def _chosen(manifest: Mapping[str, Any], wanted: Sequence[Any] | None) -> list[tuple[str, dict[str, Any]]]:

@@ -73,12 +73,6 @@ class FrozenSteps:
             places = [place for place, node in enumerate(runner.partition.inputs) if node not in weights]
             runner.run = _without(self.call_of(runner, log), places)
 
-    def weight(self, name: str) -> torch.Tensor:
-        """Return a weight or constant by its name in the source."""
-        specs = zip(self.program.graph_signature.input_specs, self._values, strict=True)
-        found: torch.Tensor = next(value for spec, value in specs if str(spec.target) == name)
-        return found
-
     def changed_weights(self) -> tuple[str, ...]:
         """Name the frozen weights that were written to since."""
         names = self.graph.weight_inputs()

@@ -22,7 +22,7 @@ from ortlens.errors import ConversionError, OrtLensError
 from ortlens.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ortlens.backend.lowering.returned_views import ReturnedViews
     from ortlens.trace.records import Phase
@@ -40,7 +40,9 @@ class LoweredGraph:
     aot_ns: int  # time that decomposition took, in ns
     loading_ns: int = 0  # time that ortlens took beforehand to load what it needs once per process
     input_names: tuple[str, ...] = ()  # names of the inputs in a deployed model; empty to use the names of the nodes
-    output_names: tuple[str, ...] = ()  # names of the outputs in a deployed model; empty to number them
+    output_names: tuple[str, ...] = ()  # names of the outputs in a deployed model
+    arguments: tuple[int, ...] = ()  # positions of the user's inputs, all of which a deployed model has, in this order; empty if not known
+    updates: frozenset[int] = frozenset()  # positions of the outputs that are new values of inputs, which a deployed model has last
     is_plain: bool = False  # whether it has the inputs and outputs of Dynamo's graph, so that Dynamo may call it directly
     views: ReturnedViews | None = None  # the outputs that PyTorch makes as views; None when there are none
     mutated: tuple[int, ...] = ()  # positions of the inputs whose new values are the first outputs, in that order
@@ -177,6 +179,7 @@ class DynamoGraph:
             aot_ns=aot_ns,
             input_names=self._input_names,
             output_names=self._output_names(module, mutated) if phase == "inference" else (),
+            updates=frozenset(range(len(mutated))),
             is_plain=phase == "inference" and self._is_plain(module),
             views=views,
             mutated=mutated,
@@ -194,7 +197,17 @@ class DynamoGraph:
         count = len(outputs_of(module.graph)) - len(mutated)
         known = len(self._input_names)
         updated = [f"{self._input_names[place] if place < known else f'input_{place}'}.updated" for place in mutated]
-        return (*updated, *(f"output_{place}" for place in range(count)))
+        return unique_names([*updated, *(f"output_{place}" for place in range(count))], self._input_names)
+
+
+def unique_names(names: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
+    """Number names that are taken, or that others of them have: a function may return an input under its name."""
+    used, unique = set(taken), []
+    for name in names:
+        numbered = (name, *(f"{name}.{number}" for number in range(1, len(used) + 2)))
+        unique.append(next(each for each in numbered if each not in used))
+        used.add(unique[-1])
+    return tuple(unique)
 
 
 def with_plain_tangents(run: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ortlens import _torch
 from ortlens.backend.error_text import LOWERED_WITHOUT
 from ortlens.backend.lowering.checks import UNSAID_WRITES
-from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unrolled
+from ortlens.backend.lowering.entry import LoweredGraph, count_ops, unique_names, unrolled
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.lowering.provenance import user_line
 from ortlens.backend.lowering.reductions import for_all_sizes
@@ -140,6 +140,7 @@ def lower_program(
     returned = outputs_of(made.graph)
     gaps = [place for place in user if (value := _meta_of(returned[place])) is not None and needs_restride(value)]
     mutated = _mutated_inputs(made)
+    names = tuple(str(spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target) for spec in inputs)
     return made, LoweredGraph(
         module=made.graph_module,
         phase="inference",
@@ -147,8 +148,10 @@ def lower_program(
         compile_id=None,
         op_count=count_ops(program.graph_module),
         aot_ns=aot_ns,
-        input_names=tuple(str(spec.arg.name if spec.kind is InputKind.USER_INPUT else spec.target) for spec in inputs),
-        output_names=tuple(_output_name(spec, place) for place, spec in enumerate(outputs)),
+        input_names=names,
+        output_names=unique_names(_output_names(made), (name for place, name in enumerate(names) if place not in static)),
+        arguments=tuple(place for place, spec in enumerate(inputs) if spec.kind is InputKind.USER_INPUT),
+        updates=frozenset(range(len(outputs))) - user.keys(),
         views=without_returned_views(made.graph_module, user, mutated, parts=gaps),
         mutated=mutated if updates_in_place else (),
         checks_signs=True,
@@ -382,10 +385,31 @@ def _attention_laid_out_as_traced(torchs: Callable[..., Any], own: Callable[...,
     return attention
 
 
-def _output_name(spec: Any, place: int) -> str:
-    if spec.kind in _MUTATIONS:
-        return f"{spec.target}.updated"
-    return str(getattr(spec.arg, "name", None) or f"output_{place}")
+def _output_names(program: ExportedProgram) -> list[str]:
+    """Name results by the keys that lead to them, as `logits` or `cache.0.key`, and new values by what they replace."""
+    results = (".".join(map(str, path)) for path in paths_of(program.call_spec.out_spec))
+    texts = (f"output_{text or 0}" if not text or text[0].isdecimal() else text for text in results)
+    return [f"{spec.target}.updated" if spec.kind in _MUTATIONS else next(texts) for spec in program.graph_signature.output_specs]
+
+
+def result_paths(program: ExportedProgram) -> list[str]:
+    """Write the keys that lead to each leaf of the result, as `['cache'][0]`."""
+    return ["".join(f"[{key!r}]" for key in path) for path in paths_of(program.call_spec.out_spec)]
+
+
+def paths_of(spec: Any) -> list[tuple[Any, ...]]:
+    """List the keys that lead to each leaf of a structure; places where its parts have no names."""
+    if spec.is_leaf():
+        return [()]
+    children = _torch.spec_children(spec)
+    named = getattr(spec.context, "_fields", spec.context)  # a named tuple has its class there
+    nested = [each for each in (named if isinstance(named, (list, tuple)) else ()) if isinstance(each, (list, tuple))]
+    keys = next((keys for keys in (named, *nested) if _are_keys(keys, len(children))), range(len(children)))
+    return [(key, *path) for key, child in zip(keys, children, strict=True) for path in paths_of(child)]
+
+
+def _are_keys(keys: Any, count: int) -> bool:
+    return isinstance(keys, (list, tuple)) and len(keys) == count and all(isinstance(key, (str, int)) for key in keys)
 
 
 def _refuse_objects(program: ExportedProgram) -> None:

@@ -304,5 +304,5 @@ def test_a_deployed_model_returns_the_new_values(tmp_path: pathlib.Path) -> None
     with torch.no_grad():
         torch.compile(model, backend=lens)(AT, NEW)
         want = wanted(AT, NEW)
-    made = run_bare(lens.export_onnx(tmp_path / "cache.onnx"), {"new": NEW, "at": AT, "keys": buffer()})
-    torch.testing.assert_close(list(made.values()), [wanted.keys, want])
+    made = run_bare(lens.export_onnx(tmp_path / "cache.onnx"), {"at": AT, "new": NEW, "keys": buffer()})
+    torch.testing.assert_close(list(made.values()), [want, wanted.keys])

@@ -1,0 +1,260 @@
+"""An exported program to the model to deploy, with the signature of the function that was traced."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ortlens import _torch
+from ortlens.backend.deploy.conditions import reduced
+from ortlens.backend.deploy.export import Boundary, export_graph
+from ortlens.backend.freeze.arguments import Arguments, refuse_constants
+from ortlens.backend.freeze.signature import OPERATIONS, Size, TensorLeaf
+from ortlens.backend.gc_paused import gc_paused
+from ortlens.backend.lowering.exported import lower_program, result_paths, state_value
+from ortlens.backend.lowering.returned_views import outputs_of
+from ortlens.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.api import OrtBackend
+    from ortlens.backend.deploy.export import ExportedModel
+    from ortlens.backend.freeze.signature import Leaf
+    from ortlens.backend.lowering.entry import LoweredGraph
+
+
+def export_program(  # noqa: PLR0913 - a program, how it was traced, and what to write
+    program: ExportedProgram,
+    backend: OrtBackend,
+    path: str | os.PathLike[str],
+    weights: object,
+    aliases: Sequence[frozenset[str]],
+    *,
+    least: int = 2,
+) -> ExportedModel:
+    """Write the model of a program, in which no size below `least` is checked for; the others are as for `export_graph`."""
+    compiler = backend.compiler
+    with gc_paused(), _torch.zero_and_one_open():
+        decomposed, lowered = lower_program(
+            _torch.normalized(program),
+            decompositions=compiler.decompositions(),
+            custom_targets=compiler.custom_targets(),
+            on_failure=compiler.failure_reporter(None),
+        )
+        refuse_constants(program, decomposed)
+        arguments = Arguments(decomposed, decomposed.module(check_guards=False).forward)
+        graph = compiler.deployed(lowered, [state_value(decomposed, spec.target) for spec in decomposed.graph_signature.input_specs])
+    return export_graph(graph, path, weights, aliases, boundary=boundary_of(program, decomposed, lowered, arguments, least=least))
+
+
+def boundary_of(
+    program: ExportedProgram, decomposed: ExportedProgram, lowered: LoweredGraph, arguments: Arguments, *, least: int = 2
+) -> Boundary:
+    """Describe the signature of a program for its model: names of sizes, where values are in a call, and what holds for sizes."""
+    metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    user = [str(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    leaves = [leaf.name for leaf in arguments.signature.leaves]
+    sources = _sources(zip(leaves, (metas.get(name) for name in user), strict=True))
+    guards = (*arguments.guard_texts, *_squeezed_sizes(program, sources))
+    results = iter(f"result{text}" for text in result_paths(decomposed))
+    paths = {
+        name: next(results) if spec.kind is OutputKind.USER_OUTPUT else str(spec.target)
+        for name, spec in zip(lowered.output_names, decomposed.graph_signature.output_specs, strict=True)
+    }
+    return Boundary(
+        size_names=_size_names(arguments.signature.leaves, user, _torch.size_names(program)),
+        paths=paths | dict(zip(user, leaves, strict=True)),
+        arguments=user,
+        conditions=_conditions(arguments, guards, least),
+        numbers=_numbers(decomposed, sources, leaves),
+    )
+
+
+def _size_names(leaves: Sequence[Leaf], inputs: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
+    """Name each size that varies: as the user did, else after the first input and dimension that has it."""
+    names = dict(named)
+    for leaf, name in zip(leaves, inputs, strict=True):
+        for dim, size in enumerate(leaf.sizes if isinstance(leaf, TensorLeaf) else ()):
+            if isinstance(size, Size) and size.name not in names and str(size) == size.name:
+                names[size.name] = f"{name}_dim_{dim}"
+    return names
+
+
+_SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
+
+
+def _sources(arguments: Iterable[tuple[str, Any]]) -> dict[Any, str]:
+    """Map the terms of sizes and numbers that vary to the expressions by which guards read them."""
+    sources: dict[Any, str] = {}
+    for name, meta in arguments:
+        root, bracket, keys = name.partition("[")
+        place = f"L[{root!r}]{bracket}{keys}"
+        sizes = enumerate(meta.shape) if isinstance(meta, torch.Tensor) else [(None, meta)]
+        for dim, size in sizes:
+            if (scaled := _torch.scaled_term(size)) is not None:
+                term, offset, factor = scaled
+                source = place if dim is None else f"{place}.size()[{dim}]"
+                sources.setdefault(term, source if (offset, factor) == (0, 1) else f"(({source} - {offset}) // {factor})")
+    return sources
+
+
+def _numbers(program: ExportedProgram, sources: Mapping[Any, str], leaves: Sequence[str]) -> dict[str, Any]:
+    """Describe the results that are numbers made of sizes, by their nodes."""
+    nodes = [node for node in outputs_of(program.graph) if isinstance(node, torch.fx.Node) and _torch.is_symbolic(node.meta.get("val"))]
+    texts = {node.name: _torch.expression_over(node.meta["val"], sources) for node in nodes}
+    return {name: guards_as_json([text], leaves)[0][1] for name, text in texts.items() if text is not None}
+
+
+def _squeezed_sizes(program: ExportedProgram, sources: Mapping[Any, str]) -> list[str]:
+    """Write, as guards, that sizes which a program squeezes are not 1: tracing takes that for granted, and notes nothing."""
+    found: list[str] = []
+    for node in program.graph.nodes:
+        if node.target in _SQUEEZES:
+            shape = node.args[0].meta["val"].shape
+            chosen = node.args[1] if len(node.args) > 1 else range(len(shape))
+            sizes = [shape[dim] for dim in ([chosen] if isinstance(chosen, int) else chosen)] if len(shape) else []
+            texts = (_torch.expression_over(size, sources) for size in sizes if _torch.is_symbolic(size))
+            found += [f"{text} != 1" for text in texts if text is not None]
+    return list(dict.fromkeys(found))
+
+
+def _conditions(arguments: Arguments, guards: Sequence[str], least: int) -> list[Any]:
+    """List what holds for sizes: that those of one name are the same, bounds, and what tracing found."""
+    signature, leaves = arguments.signature, arguments.signature.leaves
+    places: dict[str, list[tuple[Any, Size]]] = {}
+    for place, leaf in enumerate(leaves):
+        sizes = enumerate(leaf.sizes) if isinstance(leaf, TensorLeaf) else ()
+        for dim, size in sizes:
+            if isinstance(size, Size):
+                places.setdefault(size.name, []).append((["size", place, dim], size))
+    bounds = {name: signature.ranges.get(name, (None, None)) for name in places}
+    bounds = {name: (None if low is None or low <= least else low, high) for name, (low, high) in bounds.items()}
+    found = [condition for name, sizes in places.items() for condition in _of_size(sizes, *bounds[name])]
+    same = [condition[1:] for condition in found if condition[0] == "same"]
+    for _, guard in guards_as_json(guards, [leaf.name for leaf in leaves]):
+        condition = reduced(guard, leaves)
+        is_known = condition is True or condition in found
+        is_of_names = not is_known and condition[0] == "==" and any(all(size in sizes for size in condition[1:]) for sizes in same)
+        if not is_known and not is_of_names:
+            found.append(condition)
+    return found
+
+
+_NO_LIMIT = 1 << 62
+
+
+def _of_size(occurrences: Sequence[tuple[Any, Size]], least: int | None, most: int | None) -> list[Any]:
+    plain = [place for place, size in occurrences if str(size) == size.name]
+    multiples = [(place, size) for place, size in occurrences if str(size) != size.name]
+    found: list[Any] = []
+    if not plain:
+        (place, size), *multiples = multiples
+        base = ["//", ["-", place, size.offset], size.factor]
+        found.append(["==", ["%", ["-", place, size.offset], size.factor], 0])
+    else:
+        base = plain[0]
+        found += [["same", *plain]] if len(plain) > 1 else []
+    found += [["==", place, ["+", ["*", base, size.factor], size.offset]] for place, size in multiples]
+    found += [[">=", base, least]] if least is not None else []
+    found += [["<=", base, most]] if most is not None and most < _NO_LIMIT else []
+    return found
+
+
+_FUNCTIONS = {
+    "Mod": "%",
+    "PythonMod": "%",
+    "FloorDiv": "//",
+    "Eq": "==",
+    "Ne": "!=",
+    "Lt": "<",
+    "Le": "<=",
+    "Gt": ">",
+    "Ge": ">=",
+    **dict.fromkeys(("max", "torch.sym_max"), "max"),  # the second since torch 2.15
+    **dict.fromkeys(("min", "torch.sym_min"), "min"),
+    "abs": "abs",
+    "round": "round",
+    "math.ceil": "ceil",
+    "math.floor": "floor",
+    "math.trunc": "trunc",
+    "torch.sym_float": "float",
+    "torch._sym_sqrt": "sqrt",
+}
+
+
+def guards_as_json(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
+    """Write each guard as a message and a condition for `signature.admits`; raise `UsageError` for what has no such form."""
+    places = {}
+    for place, name in enumerate(leaves):
+        base, bracket, rest = name.partition("[")
+        places[ast.unparse(ast.parse(f"L[{base!r}]{bracket}{rest}", mode="eval"))] = place
+    return [[f"Guard failed: {text}", _Guard(text, places).json()] for text in texts]
+
+
+_X = ast.Name("x")
+
+
+class _Guard:
+    def __init__(self, text: str, places: Mapping[str, int]) -> None:
+        self._text = text
+        self._places = places
+
+    def json(self) -> Any:
+        return self._of(ast.parse(self._text, mode="eval").body)
+
+    def _of(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)) and math.isfinite(node.value):
+            return node.value
+        if isinstance(node, ast.UnaryOp):
+            return self._unary(node)
+        if isinstance(node, ast.Compare):
+            return self._compared(node)
+        if isinstance(node, ast.BoolOp):
+            return ["and" if isinstance(node.op, ast.And) else "or", *map(self._of, node.values)]
+        return self._operation(node)
+
+    def _operation(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.BinOp):
+            return [self._symbol(ast.unparse(ast.BinOp(_X, node.op, _X))), self._of(node.left), self._of(node.right)]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _FUNCTIONS:
+            return [_FUNCTIONS[ast.unparse(node.func)], *map(self._of, node.args)]
+        if isinstance(node, ast.IfExp):
+            return ["if", *map(self._of, (node.test, node.body, node.orelse))]
+        return self._size(node)
+
+    def _unary(self, node: ast.UnaryOp) -> Any:
+        inner = self._of(node.operand)
+        return ["not", inner] if isinstance(node.op, ast.Not) else ["-", 0, inner] if isinstance(node.op, ast.USub) else self._refuse()
+
+    def _compared(self, node: ast.Compare) -> Any:
+        values = [self._of(value) for value in (node.left, *node.comparators)]
+        symbols = [self._symbol(ast.unparse(ast.Compare(_X, [op], [_X]))) for op in node.ops]
+        return ["and", *([symbol, values[place], values[place + 1]] for place, symbol in enumerate(symbols))]
+
+    def _symbol(self, text: str) -> Any:
+        """Return the operator of an operation such as `x + x`, if a loaded callable evaluates it."""
+        symbol = text[1:-1].strip()
+        return symbol if symbol in OPERATIONS else self._refuse()
+
+    def _size(self, node: ast.expr) -> Any:
+        """Read `L['x'].size()[0]`, or `L['n']` of a number."""
+        text = ast.unparse(node)
+        if text in self._places:
+            return ["value", self._places[text]]
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            place = self._places.get(ast.unparse(called.value)) if isinstance(called, ast.Attribute) and called.attr == "size" else None
+            if place is not None:
+                return ["size", place, node.slice.value]
+        return self._refuse()
+
+    def _refuse(self) -> Any:
+        raise UsageError(f"the condition {self._text} on sizes cannot be saved; narrow dynamic_shapes so that tracing needs none")

@@ -1,0 +1,101 @@
+"""Exports what a lens compiled: its target is traced again, as one graph, without gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ortlens import _torch
+from ortlens.backend.deploy.export import export_graph
+from ortlens.backend.freeze.arguments import Untraceable, program_of
+from ortlens.backend.freeze.exporting import export_program
+from ortlens.errors import UsageError
+from ortlens.lens.stand_ins import fake, fake_weights, modules_of
+from ortlens.lens.verify.call_state import CallState
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    from torch.export import ExportedProgram
+
+    from ortlens.backend.api import OrtBackend
+    from ortlens.backend.deploy.export import ExportedModel
+    from ortlens.lens.compilations import CompiledTargets, SeenCalls
+
+_CALLS_OF_MODULE = ("forward", "_wrapped_call_impl", "__call__", "_call_impl")  # methods that compiled modules have as their targets
+
+
+def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: str | os.PathLike[str], weights: object) -> ExportedModel:
+    """Write the model of the only target of a lens; raise `UsageError` where it has none, or it is not one graph."""
+    graph = targets.require_one_graph()
+    target = targets.program or _module_behind(targets.calls.function)
+    if target is None or backend is None:  # compiled ahead of time, or not by `torch.compile`: there is nothing to trace
+        return export_graph(graph, path, weights)
+    with _torch.objects_as_trees() as note:
+        if targets.program is not None:
+            return export_program(targets.program, backend, path, weights, _tied_names(target))
+        example = targets.calls.last if targets.example is None else targets.calls.first
+        note(example)
+        try:
+            with _torch.zero_and_one_open():
+                program = _traced(target, example, targets.calls, note)
+            return export_program(program, backend, path, weights, _tied_names(target))
+        except UsageError:
+            if not targets.calls.varies:
+                raise
+            with contextlib.suppress(UsageError):  # some programs can be traced only for sizes that are neither 0 nor 1
+                program = _traced(target, example, targets.calls, note)
+                return export_program(program, backend, path, weights, _tied_names(target), least=1)
+            raise
+
+
+def _module_behind(function: Any) -> Any:
+    """Return the module whose call a function is, so that its weights have their own names; anything else as it is."""
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, torch.nn.Module) and getattr(function, "__name__", "") in _CALLS_OF_MODULE else function
+
+
+def _traced(target: Any, example: Any, calls: SeenCalls, note: Callable[[Any], None]) -> ExportedProgram:
+    """Trace a target with arguments that were noted, on fake tensors where it has no data."""
+    modules = modules_of(target)
+    weights = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    if not any(_torch.is_fake(tensor) or tensor.device.type == "meta" for tensor in weights):
+        example = _torch.map_tensors(_torch.with_room, example)
+        state = CallState(target, *example, parameters=False)
+        try:
+            return _program_of(target, example, calls, note)
+        finally:
+            state.restore()
+    mode = _torch.fake_mode_of(weights)
+    with fake_weights(modules, mode, None), mode:
+        return _program_of(target, _torch.map_tensors(lambda tensor: fake(tensor, mode, None), example), calls, note)
+
+
+def _program_of(target: Any, example: Any, calls: SeenCalls, note: Callable[[Any], None]) -> ExportedProgram:
+    """Trace a target once, in the stricter way where the other fails."""
+    args, kwargs = example
+    name = getattr(target, "__name__", type(target).__name__)
+    try:
+        return program_of(target, args, kwargs, calls.varying, on_result=note)[0]
+    except Untraceable as error:
+        try:
+            return program_of(target, args, kwargs, calls.varying, strict=True)[0]
+        except Untraceable:
+            raise UsageError(f"{name} cannot be exported, because torch.export cannot trace it as one graph: {error}") from error
+
+
+def _tied_names(target: object) -> list[frozenset[str]]:
+    """Group the names that mean the same weight; only modules and exported programs have names of weights."""
+    groups: dict[int, set[str]] = {}
+    named: Iterable[tuple[str, Any]] = ()
+    owner = getattr(target, "__self__", target)
+    if isinstance(owner, torch.nn.Module):
+        named = (*owner.named_parameters(remove_duplicate=False), *owner.named_buffers(remove_duplicate=False))
+    elif isinstance(target, torch.export.ExportedProgram):
+        named = target.state_dict.items()
+    for name, tensor in named:
+        groups.setdefault(id(tensor), set()).add(name)
+    return [frozenset(names) for names in groups.values()]
