@@ -76,11 +76,13 @@ class ConditionWriter:
         self._made: dict[str, ir.Value] = {}
         self._zeros: list[ir.Value] = []
 
-    def add(self, condition: Any, text: str) -> None:
-        """Write the nodes of one condition; raise `UsageError` where ONNX has no form of it."""
+    def add(self, condition: Any, text: str, *, needed: bool = True) -> None:
+        """Write the nodes of one condition; where ONNX has no form of it, raise `UsageError` if the condition is needed."""
         try:
             holds = self._value(condition)
         except NotImplementedError as error:
+            if not needed:
+                return
             raise UsageError(
                 f"the condition {text} on sizes, under which the model was traced, cannot be written into it ({error}); "
                 "export with sizes that do not vary, or trace the model with torch.export and narrower dynamic_shapes"

@@ -215,6 +215,7 @@ class Boundary:
     arguments: Sequence[str] = ()  # names of the inputs that conditions refer to by place
     conditions: Sequence[Any] = ()  # in the form of `deploy.conditions`
     numbers: Mapping[str, Any] = field(default_factory=dict)  # node of a result that is a number -> how it is computed, in that form
+    has_loader: bool = False  # whether a loader checks all conditions, also those of which ONNX has no form
 
 
 def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
@@ -250,7 +251,7 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     _name_sizes(model, boundary.size_names)
     conditions = tuple(condition_text(condition, boundary.arguments) for condition in boundary.conditions)
     for condition, text in zip(boundary.conditions, conditions, strict=True):
-        writer.add(condition, text)
+        writer.add(condition, text, needed=not boundary.has_loader)
     writer.close()
     try:
         _save(model, target, _INLINE_BYTES if inline_bytes is None else inline_bytes)

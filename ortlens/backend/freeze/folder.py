@@ -8,6 +8,7 @@ import math
 import pathlib
 import shutil
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -71,7 +72,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     steps, arguments = frozen.steps, frozen.arguments
     program = steps.program
     _refuse_dtypes(frozen)
-    boundary = boundary_of(frozen.program, program, steps.graph.lowered, arguments)
+    boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments), has_loader=True)
     export_graph(steps.graph, folder / _MODEL, boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]

@@ -112,7 +112,7 @@ def test_the_programs_of_the_register_are_deployed_right(road: str, tmp_path: Pa
         return found
 
     if road == "exported":
-        path = ortlens.explain(all_of_them, calls=1)(given).export_onnx(tmp_path / "all.onnx")
+        path: Path = ortlens.explain(all_of_them, calls=1)(given).export_onnx(tmp_path / "all.onnx")
     else:
         path = ortlens.freeze(all_of_them, given).save(tmp_path / "all") / "model.onnx"
     taken = [value.name for value in onnx.load(str(path), load_external_data=False).graph.input]
