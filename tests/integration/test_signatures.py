@@ -1,0 +1,213 @@
+"""A file has the signature of its function, and gives PyTorch's answers in a plain session: exported, frozen and from a program."""
+
+# ruff: noqa: ANN401 - arguments and results of models are Any in torch itself
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import warnings
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
+from torch.export import Dim
+from torch.onnx._internal.exporter._registration import ONNXRegistry
+from torch.utils import _pytree as pytree
+
+import ortlens
+from ortlens import OrtLensError, UsageError
+from tests.integration.signature_cases import CASES, Case, Road
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+ROADS: tuple[Road, ...] = ("compiled", "frozen", "program")
+LEVELS = tuple(
+    getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}") for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
+)
+_registry = functools.cache(ONNXRegistry.from_torchlib)  # reading the sources of all conversions takes longer than an export
+
+
+class Call(NamedTuple):
+    """The tensors of a call in order of definition, and those of its result."""
+
+    given: list[np.ndarray]
+    results: list[torch.Tensor]
+
+
+class Reference(NamedTuple):
+    """What `torch.onnx.export` writes: the names of the inputs, their sizes, and the number of results."""
+
+    inputs: list[str]
+    sizes: list[list[int | str]]
+    count: int
+
+
+def _module(case: Case) -> torch.nn.Module:
+    torch.manual_seed(0)
+    target = case.build()
+    if isinstance(target, torch.nn.Module):
+        return target
+    made = torch.nn.Module()
+    made.forward = target
+    return made
+
+
+def _arguments(case: Case, sizes: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    torch.manual_seed(len(sizes))
+    return case.call(**sizes)
+
+
+def _bound(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pair arguments with parameters, in order of definition."""
+    return inspect.signature(module.forward).bind(*args, **kwargs).arguments
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _call(case: Case, sizes: Mapping[str, int]) -> Call:
+    module, (args, kwargs) = _module(case), _arguments(case, sizes)
+    given = [tensor.clone().numpy() for tensor in _tensors(list(_bound(module, args, kwargs).values()))]
+    with torch.no_grad():
+        return Call(given, _tensors(module(*args, **kwargs)))
+
+
+def _shapes(case: Case, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Which sizes are open, for `torch.export.export`."""
+    if case.shapes is not True:
+        return case.shapes
+    opened = lambda leaf: dict.fromkeys(range(leaf.dim()), Dim.AUTO) if isinstance(leaf, torch.Tensor) else None  # noqa: E731
+    return pytree.tree_map(opened, _bound(module, args, kwargs))
+
+
+def _mark(value: Any, shapes: Any) -> None:
+    """Tell Dynamo which sizes are open."""
+    if isinstance(value, torch.Tensor):
+        for dim, size in (shapes or {}).items():
+            lowest, highest = max(getattr(size, "min", 0), 2), getattr(size, "max", None)  # Dynamo has graphs of their own for 0 and 1
+            bounded = lowest > 2 or isinstance(highest, int)
+            limits = {"min": lowest, "max": highest if isinstance(highest, int) else sys.maxsize} if bounded else {}
+            torch._dynamo.mark_dynamic(value, dim, **limits)
+    elif isinstance(value, (list, tuple)) and shapes is not None:
+        for part, shape in zip(value, shapes, strict=True):
+            _mark(part, shape)
+
+
+@functools.cache
+def _reference(name: str) -> Reference:
+    case = CASES[name]
+    module, (args, kwargs) = _module(case), _arguments(case, {})
+    shapes = _shapes(case, module, args, kwargs)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(_registry))
+        graph = torch.onnx.export(module, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False).model.graph
+    sizes = [[size if isinstance(size, int) else size.value for size in value.shape] for value in graph.inputs]
+    return Reference([value.name.removesuffix("_orig") for value in graph.inputs], sizes, len(graph.outputs))
+
+
+def _write(case: Case, road: Road, folder: Path) -> Path:
+    module, (args, kwargs) = _module(case), _arguments(case, {})
+    if road == "frozen":
+        opened = {"dynamic": True} if case.shapes is True else {"dynamic_shapes": case.shapes}
+        return ortlens.freeze(module, *args, **opened, **kwargs).save(folder / "frozen") / "model.onnx"
+    target: Any = module
+    if road == "program":
+        target = torch.export.export(module, args, kwargs, dynamic_shapes=_shapes(case, module, args, kwargs))
+    elif case.shapes is not True and case.shapes is not None:
+        for name, value in _bound(module, args, kwargs).items():
+            _mark(value, case.shapes[name])
+    with torch.set_grad_enabled(case.grad and road == "compiled"):
+        lens = ortlens.explain(target, calls=1, dynamic=True if case.shapes is True and road == "compiled" else None)(*args, **kwargs)
+        if case.verify is not None and road == "compiled":
+            more, named = _arguments(case, case.verify)
+            lens.verify(*more, **named)
+        return lens.export_onnx(folder / "model.onnx")
+
+
+def _sessions(path: Path) -> list[onnxruntime.InferenceSession]:
+    """Load a file at each level of optimisation, without options of ours."""
+    made = []
+    for level in LEVELS:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level, options.log_severity_level, options.intra_op_num_threads = level, 4, 1
+        made.append(onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+    return made
+
+
+def _check_file(path: Path, case: Case, reference: Reference | None) -> None:
+    sessions = _sessions(path)
+    inputs, outputs = ([value.name for value in values] for values in (sessions[0].get_inputs(), sessions[0].get_outputs()))
+    if case.inputs is not None:
+        assert inputs == list(case.inputs)
+    if reference is not None:
+        assert case.inputs or [re.sub(r"\W", "_", name) for name in inputs] == reference.inputs
+        assert len(outputs) == reference.count
+    assert len({*inputs, *outputs}) == len(inputs) + len(outputs)
+    assert [name if name in inputs else given for given, name in zip_longest(outputs, case.outputs)] == list(case.outputs)
+    calls = [_call(case, sizes) for sizes in ({}, *case.inside)]
+    for session in sessions:
+        for call in calls:
+            feeds = dict(zip(inputs, call.given, strict=True))
+            _compare(session.run(None, feeds), call.results)
+            _compare(session.run(outputs[::-1], dict(reversed(feeds.items()))), call.results[::-1])
+        for sizes in case.outside:
+            with pytest.raises((RuntimeError, Fail, InvalidArgument, RuntimeException)):
+                session.run(None, dict(zip(inputs, _call(case, sizes).given, strict=True)))
+
+
+def _check_sizes(path: Path, reference: Reference, road: Road) -> None:
+    """Sizes have the names that the user gave, and one that may not vary is a number."""
+    session = _sessions(path)[0]
+    sizes = [value.shape for value in session.get_inputs()]
+    if road == "compiled":  # Dynamo has no names for sizes
+        sizes, wanted = ([[*map(type, shape)] for shape in shapes] for shapes in (sizes, reference.sizes))
+        assert sizes == wanted
+    else:
+        assert sizes == reference.sizes
+
+
+def _compare(results: Sequence[Any], expected: Sequence[torch.Tensor]) -> None:
+    assert len(results) == len(expected)
+    for result, wanted in zip(results, expected, strict=True):
+        tolerance = 1e-2 if wanted.dtype is torch.float16 else 1e-4
+        torch.testing.assert_close(torch.from_numpy(np.asarray(result)), wanted, atol=tolerance, rtol=1e-3)
+
+
+def _check_folder(folder: Path, case: Case) -> None:
+    loaded = ortlens.load_frozen(folder)
+    for sizes in ({}, *case.inside):
+        args, kwargs = _arguments(case, sizes)
+        _compare(_tensors(loaded(*args, **kwargs)), _call(case, sizes).results)
+    for sizes in case.outside:
+        args, kwargs = _arguments(case, sizes)
+        with pytest.raises(UsageError):
+            loaded(*args, **kwargs)
+
+
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("name", [name if case.always else pytest.param(name, marks=pytest.mark.slow) for name, case in CASES.items()])
+def test_a_file_has_the_signature_of_its_function(name: str, road: Road, tmp_path: Path) -> None:
+    case = CASES[name]
+    if road in case.refused:
+        with pytest.raises(OrtLensError):
+            _write(case, road, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        return
+    reference = _reference(name) if case.inputs is None else None
+    path = _write(case, road, tmp_path)
+    _check_file(path, case, reference)
+    if reference is not None and case.shapes is not True:
+        _check_sizes(path, reference, road)
+    if road == "frozen":
+        _check_folder(path.parent, case)
