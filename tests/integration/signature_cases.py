@@ -38,6 +38,7 @@ class Case:
         call: Makes the arguments from sizes; the defaults of the sizes are what is traced.
         outputs: Names of the results.
         inputs: Names of the inputs, where `torch.onnx.export` fails or does not keep the order of definition.
+        written: Names of the arguments whose new values follow the results.
         shapes: Which sizes are open, as for `torch.export.export`; True: all that PyTorch finds may vary.
         inside: Other sizes that the file accepts.
         outside: Sizes that the file refuses, or for which no file is written.
@@ -51,6 +52,7 @@ class Case:
     call: Callable[..., Call]
     outputs: tuple[str, ...] = ("output_0",)
     inputs: tuple[str, ...] | None = None
+    written: tuple[str, ...] = ()
     shapes: Any = None
     inside: Sequence[Mapping[str, int]] = ()
     outside: Sequence[Mapping[str, int]] = ()
@@ -126,7 +128,7 @@ def _apart(x: torch.Tensor) -> Any:  # noqa: ARG001
     return _GLOBAL + 1, torch.arange(3)
 
 
-def _nested(pair: tuple[torch.Tensor, torch.Tensor], extra: dict[str, Any]) -> Any:
+def _nested(extra: dict[str, Any], pair: tuple[torch.Tensor, torch.Tensor]) -> Any:
     return pair[1] / 2 - pair[0], extra["list"][0] * extra["single"]
 
 
@@ -384,10 +386,9 @@ _ARGUMENTS = {
     "nested arguments": Case(
         build=_of(_nested),
         call=lambda: _given(
-            (torch.randn(3, 4), torch.randn(3, 4)),
             {"list": [torch.randn(4)], "flag": None, "single": torch.randn(1), "spare": torch.ones(2)},
+            (torch.randn(3, 4), torch.randn(3, 4)),
         ),
-        inputs=("pair.0", "pair.1", "extra.list.0", "extra.single", "extra.spare"),  # torch.onnx.export takes the dict for keywords
         outputs=("output_0", "output_1"),
     ),
     "arguments of any number": Case(
@@ -443,7 +444,7 @@ _RESULTS = {
         call=_rows,
         outputs=("output_0", "output_1.b", "output_1.a.0", "output_1.a.1"),
     ),
-    "a dict of whole numbers": Case(build=_of(lambda x: {2: x + 1, 0: x - 1}), call=_rows, outputs=("2", "0")),
+    "a dict of whole numbers": Case(build=_of(lambda x: {2: x + 1, 0: x - 1}), call=_rows, outputs=("output_2", "output_0")),
     "a named tuple": Case(build=_of(lambda x: _Pair(spread=x.std(1), mean=x.mean(1))), call=_rows, outputs=("mean", "spread")),
     "a dataclass": Case(build=_of(lambda x: _Scores(logits=x.exp(), boxes=x.cumsum(1))), call=_rows, outputs=("boxes", "logits")),
     "a dataclass without a part": Case(build=_of(lambda x: _Scores(boxes=x.cumsum(1))), call=_rows, outputs=("boxes",)),
@@ -657,7 +658,7 @@ _LAYERS = {
     "infinite mask": _program("infinite mask", shapes=True),
     "rounding decides": _program("rounding decides"),
     "whole numbers": _program("whole numbers"),
-    "writes to its argument": _program("writes to its input"),
+    "writes to its argument": _program("writes to its input", outputs=("output_0", "x.updated"), written=("x",)),
     "dropout": Case(build=lambda: nn.Dropout(0.5).train(), call=_rows, refused=ALL_ROADS),
     "a Fourier transform": Case(build=_of(lambda x: torch.fft.fft(x).abs()), call=_rows, refused=ALL_ROADS),
 }
