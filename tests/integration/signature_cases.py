@@ -38,7 +38,7 @@ class Case:
         call: Makes the arguments from sizes; the defaults of the sizes are what is traced.
         outputs: Names of the results.
         inputs: Names of the inputs, where `torch.onnx.export` fails or does not keep the order of definition.
-        written: Names of the arguments whose new values follow the results.
+        written: Names of the arguments and buffers that the call writes to. New values follow the results, buffers the arguments.
         shapes: Which sizes are open, as for `torch.export.export`; True: all that PyTorch finds may vary.
         inside: Other sizes that the file accepts.
         outside: Sizes that the file refuses, or for which no file is written.
@@ -428,6 +428,7 @@ _RESULTS = {
         always=True,
     ),
     "an argument alone": Case(build=_of(lambda x: x), call=_rows, shapes={"x": {0: BATCH}}, inside=({"batch": 2},)),
+    "a buffer that changes": _program("writes to a buffer", written=("kept",), outputs=("output_0", "kept.updated")),
     "a part of an argument": Case(build=_of(lambda x: (x[1:], x.t(), x)), call=_rows, outputs=("output_0", "output_1", "output_2")),
     "weights and buffers": Case(build=_Buffers, call=_rows, outputs=("output_0", "output_1", "output_2"), always=True),
     "nothing of the arguments": Case(build=_of(_apart), call=_rows, outputs=("output_0", "output_1")),

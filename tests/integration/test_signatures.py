@@ -44,11 +44,11 @@ class Call(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What `torch.onnx.export` writes: the names of the inputs, their sizes, and the number of results."""
+    """What `torch.onnx.export` writes: the names and sizes of the inputs, and names of the results of its own."""
 
     inputs: list[str]
     sizes: list[list[int | str]]
-    count: int
+    outputs: list[str]
 
 
 def _module(case: Case) -> torch.nn.Module:
@@ -79,10 +79,12 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 def _call(case: Case, road: Road, sizes: Mapping[str, int]) -> Call:
     module, (args, kwargs) = _module(case), _arguments(case, sizes)
-    bound = _bound(module, args, kwargs, road)
-    given = [tensor.clone().numpy() for tensor in _tensors(list(bound.values()))]
+    bound, buffers = _bound(module, args, kwargs, road), dict(module.named_buffers())
+    state = [buffers[name] for name in case.written if name in buffers]
+    given = [tensor.clone().numpy() for tensor in (*_tensors(list(bound.values())), *state)]
     with torch.no_grad():
-        return Call(given, [*_tensors(module(*args, **kwargs)), *(bound[name] for name in case.written)])
+        results = _tensors(module(*args, **kwargs))
+    return Call(given, [*results, *(bound[name] if name in bound else buffers[name] for name in case.written)])
 
 
 def _shapes(case: Case, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -116,13 +118,17 @@ def _reference(name: str) -> Reference | None:
         warnings.simplefilter("ignore")
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(_registry))
         try:
-            graph = torch.onnx.export(module, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False).model.graph
+            program: Any = torch.onnx.export(module, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False)
         except OnnxExporterError:
             if case.inputs is None:
                 raise
             return None
-    sizes = [[size if isinstance(size, int) else size.value for size in value.shape] for value in graph.inputs]
-    return Reference([value.name.removesuffix("_orig") for value in graph.inputs], sizes, len(graph.outputs))
+    inputs, outputs = program.model.graph.inputs, program.model.graph.outputs
+    return Reference(
+        [value.name.removesuffix("_orig") for value in inputs],
+        [[size if isinstance(size, int) else size.value for size in value.shape] for value in inputs],
+        [value.name for value in outputs],
+    )
 
 
 def _write(case: Case, road: Road, folder: Path) -> Path:
@@ -160,12 +166,12 @@ def _check_file(path: Path, name: str, road: Road) -> None:
     if reference is None or (case.inputs is not None and road != "program"):
         assert inputs == list(case.inputs or ())
     else:
-        assert inputs == reference.inputs
-    assert reference is None or len(outputs) == reference.count + len(case.written)
+        assert inputs == [*reference.inputs, *(name for name in case.written if name not in reference.inputs)]
+    assert reference is None or len(outputs) == len(reference.outputs) + len(case.written)
     assert len({*inputs, *outputs}) == len(inputs) + len(outputs)
     assert [name if name in inputs else given for given, name in zip_longest(outputs, case.outputs)] == list(case.outputs)
     if reference is not None and case.inputs is None and case.shapes is not True:
-        _check_sizes([value.shape for value in sessions[0].get_inputs()], reference.sizes, road)
+        _check_sizes([value.shape for value in sessions[0].get_inputs()][: len(reference.sizes)], reference.sizes, road)
     calls = [_call(case, road, sizes) for sizes in ({}, *case.inside)]
     for session in sessions:
         for call in calls:
@@ -194,11 +200,10 @@ def _compare(results: Sequence[Any], expected: Sequence[torch.Tensor]) -> None:
 
 
 def _check_folder(folder: Path, case: Case) -> None:
-    loaded = ortlens.load_frozen(folder)
     for sizes in ({}, *case.inside):
-        args, kwargs = _arguments(case, sizes)
-        results = _tensors(loaded(*args, **kwargs))
-        written = [_bound(_module(case), args, kwargs)[name] for name in case.written]
+        loaded, (args, kwargs) = ortlens.load_frozen(folder), _arguments(case, sizes)
+        results, bound = _tensors(loaded(*args, **kwargs)), _bound(_module(case), args, kwargs)
+        written = [bound[name] if name in bound else loaded.state[name] for name in case.written]
         _compare([*results, *written], _call(case, "frozen", sizes).results)
     for sizes in case.outside:
         args, kwargs = _arguments(case, sizes)
