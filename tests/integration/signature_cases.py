@@ -364,7 +364,7 @@ _ARGUMENTS = {
         inside=({"batch": 4},),
         always=True,
     ),
-    "a decorated method by place": Case(build=_Decorated, call=_two, always=True),
+    "a decorated method by place": Case(build=_Decorated, call=_two),
     "a decorated method by name, with a gap": Case(
         build=_Decorated, call=lambda: _given(torch.randn(3, 4), bias=torch.randn(4)), always=True
     ),
@@ -394,7 +394,7 @@ _ARGUMENTS = {
     "arguments of any number": Case(
         build=_of(_variadic), call=lambda: _given(torch.randn(4), torch.randn(4), torch.randn(4), b=torch.randn(4), a=torch.randn(4))
     ),
-    "captured tensors": Case(build=_capturing, call=_rows, shapes={"x": {0: BATCH}}, inside=({"batch": 5},), always=True),
+    "captured tensors": Case(build=_capturing, call=_rows, shapes={"x": {0: BATCH}}, inside=({"batch": 5},)),
     "captured tensors and numbers, all sizes open": Case(
         build=_Holding, call=_two, shapes=True, inside=({"batch": 5},), outside=({"batch": 5, "other": 2},), always=True
     ),
@@ -494,7 +494,6 @@ _CACHES = {
         outputs=("logits", *(f"past_key_values.{layer}.{part}" for layer in range(2) for part in range(2))),
         shapes={"x": {0: BATCH}, "past_key_values": [({0: BATCH, 1: Dim("past")},) * 2] * 2},
         inside=({"batch": 1, "past": 5},),
-        always=True,
     ),
     "a cache that is left out": Case(build=_Cached, call=lambda: ((*_cache()[0], False), {}), outputs=("logits",)),
     "a cache that changes": Case(
@@ -510,7 +509,6 @@ _SIZES = {
         call=lambda batch=3, width=5: _given(torch.randn(batch, width, 2)),
         shapes={"x": {0: BATCH, 1: WIDTH}},
         inside=({"batch": 1, "width": 9}, {"batch": 8, "width": 2}),
-        always=True,
     ),
     "a fixed size beside an open one": Case(
         build=_layers(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)),
@@ -665,8 +663,8 @@ _LAYERS = {
 }
 
 _REWRITES = {
-    "a sum with 0.0": Case(build=_of(lambda x: 1 / ((-x) + 0.0)), call=lambda: _given(torch.tensor([0.0, 2.0])), always=True),
-    "no rows": Case(build=_of(lambda x: torch.neg(torch.neg(x).expand(0, 3))), call=lambda: _given(torch.ones(1, 3)), always=True),
+    "a sum with 0.0": Case(build=_of(lambda x: 1 / ((-x) + 0.0)), call=lambda: _given(torch.tensor([0.0, 2.0]))),
+    "no rows": Case(build=_of(lambda x: torch.neg(torch.neg(x).expand(0, 3))), call=lambda: _given(torch.ones(1, 3))),
     "a scale wider than its rows": Case(build=_Scale, call=lambda: _given(torch.tensor([[0.5], [1.5]])), always=True),
 }
 

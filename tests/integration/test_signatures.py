@@ -160,7 +160,7 @@ def _sessions(path: Path) -> list[onnxruntime.InferenceSession]:
     return made
 
 
-def _check_file(path: Path, name: str, road: Road) -> None:
+def _check_file(path: Any, name: str, road: Road) -> None:
     case, reference, sessions = CASES[name], _reference(name), _sessions(path)
     inputs, outputs = ([value.name for value in values] for values in (sessions[0].get_inputs(), sessions[0].get_outputs()))
     if reference is None or (case.inputs is not None and road != "program"):
@@ -169,6 +169,9 @@ def _check_file(path: Path, name: str, road: Road) -> None:
         assert inputs == [*reference.inputs, *(name for name in case.written if name not in reference.inputs)]
     assert reference is None or len(outputs) == len(reference.outputs) + len(case.written)
     assert len({*inputs, *outputs}) == len(inputs) + len(outputs)
+    if road != "frozen":
+        written = [[(each.name, list(each.shape)) for each in tensors] for tensors in (path.inputs, path.outputs)]
+        assert written == [[(each.name, each.shape) for each in values] for values in (sessions[0].get_inputs(), sessions[0].get_outputs())]
     assert [name if name in inputs else given for given, name in zip_longest(outputs, case.outputs)] == list(case.outputs)
     if reference is not None and case.inputs is None and case.shapes is not True:
         _check_sizes([value.shape for value in sessions[0].get_inputs()][: len(reference.sizes)], reference.sizes, road)
