@@ -558,8 +558,8 @@ _SIZES = {
         build=_of(lambda x: x.view(x.shape[0] // 2, 2, -1).sum(1)),
         call=lambda rows=6: _given(torch.randn(rows, 4)),
         shapes=True,
-        inside=({"rows": 2}, {"rows": 10}),
-        outside=({"rows": 5},),
+        inside=({"rows": 10},),
+        outside=({"rows": 7},),
     ),
     "a size rounded up": Case(
         build=_of(lambda x: x * math.ceil(x.shape[0] / 7)), call=_rows, shapes=True, inside=({"batch": 8}, {"batch": 70}, {"batch": 2})
