@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--graphs", action="store_true", help="judge graphs, without Dynamo and AOTAutograd: further operators, no gradients"
     )
-    parser.add_argument("--reshapes", action="store_true", help="judge programs that write into what is reshaped, 16 per function")
+    parser.add_argument("--reshapes", action="store_true", help="judge programs that write into what is reshaped")
     parser.add_argument(
         "--functions", type=int, default=1000, help="number of functions; most hold eight programs, with --graphs 16 (default: %(default)s)"
     )

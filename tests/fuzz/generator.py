@@ -86,7 +86,7 @@ def _kind(seed: int, *, graphs: bool) -> str:
 def parts_of(seed: int, *, graphs: bool = False, reshapes: bool = False) -> int:
     """How many programs share a function."""
     if reshapes:
-        return GRAPH_PARTS
+        return GRAPH_PARTS if graphs else 8
     if seed % 8 == 0:
         return 1
     if graphs:
