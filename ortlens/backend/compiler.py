@@ -45,6 +45,7 @@ class GraphCompiler:
         self._counts = RunCounts()
         self._custom: dict[Any, Callable[..., Any]] = {}
         self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
+        self._left: dict[Any, Callable[..., Any]] = {}  # the decompositions of what may leave operators to PyTorch
 
     def session_calls(self) -> int:
         """Count the runs of all sessions, those of graphs that are no longer in use included."""
@@ -53,7 +54,7 @@ class GraphCompiler:
     def tables(self) -> tuple[Any, dict[Any, Callable[..., Any]]]:
         """Return the registry of ONNX functions and the decompositions that lead to it; rebuilt after `register_op`."""
         from ortlens.backend.conversion.functions import own_functions
-        from ortlens.backend.lowering import decompositions
+        from ortlens.backend.lowering import decompositions, whole_operators
         from ortlens.backend.lowering.kernel_strides import with_kernel_strides
         from ortlens.backend.lowering.reductions import long_reductions
 
@@ -64,10 +65,9 @@ class GraphCompiler:
             table = _torch.decomposition_table(registry, decompositions.always_decompose() - custom.keys())  # custom functions win
             own = {target: function for target, function in decompositions.own().items() if target not in users}
             long = {target: function for target, function in long_reductions().items() if target not in users}
-            self._custom, self._tables = (
-                custom,
-                (registry, with_kernel_strides({**table, **own, **long}, users, _torch.converted_operators(registry))),
-            )
+            plain, converted = {**table, **own, **long}, _torch.converted_operators(registry)
+            self._custom, self._tables = custom, (registry, with_kernel_strides(plain, users, converted))
+            self._left = with_kernel_strides(whole_operators.with_calls_left_to_torch(plain, users), users, converted)
         return self._tables
 
     def decompositions(self, *, planned: bool = False, deployed: bool = True) -> dict[Any, Callable[..., Any]]:
@@ -75,12 +75,12 @@ class GraphCompiler:
 
         What is only `planned` may go to a provider that another installation has. What is not `deployed` may leave operators to PyTorch.
         """
-        from ortlens.backend.lowering import fused_attention, whole_operators
+        from ortlens.backend.lowering import fused_attention
         from ortlens.backend.runtime.devices import reason_against
 
         table = self.tables()[1]
         if not deployed:
-            table = whole_operators.with_calls_left_to_torch(table, self.custom_targets())
+            table = self._left
         if reason_against("cuda", planned=planned) is None:
             return table
         return {target: function for target, function in table.items() if target not in fused_attention.ON_CUDA}

@@ -159,7 +159,6 @@ KERNELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "index_copy": lambda x: x.index_copy(0, _first(), x[:1]),
     "index_fill": lambda x: x.index_fill(0, _first(), 2.0),
     "isin": lambda x: torch.isin(x, torch.full((2,), 0.5)),
-    "bucketize": lambda x: torch.bucketize(x, torch.full((2,), 0.5)),
     "renorm": lambda x: x.renorm(2, 0, 0.5),
     "ldexp": lambda x: torch.ldexp(x, x),
     "softmax": lambda x: x.softmax(0),
