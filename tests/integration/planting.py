@@ -30,8 +30,8 @@ def decomposing(table: Mapping[Any, Callable[..., Any]]) -> Plant:
     """Adds wrong decompositions to the backend's."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        plain = GraphCompiler.tables
-        patch.setattr(GraphCompiler, "tables", lambda self: (plain(self)[0], {**plain(self)[1], **table}, *plain(self)[2:]))
+        plain: Any = GraphCompiler.decompositions
+        patch.setattr(GraphCompiler, "decompositions", lambda *args, **settings: {**plain(*args, **settings), **table})
 
     return plant
 
@@ -42,8 +42,8 @@ def returning(change: Callable[[list[Any]], list[Any]]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         plain: Any = program.make_program
 
-        def make(*args: object) -> Callable[[list[Any]], list[Any]]:
-            run = plain(*args)
+        def make(*args: object, **named: object) -> Callable[[list[Any]], list[Any]]:
+            run = plain(*args, **named)
             return lambda values: change(run(values))
 
         patch.setattr(program, "make_program", make)

@@ -74,7 +74,7 @@ class CompiledProgram:
         leaves = [flat[place] for place in self._user_inputs]
         if self._guards is not None:
             self._guards(*leaves)
-        if _torch.is_interpreted():
+        if _torch.is_interpreted() and not any(map(_torch.is_fake, flat)):  # on fake tensors, as in a dry run, the graph runs itself
             return self._in_torch()(*args, **kwargs)
         if self._memory is not None and not self._memory.holds(leaves) and (faults := self._memory.faults(leaves)):
             raise UsageError(f"these arguments are not as in the export: {'; '.join(faults)}")

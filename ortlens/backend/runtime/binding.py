@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _FAR = 4  # times as many elements: sizes that vary less share what the arena holds
 _FEW = 4096  # elements, of which activations are small
-_TRIALS = 4  # runs of a large size before its memory is kept: one that comes again and again is faster so
+TRIALS = 4  # runs of a large size before its memory is kept: one that comes again and again is faster so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Binding:
         grows, falls = elements > _FAR * self.most, _FAR * elements < last
         self.most = max(self.most, elements)
         if (grows or falls) and max(elements, last) > _FEW:
-            self._run_next(_ort.shrinking_run_of(self.session), _TRIALS if grows else 1)
+            self._run_next(_ort.shrinking_run_of(self.session), TRIALS if grows else 1)
 
     def _run_next(self, run: Callable[..., object] | None, times: int) -> None:
         """Run in another way for some times."""

@@ -364,7 +364,8 @@ class _Writer:
             if sizes is None:
                 return [f"bind_output({name}, {device})"]
             dtype, element = self._constant("y", index, output.meta.dtype), dtypes.element_types()[output.meta.dtype].onnx
-            made = f"z{index} = {sizes}; r{index} = empty(z{index}, dtype={dtype}); {self._address(index, output)}"
+            place = self._constant("place", index, output.meta.device)
+            made = f"z{index} = {sizes}; r{index} = empty(z{index}, dtype={dtype}, device={place}); {self._address(index, output)}"
             spared = f"{made}; bind_output({name}, {device}, {element}, z{index}, g{index})"
             return [f"if spares: {spared}", f"else: bind_output({name}, {device})"]
         element = dtypes.element_types()[output.meta.dtype].onnx

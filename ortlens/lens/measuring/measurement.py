@@ -26,6 +26,7 @@ from ortlens.analysis.findings.movement import LARGE_OUTPUTS
 from ortlens.analysis.memory import peak_of
 from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
+from ortlens.backend.runtime.binding import TRIALS
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring import trials as t
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
@@ -200,7 +201,7 @@ def _note_kept(recorder: Recorder, part: ObservedPartition) -> None:
     if shadow is None or (before := heap_bytes()) is None:
         return
     run = uncounted(runner, shadow.session)
-    for _ in range(2):  # from the second on, all activations are in one block
+    for _ in range(TRIALS + 1):  # the first runs of sizes that vary give their memory back; then all activations are in one block
         run(*values)
     recorder.amend(r.Session, shadow.session_id, kept_bytes=max((heap_bytes() or 0) - before, 0))
 
