@@ -517,6 +517,23 @@ def test_a_plain_session_takes_the_sizes_of_the_trace_and_no_others(name: str, t
             assert any(condition in str(raised.value) for condition in made.conditions) or "re-use" in str(raised.value)
 
 
+def test_arguments_that_have_no_parameters_vary_too(tmp_path: Path) -> None:
+    class Added(nn.Module):
+        def forward(self, *parts: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+            return parts[1] - parts[0] * named["b"]
+
+    model, x = Added(), sized(3)
+    with torch.no_grad():
+        made = ortlens.explain(model, calls=1, dynamic=True)(x, x, b=x, a=x).export_onnx(tmp_path / "model.onnx")
+    assert [(value.name, value.shape) for value in made.inputs] == [
+        *((name, ("parts_0_dim_0",)) for name in ("parts_0", "parts_1", "b")),
+        ("a", ("a_dim_0",)),
+    ]
+    given = [sized(5) for _ in range(4)]
+    torch.testing.assert_close(run_by_place(made, *given), [given[1] - given[0] * given[2]])
+    assert "forward" not in vars(model)
+
+
 def test_a_condition_without_a_form_refuses_the_export(tmp_path: Path) -> None:
     lens = explained(lambda x: x * 2 if x.shape[0] / x.shape[1] > 1 else x, torch.rand(5, 3), dynamic=True)
     with pytest.raises(UsageError, match=r"x\.shape\[0\] / x\.shape\[1\]"):

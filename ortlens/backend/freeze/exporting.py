@@ -192,10 +192,15 @@ _FUNCTIONS = {
 
 def guards_as_json(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
     """Write each guard as a message and a condition for `signature.admits`; raise `UsageError` for what has no such form."""
-    places = {}
+    places, others = {}, {}
     for place, name in enumerate(leaves):
         base, bracket, rest = name.partition("[")
+        first, _, number = base.rpartition("_")
         places[ast.unparse(ast.parse(f"L[{base!r}]{bracket}{rest}", mode="eval"))] = place
+        others[f"L['flat_args'][{place}]"] = place  # in traces by Dynamo
+        if number.isdecimal():  # of `*args`
+            others[ast.unparse(ast.parse(f"L[{first!r}][{number}]{bracket}{rest}", mode="eval"))] = place
+    places = others | places
     return [[f"Guard failed: {text}", _Guard(text, places).json()] for text in texts]
 
 
