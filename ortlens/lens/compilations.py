@@ -262,6 +262,7 @@ class CompiledTargets:
         self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
         self.program: ExportedProgram | None = None  # of the target, if it is traced already
         self.calls = SeenCalls()  # what the compilations were for
+        self.is_empty = False  # whether there were none, because the target computes nothing
         self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
         self._dry_run = dry_run
@@ -283,6 +284,12 @@ class CompiledTargets:
                 known.forms.add(form)
                 return known.name
         return self.add(found.function, found.compiled, form)
+
+    def note_empty(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, varies_whole: bool) -> None:
+        """Note a target that computes nothing, so that Dynamo asks for no graph."""
+        with lens_guard(self._recorder, _NOTING):
+            self.calls.note(target, args, kwargs, varies_whole=varies_whole)
+            self.is_empty = True
 
     def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None, parts: Iterable[object] = ()) -> str:
         """Note a target and the `form` of the call that compiled it, and return its unique name; `parts` are functions that it compiles."""
@@ -373,11 +380,12 @@ class SeenCalls:
         self._varied: dict[tuple[tuple[Any, ...], int | None], Any] = {}  # keys that lead to a leaf, and a dimension -> for `torch.export`
         self._seen: dict[tuple[Any, ...], Any] = {}  # keys that lead to a leaf -> its sizes, or value, when they were seen first
 
-    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note a call that is being compiled."""
+    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, varies_whole: bool | None = None) -> None:
+        """Note a call; `varies_whole` is that of the running compilation by default."""
         with _torch.objects_as_trees() as note:
             note((args, kwargs))
             self._note(function, args, dict(kwargs))
+        self.varies_whole |= _torch.varies_from_the_start() if varies_whole is None else varies_whole
 
     def _note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves, auto = dict(_torch.named_leaves((args, kwargs))), torch.export.Dim.AUTO
@@ -395,7 +403,6 @@ class SeenCalls:
                 self._varied = {(path, dim): auto for dim, (one, other) in enumerate(pairs) if one != other} | self._varied
             elif type(leaf) is int and before != leaf:
                 self._varied[path, None] = auto
-        self.varies_whole |= _torch.varies_from_the_start()
         with _torch.real_tensors():
             mode = _torch.fake_mode_of(leaves.values())
             self.last = _torch.map_tensors(lambda tensor: _torch.without_data(tensor, mode), (args, kwargs))

@@ -30,10 +30,11 @@ _CALLS_OF_MODULE = ("forward", "_wrapped_call_impl", "__call__", "_call_impl")  
 
 def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: str | os.PathLike[str], weights: object) -> ExportedModel:
     """Write the model of the only target of a lens; raise `UsageError` where it has none, or it is not one graph."""
-    graph = targets.require_one_graph()
     target = targets.program or _module_behind(targets.calls.function)
     if target is None or backend is None:  # compiled ahead of time, or not by `torch.compile`: there is nothing to trace
-        return export_graph(graph, path, weights)
+        return export_graph(targets.require_one_graph(), path, weights)
+    if not targets.is_empty:
+        targets.require_one_graph()
     with _torch.objects_as_trees() as note:
         if targets.program is not None:
             return export_program(targets.program, backend, path, weights, _tied_names(target))
