@@ -498,6 +498,7 @@ BOUNDED: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
     "a multiple": (of_pairs, [(3, 4)], [[(3, 4)], [(5, 2)]], [[(3, 5)]]),
     "rounded": (of_ceilings, [(4,)], [[(4,)], [(6,)]], [[(3,)], [(7,)]]),
     "squeezed": (lambda x: x.squeeze(0) + 1, [(3, 4)], [[(3, 4)], [(2, 1)]], [[(1, 4)]]),
+    "a name of Python's": (lambda input: input.squeeze(0) + 1, [(3, 4)], [[(2, 1)]], [[(1, 4)]]),  # noqa: A006
     "none": (lambda x: x.relu().mean(1), [(3, 4)], [[(3, 4)], [(1, 4)], [(7, 2)]], []),
 }
 
