@@ -606,7 +606,7 @@ _LAYERS = {
         build=_layers(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(2)),
         call=lambda batch=2: _given(torch.randn(batch, 3, 8, 8).to(memory_format=torch.channels_last)),
         shapes={"input": {0: BATCH}},
-        inside=({"batch": 3},),
+        inside=({"batch": 3}, {"batch": 1}),
     ),
     "signals": Case(
         build=_layers(nn.Conv1d(2, 3, 3, padding=1), nn.MaxPool1d(2), nn.ConvTranspose1d(3, 2, 2, 2), nn.InstanceNorm1d(2)),

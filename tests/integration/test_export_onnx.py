@@ -490,11 +490,21 @@ def sized(*shape: int) -> torch.Tensor:
     return torch.rand(shape)
 
 
+def of_ones(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] == 1 and x.shape[1] == 1 else x
+
+
+def of_moved_matrices(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ torch.cat([x, y], 1).transpose(1, 2)
+
+
 BOUNDED: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
     "a bound": (window, [(2, 5)], [[(2, 5)], [(4, 8)], [(1, 3)]], [[(2, 9)], [(2, 12)]]),
     "the same size": (of_same_sizes, [(3, 2), (3, 4)], [[(3, 2), (3, 4)], [(5, 1), (5, 2)]], [[(3, 2), (4, 2)], [(3, 2), (1, 2)]]),
     "not the same size": (of_same_sizes, [(3, 2), (4, 4)], [[(3, 2), (4, 4)], [(1, 2), (5, 2)]], [[(3, 2), (3, 2)]]),
     "not 1": (of_one, [(3, 2)], [[(3, 2)], [(2, 2)]], [[(1, 2)]]),
+    "not 1 of two": (of_ones, [(3, 4)], [[(3, 4)], [(2, 1)]], [[(1, 1)]]),
+    "1, where memory lies otherwise": (of_moved_matrices, [(3, 1, 4), (3, 2, 4)], [[(1, 1, 1), (1, 5, 1)]], [[(2, 1, 4), (3, 1, 4)]]),
     "a multiple": (of_pairs, [(3, 4)], [[(3, 4)], [(5, 2)]], [[(3, 5)]]),
     "rounded": (of_ceilings, [(4,)], [[(4,)], [(6,)]], [[(3,)], [(7,)]]),
     "squeezed": (lambda x: x.squeeze(0) + 1, [(3, 4)], [[(3, 4)], [(2, 1)]], [[(1, 4)]]),
