@@ -574,6 +574,17 @@ def test_sizes_have_the_names_that_the_user_gave(name: str, tmp_path: Path) -> N
             run_by_place(made, *(sized(*shape) for shape in shapes))
 
 
+def test_a_name_that_the_user_gave_means_one_size(tmp_path: Path) -> None:
+    class Joined(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x, y])
+
+    with torch.no_grad():
+        program = export(Joined(), (sized(4), sized(3)), dynamic_shapes=({0: Dim.AUTO}, {0: Dim("x_dim_0")}))
+        made = ortlens.explain(program, calls=1)(sized(4), sized(3)).export_onnx(tmp_path / "model.onnx")
+    assert [value.shape for value in made.inputs] == [("x_dim_0_",), ("x_dim_0",)]
+
+
 def test_a_number_that_varies_is_an_input_of_a_model_for_sizes_above_1(tmp_path: Path) -> None:
     """PyTorch can trace it only so: for 0 and 1 it leaves checks that ONNX has no form of."""
     made = explained(lambda x, n: x[:n] + 1, sized(5, 4), 3, dynamic=True).export_onnx(tmp_path / "model.onnx")

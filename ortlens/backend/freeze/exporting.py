@@ -94,7 +94,10 @@ def _size_names(leaves: Sequence[Leaf], inputs: Sequence[str], named: Mapping[st
     for leaf, name in zip(leaves, inputs, strict=True):
         for dim, size in enumerate(leaf.sizes if isinstance(leaf, TensorLeaf) else ()):
             if isinstance(size, Size) and size.name not in names and str(size) == size.name:
-                names[size.name] = f"{name}_dim_{dim}"
+                made = f"{name}_dim_{dim}"
+                while made in names.values():  # which a `Dim` may have
+                    made += "_"
+                names[size.name] = made
     return names
 
 
@@ -158,7 +161,8 @@ def _open_to_one(program: ExportedProgram, retrace: Callable[[dict[Any, list[int
             accepted.append(symbol)
     texts = zip(_torch.guard_texts(program), symbols, strict=True)
     kept = ((text, symbol in accepted) for text, symbol in texts if symbol not in accepted or " > " in text)
-    return _torch.with_guards(program, [text.replace(" > 1", " >= 1") if is_open else text for text, is_open in kept])
+    opened: ExportedProgram = _torch.with_guards(program, [text.replace(" > 1", " >= 1") if is_open else text for text, is_open in kept])
+    return opened
 
 
 def _known_of(program: ExportedProgram) -> tuple[Sequence[Leaf], list[Any]]:
@@ -170,7 +174,7 @@ def _not_one(condition: Any, leaves: Sequence[Leaf]) -> str | None:
     """Return the size that is not 1 by a condition, if it is one of the arguments."""
     match condition:
         case ["and", ["!=" | ">", ["size", place, dim], 1]]:
-            size = leaves[place].sizes[dim]  # type: ignore[union-attr]  # only tensors have sizes
+            size = leaves[place].sizes[dim]
             return size.name if isinstance(size, Size) and str(size) == size.name else None
     return None
 
