@@ -54,6 +54,7 @@ from ortlens._torch.aot import (
     holds_transforms,
     input_sources,
     kept_by_itself,
+    keywords_named,
     know_shape,
     lookup_backend,
     mutated_input_indices,

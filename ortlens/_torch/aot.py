@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 import threading
 import uuid
@@ -458,8 +459,6 @@ def normalized(program: Any) -> Any:
     (`_force_gm_signature_match` in `torch/export/_unlift.py`). torch 2.9 does not, and then both the program's module and its decomposition
     raise a NameError.
     """
-    import inspect
-
     from torch.export import _unlift
 
     program = _without_moves_to_the_same_device(program)
@@ -519,6 +518,37 @@ def shapes_over(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[
 
     rest = iter(leaves)
     return _tree_map_with_path(lambda *_: next(rest), _combine_args(module, args, dict(kwargs)))
+
+
+@contextlib.contextmanager
+def keywords_named(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Give a module a parameter for each argument that it takes by `**kwargs`: with dynamic shapes, torch.export counts these twice.
+
+    See `_get_range_constraints` in `torch/export/_trace.py`.
+    """
+    before, forward = dict(vars(module)), module.forward
+    try:
+        signature = inspect.signature(forward)
+    except (TypeError, ValueError):  # builtins have no signature
+        signature = inspect.Signature()
+    kept = [parameter for parameter in signature.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    if len(kept) == len(signature.parameters):
+        yield
+        return
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    others = [name for name in kwargs if name not in {parameter.name for parameter in kept}]
+    kept += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in others]
+    call.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]  # as `inspect` documents
+    module.forward = call
+    try:
+        yield
+    finally:
+        del module.forward
+        if "forward" in before:
+            module.forward = before["forward"]
 
 
 def size_names(program: Any) -> dict[str, str]:

@@ -190,9 +190,10 @@ def with_room(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device) if is_fake(tensor) else tensor
 
 
-def marked_dims(value: object) -> frozenset[int]:
-    """Return the dimensions of a tensor that `torch._dynamo.mark_dynamic` marked; none of anything else."""
-    return frozenset(getattr(value, "_dynamo_dynamic_indices", ()))
+def marked_dims(value: object) -> dict[int, tuple[int | None, int | None]]:
+    """Return the dimensions of a tensor that `torch._dynamo.mark_dynamic` marked, with their bounds; none of anything else."""
+    ranges = {marked.dim: (marked.min, marked.max) for marked in getattr(value, "_dynamo_dynamic_range", ())}
+    return {dim: ranges.get(dim, (None, None)) for dim in getattr(value, "_dynamo_dynamic_indices", ())}
 
 
 def needs_data(error: BaseException) -> bool:

@@ -262,6 +262,7 @@ class CompiledTargets:
         self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
         self.program: ExportedProgram | None = None  # of the target, if it is traced already
         self.calls = SeenCalls()  # what the compilations were for
+        self.is_empty = False  # whether there were none, because the target computes nothing
         self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
         self._dry_run = dry_run
@@ -283,6 +284,12 @@ class CompiledTargets:
                 known.forms.add(form)
                 return known.name
         return self.add(found.function, found.compiled, form)
+
+    def note_empty(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, varies_whole: bool) -> None:
+        """Note a target that computes nothing, so that Dynamo asks for no graph."""
+        with lens_guard(self._recorder, _NOTING):
+            self.calls.note(target, args, kwargs, varies_whole=varies_whole)
+            self.is_empty = True
 
     def add(self, function: object, compiled: Callable[..., Any], form: CallForm | None = None, parts: Iterable[object] = ()) -> str:
         """Note a target and the `form` of the call that compiled it, and return its unique name; `parts` are functions that it compiles."""
@@ -370,32 +377,32 @@ class SeenCalls:
         self.first: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # arguments of the first call of this kind; its tensors are fake
         self.last = self.first  # those of the last one
         self.varies_whole = False  # whether all sizes vary, as with `dynamic=True`
-        self._varied: set[tuple[tuple[Any, ...], int | None]] = set()
+        self._varied: dict[tuple[tuple[Any, ...], int | None], Any] = {}  # keys that lead to a leaf, and a dimension -> for `torch.export`
         self._seen: dict[tuple[Any, ...], Any] = {}  # keys that lead to a leaf -> its sizes, or value, when they were seen first
 
-    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note a call that is being compiled."""
+    def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, varies_whole: bool | None = None) -> None:
+        """Note a call; `varies_whole` is that of the running compilation by default."""
         with _torch.objects_as_trees() as note:
             note((args, kwargs))
             self._note(function, args, dict(kwargs))
+        self.varies_whole |= _torch.varies_from_the_start() if varies_whole is None else varies_whole
 
     def _note(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        leaves = dict(_torch.named_leaves((args, kwargs)))
+        leaves, auto = dict(_torch.named_leaves((args, kwargs))), torch.export.Dim.AUTO
         seen = {
             path: tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf if type(leaf) is int else None
             for path, leaf in leaves.items()
         }
         if self.function != function or seen.keys() != self._seen.keys():
-            self.function, self._seen, self._varied, self.varies_whole, self.first = function, seen, set(), False, ((), {})
+            self.function, self._seen, self._varied, self.varies_whole, self.first = function, seen, {}, False, ((), {})
         for path, leaf in leaves.items():
-            self._varied |= {(path, dim) for dim in _torch.marked_dims(leaf)}
+            self._varied |= {(path, dim): auto(min=low, max=high) for dim, (low, high) in _torch.marked_dims(leaf).items()}
             before = self._seen[path]
             if isinstance(leaf, torch.Tensor) and isinstance(before, tuple):
                 pairs = zip(before, leaf.shape, strict=False)
-                self._varied |= {(path, dim) for dim, (one, other) in enumerate(pairs) if one != other}
+                self._varied = {(path, dim): auto for dim, (one, other) in enumerate(pairs) if one != other} | self._varied
             elif type(leaf) is int and before != leaf:
-                self._varied.add((path, None))
-        self.varies_whole |= _torch.varies_from_the_start()
+                self._varied[path, None] = auto
         with _torch.real_tensors():
             mode = _torch.fake_mode_of(leaves.values())
             self.last = _torch.map_tensors(lambda tensor: _torch.without_data(tensor, mode), (args, kwargs))
@@ -410,7 +417,8 @@ class SeenCalls:
         """Return what varies in a leaf of the arguments, for `program_of`."""
         auto = torch.export.Dim.AUTO
         if isinstance(leaf, torch.Tensor):
-            return {dim: auto for dim, size in enumerate(leaf.shape) if (self.varies_whole and size != 1) or (path, dim) in self._varied}
+            open_ones = {dim: auto for dim, size in enumerate(leaf.shape) if self.varies_whole and size != 1}
+            return open_ones | {dim: hint for (place, dim), hint in self._varied.items() if place == path}
         return auto if type(leaf) is int and (self.varies_whole or (path, None) in self._varied) else None
 
 

@@ -74,6 +74,8 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
         else:
             again = partial(torch.compile, backend=lens.apart, dynamic=dynamic, **apart)
             lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls, again)
+    if not targets.callables and not recorder.records(r.Break):
+        targets.note_empty(target, args, kwargs, varies_whole=bool(dynamic))
 
 
 def _compiled(

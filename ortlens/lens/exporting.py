@@ -17,7 +17,7 @@ from ortlens.lens.verify.call_state import CallState
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -30,10 +30,11 @@ _CALLS_OF_MODULE = ("forward", "_wrapped_call_impl", "__call__", "_call_impl")  
 
 def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: str | os.PathLike[str], weights: object) -> ExportedModel:
     """Write the model of the only target of a lens; raise `UsageError` where it has none, or it is not one graph."""
-    graph = targets.require_one_graph()
     target = targets.program or _module_behind(targets.calls.function)
     if target is None or backend is None:  # compiled ahead of time, or not by `torch.compile`: there is nothing to trace
-        return export_graph(graph, path, weights)
+        return export_graph(targets.require_one_graph(), path, weights)
+    if not targets.is_empty:
+        targets.require_one_graph()
     with _torch.objects_as_trees() as note:
         if targets.program is not None:
             return export_program(targets.program, backend, path, weights, _tied_names(target))
@@ -42,7 +43,8 @@ def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: st
         try:
             with _torch.zero_and_one_open():
                 program = _traced(target, example, targets.calls, note)
-            return export_program(program, backend, path, weights, _tied_names(target))
+            retrace = lambda ones: _traced(target, _with_ones(example, ones), targets.calls, note)  # noqa: E731
+            return export_program(program, backend, path, weights, _tied_names(target), retrace=retrace)
         except UsageError:
             if not targets.calls.varies:
                 raise
@@ -72,6 +74,15 @@ def _traced(target: Any, example: Any, calls: SeenCalls, note: Callable[[Any], N
     mode = _torch.fake_mode_of(weights)
     with fake_weights(modules, mode, None), mode:
         return _program_of(target, _torch.map_tensors(lambda tensor: fake(tensor, mode, None), example), calls, note)
+
+
+def _with_ones(example: Any, ones: Mapping[Any, Sequence[int]]) -> Any:
+    """Make arguments with sizes of 1, of which `ones` has the dimensions by the keys that lead to an argument."""
+    named, spec = dict(_torch.named_leaves(example)), _torch.flatten(example)[1]
+    for path, dims in ones.items():
+        for dim in dims:
+            named[path] = named[path].narrow(dim, 0, 1).clone()
+    return _torch.unflatten(list(named.values()), spec)
 
 
 def _program_of(target: Any, example: Any, calls: SeenCalls, note: Callable[[Any], None]) -> ExportedProgram:

@@ -490,14 +490,25 @@ def sized(*shape: int) -> torch.Tensor:
     return torch.rand(shape)
 
 
+def of_ones(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] == 1 and x.shape[1] == 1 else x
+
+
+def of_moved_matrices(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ torch.cat([x, y], 1).transpose(1, 2)
+
+
 BOUNDED: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
     "a bound": (window, [(2, 5)], [[(2, 5)], [(4, 8)], [(1, 3)]], [[(2, 9)], [(2, 12)]]),
     "the same size": (of_same_sizes, [(3, 2), (3, 4)], [[(3, 2), (3, 4)], [(5, 1), (5, 2)]], [[(3, 2), (4, 2)], [(3, 2), (1, 2)]]),
     "not the same size": (of_same_sizes, [(3, 2), (4, 4)], [[(3, 2), (4, 4)], [(1, 2), (5, 2)]], [[(3, 2), (3, 2)]]),
     "not 1": (of_one, [(3, 2)], [[(3, 2)], [(2, 2)]], [[(1, 2)]]),
+    "not 1 of two": (of_ones, [(3, 4)], [[(3, 4)], [(2, 1)]], [[(1, 1)]]),
+    "1, where memory lies otherwise": (of_moved_matrices, [(3, 1, 4), (3, 2, 4)], [[(1, 1, 1), (1, 5, 1)]], [[(2, 1, 4), (3, 1, 4)]]),
     "a multiple": (of_pairs, [(3, 4)], [[(3, 4)], [(5, 2)]], [[(3, 5)]]),
     "rounded": (of_ceilings, [(4,)], [[(4,)], [(6,)]], [[(3,)], [(7,)]]),
     "squeezed": (lambda x: x.squeeze(0) + 1, [(3, 4)], [[(3, 4)], [(2, 1)]], [[(1, 4)]]),
+    "a name of Python's": (lambda input: input.squeeze(0) + 1, [(3, 4)], [[(2, 1)]], [[(1, 4)]]),  # noqa: A006
     "none": (lambda x: x.relu().mean(1), [(3, 4)], [[(3, 4)], [(1, 4)], [(7, 2)]], []),
 }
 
@@ -515,6 +526,23 @@ def test_a_plain_session_takes_the_sizes_of_the_trace_and_no_others(name: str, t
             with pytest.raises(Exception, match=r"requires|re-use buffer") as raised:  # which ONNX Runtime does for sizes of one name
                 run_by_place(made, *(sized(*shape) for shape in shapes), level=level)
             assert any(condition in str(raised.value) for condition in made.conditions) or "re-use" in str(raised.value)
+
+
+def test_arguments_that_have_no_parameters_vary_too(tmp_path: Path) -> None:
+    class Added(nn.Module):
+        def forward(self, *parts: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+            return parts[1] - parts[0] * named["b"]
+
+    model, x = Added(), sized(3)
+    with torch.no_grad():
+        made = ortlens.explain(model, calls=1, dynamic=True)(x, x, b=x, a=x).export_onnx(tmp_path / "model.onnx")
+    assert [(value.name, value.shape) for value in made.inputs] == [
+        *((name, ("parts_0_dim_0",)) for name in ("parts_0", "parts_1", "b")),
+        ("a", ("a_dim_0",)),
+    ]
+    given = [sized(5) for _ in range(4)]
+    torch.testing.assert_close(run_by_place(made, *given), [given[1] - given[0] * given[2]])
+    assert "forward" not in vars(model)
 
 
 def test_a_condition_without_a_form_refuses_the_export(tmp_path: Path) -> None:
@@ -544,6 +572,17 @@ def test_sizes_have_the_names_that_the_user_gave(name: str, tmp_path: Path) -> N
     for shapes in ([(4, 3), (6, 3)], [(7, 3), (7, 3)], [(1, 3), (1, 3)]):
         with pytest.raises(Exception, match="requires"):
             run_by_place(made, *(sized(*shape) for shape in shapes))
+
+
+def test_a_name_that_the_user_gave_means_one_size(tmp_path: Path) -> None:
+    class Joined(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x, y])
+
+    with torch.no_grad():
+        program = export(Joined(), (sized(4), sized(3)), dynamic_shapes=({0: Dim.AUTO}, {0: Dim("x_dim_0")}))
+        made = ortlens.explain(program, calls=1)(sized(4), sized(3)).export_onnx(tmp_path / "model.onnx")
+    assert [value.shape for value in made.inputs] == [("x_dim_0_",), ("x_dim_0",)]
 
 
 def test_a_number_that_varies_is_an_input_of_a_model_for_sizes_above_1(tmp_path: Path) -> None:

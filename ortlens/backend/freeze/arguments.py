@@ -55,13 +55,22 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     module = target if isinstance(target, torch.nn.Module) else _module_of(target)
     args, named = _apart((args, _in_order(module.forward, kwargs)))
     shapes: Any = _all_sizes if dynamic_shapes is True else dynamic_shapes
-    if callable(shapes):
-        shapes = _torch.shapes_over(module, args, named, [shapes(path, leaf) for path, leaf in _torch.named_leaves((args, named))])
-    questions, known = _LayoutQuestions(), recurrent_results_known()
+    questions, known, forward = _LayoutQuestions(), recurrent_results_known(), _torch.keywords_named(module, named)
     hook = None if on_result is None else module.register_forward_hook(lambda _module, _args, result: on_result(result))
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
-        with torch.random.fork_rng(devices=()), _torch.unprinted(), torch.no_grad(), _torch.unchecked_distributions(), questions, known:
+        with (
+            torch.random.fork_rng(devices=()),
+            _torch.unprinted(),
+            torch.no_grad(),
+            _torch.unchecked_distributions(),
+            questions,
+            known,
+            forward,
+        ):
+            if callable(shapes):
+                leaves = _torch.named_leaves((args, named))
+                shapes = _torch.shapes_over(module, args, named, [shapes(path, leaf) for path, leaf in leaves])
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
         said = str(error).strip().split("\n")[0]

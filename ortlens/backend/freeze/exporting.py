@@ -15,13 +15,13 @@ from ortlens.backend.deploy.export import Boundary, export_graph
 from ortlens.backend.freeze.arguments import Arguments, refuse_constants
 from ortlens.backend.freeze.signature import OPERATIONS, Size, TensorLeaf
 from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.lowering.exported import lower_program, result_paths, state_value
+from ortlens.backend.lowering.exported import lower_program, paths_of, result_paths, state_value
 from ortlens.backend.lowering.returned_views import outputs_of
 from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -39,16 +39,26 @@ def export_program(  # noqa: PLR0913 - a program, how it was traced, and what to
     aliases: Sequence[frozenset[str]],
     *,
     least: int = 2,
+    retrace: Callable[[dict[Any, list[int]]], ExportedProgram] | None = None,
 ) -> ExportedModel:
-    """Write the model of a program, in which no size below `least` is checked for; the others are as for `export_graph`."""
+    """Write the model of a program, in which no size below `least` is checked for; the others are as for `export_graph`.
+
+    `retrace` traces with sizes of 1, which it gets as dimensions by the keys that lead to an argument.
+    """
     compiler = backend.compiler
-    with gc_paused(), _torch.zero_and_one_open():
-        decomposed, lowered = lower_program(
+
+    def lowered_of(program: ExportedProgram) -> tuple[ExportedProgram, LoweredGraph]:
+        return lower_program(
             _torch.normalized(program),
             decompositions=compiler.decompositions(),
             custom_targets=compiler.custom_targets(),
             on_failure=compiler.failure_reporter(None),
         )
+
+    with gc_paused(), _torch.zero_and_one_open():
+        decomposed, lowered = lowered_of(program)
+        if retrace is not None:
+            decomposed = _open_to_one(decomposed, lambda ones: lowered_of(retrace(ones))[0])
         refuse_constants(program, decomposed)
         arguments = Arguments(decomposed, decomposed.module(check_guards=False).forward)
         graph = compiler.deployed(lowered, [state_value(decomposed, spec.target) for spec in decomposed.graph_signature.input_specs])
@@ -84,7 +94,10 @@ def _size_names(leaves: Sequence[Leaf], inputs: Sequence[str], named: Mapping[st
     for leaf, name in zip(leaves, inputs, strict=True):
         for dim, size in enumerate(leaf.sizes if isinstance(leaf, TensorLeaf) else ()):
             if isinstance(size, Size) and size.name not in names and str(size) == size.name:
-                names[size.name] = f"{name}_dim_{dim}"
+                made = f"{name}_dim_{dim}"
+                while made in names.values():  # which a `Dim` may have
+                    made += "_"
+                names[size.name] = made
     return names
 
 
@@ -124,6 +137,85 @@ def _squeezed_sizes(program: ExportedProgram, sources: Mapping[Any, str]) -> lis
             texts = (_torch.expression_over(size, sources) for size in sizes if _torch.is_symbolic(size))
             found += [f"{text} != 1" for text in texts if text is not None]
     return list(dict.fromkeys(found))
+
+
+def _open_to_one(program: ExportedProgram, retrace: Callable[[dict[Any, list[int]]], ExportedProgram]) -> ExportedProgram:
+    """Drop conditions by which a size is not 1 where the trace for 1 is the same graph: PyTorch asks so for the layout of memory.
+
+    Two sizes are tried at most, apart and together.
+    """
+    leaves, known = _known_of(program)
+    symbols, paths, accepted = [_not_one(condition, leaves) for condition in known], paths_of(program.call_spec.in_spec), list[str]()
+    for symbol in list(dict.fromkeys(filter(None, symbols)))[:2]:
+        for chosen in dict.fromkeys(((symbol,), (symbol, *accepted))):
+            ones = {place: _dims_of(leaf, chosen) for place, leaf in enumerate(leaves) if _dims_of(leaf, chosen)}
+            try:
+                made = retrace({paths[place]: dims for place, dims in ones.items()})
+            except (UsageError, KeyError, RuntimeError):  # there is no such trace
+                break
+            new = [condition for condition in _known_of(made)[1] if condition not in known]
+            of_ones = all(dim in ones.get(place, ()) for condition in new for place, dim in _sizes_in(condition))
+            if not of_ones or _form(made, ones) != _form(program, ones) or not _same_constants(made, program):
+                break
+        else:
+            accepted.append(symbol)
+    texts = zip(_torch.guard_texts(program), symbols, strict=True)
+    kept = ((text, symbol in accepted) for text, symbol in texts if symbol not in accepted or " > " in text)
+    opened: ExportedProgram = _torch.with_guards(program, [text.replace(" > 1", " >= 1") if is_open else text for text, is_open in kept])
+    return opened
+
+
+def _known_of(program: ExportedProgram) -> tuple[Sequence[Leaf], list[Any]]:
+    leaves = Arguments(program, program.module(check_guards=False).forward).signature.leaves
+    return leaves, [condition for _, condition in guards_as_json(_torch.guard_texts(program), [leaf.name for leaf in leaves])]
+
+
+def _not_one(condition: Any, leaves: Sequence[Leaf]) -> str | None:
+    """Return the size that is not 1 by a condition, if it is one of the arguments."""
+    match condition:
+        case ["and", ["!=" | ">", ["size", place, dim], 1]]:
+            size = leaves[place].sizes[dim]
+            return size.name if isinstance(size, Size) and str(size) == size.name else None
+    return None
+
+
+def _dims_of(leaf: Leaf, sizes: Sequence[str]) -> list[int]:
+    return [dim for dim, size in enumerate(leaf.sizes if isinstance(leaf, TensorLeaf) else ()) if str(size) in sizes]
+
+
+def _sizes_in(condition: Any) -> list[tuple[int, int]]:
+    if not isinstance(condition, list):
+        return []
+    return [tuple(condition[1:])] if condition[0] == "size" else [size for operand in condition for size in _sizes_in(operand)]
+
+
+def _form(program: ExportedProgram, ones: Mapping[int, Sequence[int]]) -> list[Any]:
+    """Describe the nodes of a program that compute tensors; sizes in `ones`, dimensions by the place of an argument, are 1."""
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes if not _torch.is_symbolic(node.meta.get("val"))]
+    places = {node: f"%{place}" for place, node in enumerate(nodes)}
+    metas = {node.name: node.meta.get("val") for node in nodes}
+    user = [str(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    sources = _sources((f"argument{place}", metas.get(name)) for place, name in enumerate(user))
+    sizes = (metas[user[place]].shape[dim] for place, dims in ones.items() for dim in dims)
+    sources |= {scaled[0]: "1" for size in sizes if (scaled := _torch.scaled_term(size)) is not None}
+
+    def text_of(node: torch.fx.Node) -> Any:
+        text = places.get(node) or _torch.expression_over(node.meta["val"], sources) or node.name
+        return int(text) if text.isdecimal() else text
+
+    described = []
+    for node in nodes:
+        ranks = [value.dim() for value in _torch.flatten(metas[node.name])[0] if isinstance(value, torch.Tensor)]
+        given = torch.fx.map_arg((node.args, node.kwargs), text_of)
+        described.append((node.op, "" if node.op == "output" else str(node.target), str(given), ranks))
+    return described
+
+
+def _same_constants(one: ExportedProgram, other: ExportedProgram) -> bool:
+    values = [(value, other.constants.get(name)) for name, value in one.constants.items()]
+    tensors = all(isinstance(value, torch.Tensor) and not _torch.is_fake(value) for pair in values for value in pair)
+    return len(values) == len(other.constants) and tensors and all(torch.equal(*pair) for pair in values)
 
 
 def _conditions(arguments: Arguments, guards: Sequence[str], least: int) -> list[Any]:
@@ -192,10 +284,15 @@ _FUNCTIONS = {
 
 def guards_as_json(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
     """Write each guard as a message and a condition for `signature.admits`; raise `UsageError` for what has no such form."""
-    places = {}
+    places, others = {}, {}
     for place, name in enumerate(leaves):
         base, bracket, rest = name.partition("[")
+        first, _, number = base.rpartition("_")
         places[ast.unparse(ast.parse(f"L[{base!r}]{bracket}{rest}", mode="eval"))] = place
+        others[f"L['flat_args'][{place}]"] = place  # in traces by Dynamo
+        if number.isdecimal():  # of `*args`
+            others[ast.unparse(ast.parse(f"L[{first!r}][{number}]{bracket}{rest}", mode="eval"))] = place
+    places = others | places
     return [[f"Guard failed: {text}", _Guard(text, places).json()] for text in texts]
 
 
