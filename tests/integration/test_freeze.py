@@ -602,7 +602,7 @@ def test_the_call_of_freeze_names_a_model_whose_forward_is_of_torch() -> None:
         (Returning("plain"), (1.5,), {"mask": torch.ones(8)}, "ortlens.freeze(model, 1.5, mask=mask)"),
         (Returning("plain").forward, (torch.ones(8),), {}, "ortlens.freeze(model.forward, x)"),
         (same, (torch.ones(8),), {"expected": True}, "ortlens.freeze(same, actual, expected=True)"),
-        (lambda *rows: rows, (torch.ones(8), torch.ones(8)), {}, "ortlens.freeze(f, args[0], args[1])"),
+        (lambda *rows: rows, (torch.ones(8), torch.ones(8)), {}, "ortlens.freeze(f, rows[0], rows[1])"),
     ],
 )
 def test_the_call_of_freeze_is_written_with_the_arguments_of_the_call(target: Any, args: Any, kwargs: Any, text: str) -> None:  # noqa: ANN401 - any

@@ -280,9 +280,13 @@ def named_arguments(traced: Callable[..., Any] | None, args: tuple[Any, ...], kw
 
 def _leaf_name(parameters: Mapping[str, inspect.Parameter], path: tuple[Any, ...]) -> str:
     group, first, *rest = path
-    names = list(parameters)
-    starred = [parameters[name].kind is _STAR for name in names[: first + 1]] if group == 0 else []
-    base = str(first) if group == 1 else names[first] if first < len(names) and not any(starred) else f"args[{first}]"
+    star = next((place for place, each in enumerate(parameters.values()) if each.kind is _STAR), len(parameters))
+    if group == 1:
+        base = str(first)
+    elif first < star:
+        base = list(parameters)[first]
+    else:
+        base = f"{list(parameters)[star]}[{first - star}]" if star < len(parameters) else f"args[{first}]"
     return base + "".join(f"[{key!r}]" for key in rest)
 
 

@@ -59,6 +59,10 @@ def boundary_of(
     program: ExportedProgram, decomposed: ExportedProgram, lowered: LoweredGraph, arguments: Arguments, *, least: int = 2
 ) -> Boundary:
     """Describe the signature of a program for its model: names of sizes, where values are in a call, and what holds for sizes."""
+    if not any(isinstance(node, torch.fx.Node) for node in outputs_of(program.graph)):
+        raise UsageError(
+            "there is no tensor among the results and nothing that is written to, and ONNX Runtime loads no model without outputs"
+        )
     metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     user = [str(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     leaves = [leaf.name for leaf in arguments.signature.leaves]

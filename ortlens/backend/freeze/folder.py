@@ -92,7 +92,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "disabled_optimizers": unwanted_rewrites(model, [(name, {}) for name in providers]),
         "signature": json_from_signature(arguments.signature),
         "parameters": list(arguments.positional()),
-        "guards": guards_as_json(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
+        "guards": guards_as_json(list(dict.fromkeys(arguments.guard_texts)), [leaf.name for leaf in arguments.signature.leaves]),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
         "feeds": _feeds(steps, names),
@@ -113,6 +113,9 @@ def _refuse_dtypes(frozen: Frozen) -> None:
     values = [*(node.meta["val"] for node in nodes if isinstance(node, torch.fx.Node)), *frozen.state.values()]
     if any(isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 for value in values):
         raise UsageError("arguments, results and state must not be bfloat16, which numpy does not have; cast them inside the model")
+    verdicts = frozen.graph.plan.verdicts
+    if left := [f"{node.name}: {verdict.reason}" for node, verdict in verdicts.items() if verdict.cause == "bfloat16"]:
+        raise UsageError(f"nodes stay in PyTorch: {left[0]} ({len(left)} such nodes)")
 
 
 def _is_plain(value: object) -> bool:
