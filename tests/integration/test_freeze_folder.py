@@ -10,7 +10,8 @@ import math
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -523,6 +524,51 @@ def test_a_result_that_is_a_number_made_of_sizes(function: Callable[..., Any], t
         same([torch.as_tensor(value) for value in made], [torch.as_tensor(value) for value in expected])
         numbers = [[value for value in values if isinstance(value, (bool, int, float))] for values in (made, expected)]
         assert [(type(value), value) for value in numbers[0]] == [(type(value), value) for value in numbers[1]]
+
+
+@dataclass
+class Parts:
+    first: Any
+    second: Any = None
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Bag:
+    """An object without names for its parts."""
+
+    def __init__(self, parts: list[Any], note: str | None = None) -> None:
+        self.parts, self.note = parts, note
+
+
+torch.export.register_dataclass(Parts, serialized_type_name="test_freeze_folder.Parts")
+_pytree.register_pytree_node(
+    Bag,
+    lambda bag: (bag.parts, bag.note),
+    lambda parts, note: Bag(list(parts), note),
+    serialized_type_name="test_freeze_folder.Bag",
+    flatten_with_keys_fn=lambda bag: ([(_pytree.SequenceKey(place), part) for place, part in enumerate(bag.parts)], bag.note),
+)
+
+
+def test_objects_come_back_as_dicts_and_lists(tmp_path: Path) -> None:
+    function = lambda parts, pair, bag: (Parts(pair.first + 1), Pair(bag.parts[0] * 2, parts.first), Bag([parts.first - pair.second]))  # noqa: E731 - used twice
+    one, two = torch.ones(3), torch.arange(3.0)
+    loaded = ortlens.load_frozen(ortlens.freeze(function, Parts(one), Pair(one, two), Bag([two])).save(tmp_path / "frozen"))
+    for parts, pair in ((Parts(two), Pair(one, one)), ({"first": two}, {"first": one, "second": one})):
+        results = loaded(parts, pair, [one])
+        assert torch.equal(results[0].pop("first"), one + 1)
+        assert results[0] == {}
+        assert [torch.equal(results[1]["first"], one * 2), results[1]["second"] is two] == [True, True]
+        assert [torch.equal(*both) for both in zip(results[2], [two - one], strict=True)] == [True]
+    for wrong in (Parts(two, one), Parts, Pair(one, one), [two]):
+        with pytest.raises(UsageError, match=r"expected .*'first'"):
+            loaded(wrong, Pair(one, one), [one])
+    with pytest.raises(UsageError, match="a Bag cannot be saved"):
+        ortlens.freeze(lambda x: Bag([x * 2], "noted"), one).save(tmp_path / "noted")
 
 
 def test_sizes_of_arguments_of_any_number(tmp_path: Path) -> None:

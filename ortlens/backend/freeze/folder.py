@@ -21,6 +21,7 @@ from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
 from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.lowering.exported import keys_of
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.runtime import processor
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
@@ -172,8 +173,10 @@ def _tree(spec: Any) -> Any:
     children = [_tree(child) for child in _torch.spec_children(spec)]
     if spec.type in (tuple, list):
         return [spec.type.__name__, children]
-    keys = getattr(spec.context, "_fields", spec.context)
-    if not isinstance(keys, (list, tuple)) or len(keys) != len(children) or not all(isinstance(key, (str, int)) for key in keys):
-        raise UsageError(f"a {spec.type.__name__} cannot be saved: only tuples, lists, dicts, and objects with named parts")
+    keys = keys_of(spec)
+    if keys is None and spec.context is None:
+        return ["tuple" if issubclass(spec.type, tuple) else "list", children]
+    if keys is None:
+        raise UsageError(f"a {spec.type.__name__} cannot be saved: it has no names of its parts, and is made of more than these")
     pairs = [[key, child] for key, child in zip(keys, children, strict=True)]
     return ["dict", pairs] if spec.type in (dict, OrderedDict) else ["object", spec.type.__name__, pairs]
