@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnxruntime import OrtValue
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from torch.export import Dim
 from torch.utils import _pytree
 
@@ -569,6 +571,44 @@ def test_objects_come_back_as_dicts_and_lists(tmp_path: Path) -> None:
             loaded(wrong, Pair(one, one), [one])
     with pytest.raises(UsageError, match="a Bag cannot be saved"):
         ortlens.freeze(lambda x: Bag([x * 2], "noted"), one).save(tmp_path / "noted")
+
+
+def _leaves(run: Callable[..., Any], x: torch.Tensor) -> list[Any] | None:
+    """Return the leaves of a result; None where the call is refused."""
+    try:
+        return _pytree.tree_leaves(run(x))
+    except (UsageError, InvalidArgument):
+        return None
+
+
+_BATCH = {"dynamic_shapes": ({0: Dim("batch")},)}
+
+
+@pytest.mark.parametrize(
+    ("function", "opened"),
+    [
+        (lambda x: x * 2 if x.shape[0] == 1 else x * 3, {"dynamic": True}),
+        (lambda x: x * 2 if x.shape[0] else x.sum(), {"dynamic": True}),
+        (lambda x: x.squeeze(0) * 2, _BATCH),
+        (lambda x: (x.squeeze(), x * 2), _BATCH),
+        (lambda x: x.cumsum(0), _BATCH),
+        (lambda x: x.cumsum(0), {"dynamic_shapes": ({0: Dim("batch", min=2, max=4)},)}),
+    ],
+)
+def test_a_callable_its_folder_and_a_plain_session_agree_on_sizes(
+    function: Callable[..., Any], opened: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each gives PyTorch's answer or refuses, and the folder refuses what the model does."""
+    frozen = ortlens.freeze(function, torch.ones(3, 2), **opened)
+    loaded = ortlens.load_frozen(frozen.save(tmp_path / "frozen"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "frozen" / "model.onnx"))
+    for rows in range(6):
+        x = torch.randn(rows, 2)
+        given = [_leaves(run, x) for run in (frozen, loaded, lambda x: list(map(torch.as_tensor, session.run(None, {"x": x.numpy()}))))]
+        assert (given[1] is None) == (given[2] is None)
+        assert rows != 3 or None not in given  # as in tracing
+        for results in filter(None, given):
+            same(results, _pytree.tree_leaves(function(x)))
 
 
 def test_sizes_of_arguments_of_any_number(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
+from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
 from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
 from ortlens.backend.lowering.exported import keys_of
@@ -73,7 +74,9 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     steps, arguments = frozen.steps, frozen.arguments
     program = steps.program
     _refuse_dtypes(frozen)
-    boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments), has_loader=True)
+    leaves = [leaf.name for leaf in arguments.signature.leaves]
+    guards = (*arguments.guard_texts, *squeezed_sizes(frozen.program, size_sources(frozen.program, leaves)))
+    boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments, least=1), has_loader=True)
     export_graph(steps.graph, folder / _MODEL, boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
@@ -93,7 +96,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "disabled_optimizers": unwanted_rewrites(model, [(name, {}) for name in providers]),
         "signature": json_from_signature(arguments.signature),
         "parameters": list(arguments.positional()),
-        "guards": guards_as_json(list(dict.fromkeys(arguments.guard_texts)), [leaf.name for leaf in arguments.signature.leaves]),
+        "guards": guards_as_json(list(dict.fromkeys(guards)), leaves),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
         "feeds": _feeds(steps, names),
