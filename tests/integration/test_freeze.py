@@ -581,6 +581,13 @@ def test_an_unknown_class_is_named_with_what_registers_it() -> None:
         ortlens.freeze(Returning("dataclass"), torch.ones(8))
 
 
+def test_an_argument_of_a_class_without_keys_is_refused() -> None:
+    cls = type("Keyless", (), {})
+    _pytree.register_pytree_node(cls, lambda _: ([], None), lambda *_: cls())
+    with pytest.raises(UsageError, match="flatten_with_keys_fn"):
+        ortlens.freeze(lambda x, _: x * 2, torch.ones(2), cls())
+
+
 @pytest.mark.parametrize(("how", "works"), [("plain", True), ("dataclass", False), ("writes", False), ("notes", False)])
 def test_what_freeze_would_do_is_known_without_a_trace_of_trying(how: str, works: bool) -> None:  # noqa: FBT001 - a row of the table
     model = Returning(how)
