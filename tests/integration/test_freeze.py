@@ -581,6 +581,32 @@ def test_an_unknown_class_is_named_with_what_registers_it() -> None:
         ortlens.freeze(Returning("dataclass"), torch.ones(8))
 
 
+class Joined:
+    """Computes where it is made, as caches of transformers do."""
+
+    def __init__(self, parts: list[torch.Tensor]) -> None:
+        self.parts = [torch.cat([torch.tensor([]), part]) + 1 for part in parts]
+
+
+_pytree.register_pytree_node(
+    Joined,
+    lambda joined: (joined.parts, None),
+    lambda parts, _: Joined(list(parts)),
+    flatten_with_keys_fn=lambda joined: ([(_pytree.SequenceKey(place), part) for place, part in enumerate(joined.parts)], None),
+)
+
+
+def test_what_builds_an_object_of_the_result_is_no_part_of_the_graph() -> None:
+    x = torch.arange(3.0)
+    frozen = ortlens.freeze(lambda x: Joined([x * 2, x.exp()]), x)
+    expected = [x * 2 + 2, x.exp() + 2]  # made by the model, and once more from its parts
+    same(frozen(x).parts, expected)
+    same(
+        [torch.as_tensor(value) for value in frozen.graph.runners[0].sessions[0].session.run(None, {"x": x.numpy()})],
+        [x * 2 + 1, x.exp() + 1],
+    )
+
+
 def test_an_argument_of_a_class_without_keys_is_refused() -> None:
     cls = type("Keyless", (), {})
     _pytree.register_pytree_node(cls, lambda _: ([], None), lambda *_: cls())
