@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -73,6 +74,18 @@ def objects_as_trees() -> Iterator[Callable[[Any], None]]:
     finally:
         for cls in added:
             _pytree._deregister_pytree_node(cls)
+
+
+def with_results(program: Any, spec: Any) -> Any:
+    """Return a shallow copy of a program with another structure of its results; None for a tuple of all leaves."""
+    from torch.utils import _pytree
+
+    first, *rest = program.module_call_graph
+    if spec is None:
+        spec = _pytree.tree_structure((0,) * program.call_spec.out_spec.num_leaves)
+    made = copy.copy(program)
+    made._module_call_graph = [dataclasses.replace(first, signature=dataclasses.replace(first.signature, out_spec=spec)), *rest]
+    return made
 
 
 def _flattened(owner: Any) -> tuple[list[Any], _Parts]:

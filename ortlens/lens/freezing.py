@@ -57,7 +57,11 @@ def _traced(
         raise UsageError("a function that was compiled ahead of time cannot be traced: freeze the model itself")
     refuse_weights(target)
     examples = target.example_inputs if isinstance(target, torch.export.ExportedProgram) else (args, kwargs)
-    refuse_arguments(target, named_arguments(parameters_source(target), *(examples or ((), {}))))
+    try:
+        named = named_arguments(parameters_source(target), *(examples or ((), {})))
+    except ValueError as error:  # a class is registered without names or places of its parts, which torch.export needs as well
+        raise Untraceable(str(error)) from error
+    refuse_arguments(target, named)
     return program_of(target, args, kwargs, dynamic_shapes)
 
 

@@ -581,6 +581,39 @@ def test_an_unknown_class_is_named_with_what_registers_it() -> None:
         ortlens.freeze(Returning("dataclass"), torch.ones(8))
 
 
+class Joined:
+    """Computes where it is made, as caches of transformers do."""
+
+    def __init__(self, parts: list[torch.Tensor]) -> None:
+        self.parts = [torch.cat([torch.tensor([]), part]) + 1 for part in parts]
+
+
+_pytree.register_pytree_node(
+    Joined,
+    lambda joined: (joined.parts, None),
+    lambda parts, _: Joined(list(parts)),
+    flatten_with_keys_fn=lambda joined: ([(_pytree.SequenceKey(place), part) for place, part in enumerate(joined.parts)], None),
+)
+
+
+def test_what_builds_an_object_of_the_result_is_no_part_of_the_graph() -> None:
+    x = torch.arange(3.0)
+    frozen = ortlens.freeze(lambda x: Joined([x * 2, x.exp()]), x)
+    expected = [x * 2 + 2, x.exp() + 2]  # made by the model, and once more from its parts
+    same(frozen(x).parts, expected)
+    same(
+        [torch.as_tensor(value) for value in frozen.graph.runners[0].sessions[0].session.run(None, {"x": x.numpy()})],
+        [x * 2 + 1, x.exp() + 1],
+    )
+
+
+def test_an_argument_of_a_class_without_keys_is_refused() -> None:
+    cls = type("Keyless", (), {})
+    _pytree.register_pytree_node(cls, lambda _: ([], None), lambda *_: cls())
+    with pytest.raises(UsageError, match="flatten_with_keys_fn"):
+        ortlens.freeze(lambda x, _: x * 2, torch.ones(2), cls())
+
+
 @pytest.mark.parametrize(("how", "works"), [("plain", True), ("dataclass", False), ("writes", False), ("notes", False)])
 def test_what_freeze_would_do_is_known_without_a_trace_of_trying(how: str, works: bool) -> None:  # noqa: FBT001 - a row of the table
     model = Returning(how)
@@ -602,7 +635,7 @@ def test_the_call_of_freeze_names_a_model_whose_forward_is_of_torch() -> None:
         (Returning("plain"), (1.5,), {"mask": torch.ones(8)}, "ortlens.freeze(model, 1.5, mask=mask)"),
         (Returning("plain").forward, (torch.ones(8),), {}, "ortlens.freeze(model.forward, x)"),
         (same, (torch.ones(8),), {"expected": True}, "ortlens.freeze(same, actual, expected=True)"),
-        (lambda *rows: rows, (torch.ones(8), torch.ones(8)), {}, "ortlens.freeze(f, args[0], args[1])"),
+        (lambda *rows: rows, (torch.ones(8), torch.ones(8)), {}, "ortlens.freeze(f, rows[0], rows[1])"),
     ],
 )
 def test_the_call_of_freeze_is_written_with_the_arguments_of_the_call(target: Any, args: Any, kwargs: Any, text: str) -> None:  # noqa: ANN401 - any

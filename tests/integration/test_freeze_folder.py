@@ -10,13 +10,17 @@ import math
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnxruntime import OrtValue
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+from torch.export import Dim
 from torch.utils import _pytree
 
 import ortlens
@@ -325,9 +329,14 @@ def test_a_call_with_arrays_does_what_pytorch_does_or_is_refused(name: str, tmp_
 
 
 def test_what_cannot_be_saved_is_listed_and_nothing_is_written(tmp_path: Path) -> None:
-    half = ortlens.freeze(lambda x: x * 2, torch.ones(2, dtype=torch.bfloat16))
-    with pytest.raises(UsageError, match="bfloat16"):
-        half.save(tmp_path / "half")
+    for function, dtype, said in (
+        (lambda x: x * 2, torch.bfloat16, "bfloat16"),
+        (lambda x: (x.bfloat16() * 2).float(), torch.float32, "stay in PyTorch.*bfloat16"),
+        (lambda _: None, torch.float32, "no tensor among the results"),
+        (lambda _: (3, {"a": "text"}), torch.float32, "no tensor among the results"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ortlens.freeze(function, torch.ones(2, dtype=dtype)).save(tmp_path / "refused")
     model = mlp()
     changed = ortlens.freeze(model, torch.randn(3, 16))
     assert changed.changed_weights() == ()
@@ -416,6 +425,13 @@ def _linked(folder: Path) -> None:
         (_manifest(lambda m: m["files"]["model.onnx"].update(sha256="0" * 64)), "was changed"),
         (_manifest(lambda m: m["feeds"][0].update(leaf=7)), "does not fit"),
         (_manifest(lambda m: m["returned"][0].update(output="nothing")), "does not fit"),
+        (_manifest(lambda m: m["returned"][0].update(output=[0])), "holds no sound"),
+        (_manifest(lambda m: m["returned"][0].update(number=True)), "of a kind"),  # it has dimensions
+        (_manifest(lambda m: m["returned"][0].update(leaf=0)), "of a kind"),
+        (_manifest(lambda m: m["returned"][0].pop("output")), "of a kind"),
+        (_manifest(lambda m: m["feeds"][0].pop("leaf")), "of a kind"),
+        (_manifest(lambda m: m.update(returned=["constant"])), "holds no sound"),
+        (_manifest(lambda m: m.update(updates=[{"leaf": 0}])), "holds no sound"),
         (_manifest(lambda m: m.update(result=["exec", ["*"]])), "no structure"),
         (_manifest(lambda m: m.update(arguments="*")), "holds no sound frozen callable"),
         (_manifest(lambda m: m["signature"]["leaves"][0].update(sizes=[["s", 0, 0]])), "no size"),
@@ -494,7 +510,112 @@ def test_sizes_by_way_of_python_floats(rounded: Callable[[float], int], tmp_path
         same((frozen(x), loaded(x)), (function(x),) * 2)
 
 
-def test_a_result_that_is_a_number_made_of_sizes(tmp_path: Path) -> None:
-    function = lambda x: (x + 1, x.shape[0] * 2)  # noqa: E731 - used twice
-    loaded = ortlens.load_frozen(ortlens.freeze(function, torch.ones(4, 2), dynamic=True).save(tmp_path / "frozen"))
-    same(loaded(torch.ones(7, 2)), function(torch.ones(7, 2)))
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x + 1, x.shape[0] * 2),
+        lambda x: x.shape[0],
+        lambda x: (x, x.shape[0] / 7),
+        lambda x: {"a": x, "b": x.shape[0] > 2, "c": x.shape[0] > 2},
+    ],
+)
+def test_a_result_that_is_a_number_made_of_sizes(function: Callable[..., Any], tmp_path: Path) -> None:
+    loaded = ortlens.load_frozen(ortlens.freeze(function, torch.ones(4, 2), dynamic_shapes=({0: Dim("rows")},)).save(tmp_path / "frozen"))
+    for given in (torch.ones(7, 2), np.ones((7, 2), np.float32)):
+        made, expected = _pytree.tree_leaves(loaded(given)), _pytree.tree_leaves(function(torch.ones(7, 2)))
+        same([torch.as_tensor(value) for value in made], [torch.as_tensor(value) for value in expected])
+        numbers = [[value for value in values if isinstance(value, (bool, int, float))] for values in (made, expected)]
+        assert [(type(value), value) for value in numbers[0]] == [(type(value), value) for value in numbers[1]]
+
+
+@dataclass
+class Parts:
+    first: Any
+    second: Any = None
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Bag:
+    """An object without names for its parts."""
+
+    def __init__(self, parts: list[Any], note: str | None = None) -> None:
+        self.parts, self.note = parts, note
+
+
+torch.export.register_dataclass(Parts, serialized_type_name="test_freeze_folder.Parts")
+_pytree.register_pytree_node(
+    Bag,
+    lambda bag: (bag.parts, bag.note),
+    lambda parts, note: Bag(list(parts), note),
+    serialized_type_name="test_freeze_folder.Bag",
+    flatten_with_keys_fn=lambda bag: ([(_pytree.SequenceKey(place), part) for place, part in enumerate(bag.parts)], bag.note),
+)
+
+
+def test_objects_come_back_as_dicts_and_lists(tmp_path: Path) -> None:
+    function = lambda parts, pair, bag: (Parts(pair.first + 1), Pair(bag.parts[0] * 2, parts.first), Bag([parts.first - pair.second]))  # noqa: E731 - used twice
+    one, two = torch.ones(3), torch.arange(3.0)
+    loaded = ortlens.load_frozen(ortlens.freeze(function, Parts(one), Pair(one, two), Bag([two])).save(tmp_path / "frozen"))
+    for parts, pair in ((Parts(two), Pair(one, one)), ({"first": two}, {"first": one, "second": one})):
+        results = loaded(parts, pair, [one])
+        assert torch.equal(results[0].pop("first"), one + 1)
+        assert results[0] == {}
+        assert [torch.equal(results[1]["first"], one * 2), results[1]["second"] is two] == [True, True]
+        assert [torch.equal(*both) for both in zip(results[2], [two - one], strict=True)] == [True]
+    for wrong in (Parts(two, one), Parts, Pair(one, one), [two]):
+        with pytest.raises(UsageError, match=r"expected .*'first'"):
+            loaded(wrong, Pair(one, one), [one])
+    with pytest.raises(UsageError, match="a Bag cannot be saved"):
+        ortlens.freeze(lambda x: Bag([x * 2], "noted"), one).save(tmp_path / "noted")
+
+
+def _leaves(run: Callable[..., Any], x: torch.Tensor) -> list[Any] | None:
+    """Return the leaves of a result; None where the call is refused."""
+    try:
+        return _pytree.tree_leaves(run(x))
+    except (UsageError, InvalidArgument):
+        return None
+
+
+_BATCH = {"dynamic_shapes": ({0: Dim("batch")},)}
+
+
+@pytest.mark.parametrize(
+    ("function", "opened"),
+    [
+        (lambda x: x * 2 if x.shape[0] == 1 else x * 3, {"dynamic": True}),
+        (lambda x: x * 2 if x.shape[0] else x.sum(), {"dynamic": True}),
+        (lambda x: x.squeeze(0) * 2, _BATCH),
+        (lambda x: (x.squeeze(), x * 2), _BATCH),
+        (lambda x: x.cumsum(0), _BATCH),
+        (lambda x: x.cumsum(0), {"dynamic_shapes": ({0: Dim("batch", min=2, max=4)},)}),
+    ],
+)
+def test_a_callable_its_folder_and_a_plain_session_agree_on_sizes(
+    function: Callable[..., Any], opened: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each gives PyTorch's answer or refuses, and the folder refuses what the model does."""
+    frozen = ortlens.freeze(function, torch.ones(3, 2), **opened)
+    loaded = ortlens.load_frozen(frozen.save(tmp_path / "frozen"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "frozen" / "model.onnx"))
+    for rows in range(6):
+        x = torch.randn(rows, 2)
+        given = [_leaves(run, x) for run in (frozen, loaded, lambda x: list(map(torch.as_tensor, session.run(None, {"x": x.numpy()}))))]
+        assert (given[1] is None) == (given[2] is None)
+        assert rows != 3 or None not in given  # as in tracing
+        for results in filter(None, given):
+            same(results, _pytree.tree_leaves(function(x)))
+
+
+def test_sizes_of_arguments_of_any_number(tmp_path: Path) -> None:
+    function = lambda x, *parts: x * parts[0].view(-1, 2) + parts[1]["a"]  # noqa: E731 - used twice
+    frozen = ortlens.freeze(function, torch.ones(2), torch.ones(6, 4), {"a": torch.ones(12, 2)}, dynamic=True)
+    loaded = ortlens.load_frozen(frozen.save(tmp_path / "frozen"))
+    given = torch.randn(2), torch.randn(8, 6), {"a": torch.randn(24, 2)}
+    same(loaded(*given), function(*given))
+    with pytest.raises(UsageError, match=r"'parts'\]\[0\]"):
+        loaded(given[0], torch.randn(3, 3), given[2])

@@ -278,6 +278,42 @@ class Arguments:
         return tuple(_leaf_of(name, spec.arg, metas.get(spec.arg.name)) for name, spec in zip(names, specs, strict=True))
 
 
+def size_sources(program: ExportedProgram, leaves: Sequence[str]) -> dict[Any, str]:
+    """Map the terms of sizes and numbers that vary to the expressions by which guards read them, with the names of its arguments."""
+    metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    user = [metas.get(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    sources: dict[Any, str] = {}
+    for name, meta in zip(leaves, user, strict=True):
+        root, bracket, keys = name.partition("[")
+        place = f"L[{root!r}]{bracket}{keys}"
+        sizes = enumerate(meta.shape) if isinstance(meta, torch.Tensor) else [(None, meta)]
+        for dim, size in sizes:
+            if (scaled := _torch.scaled_term(size)) is not None:
+                term, offset, factor = scaled
+                source = place if dim is None else f"{place}.size()[{dim}]"
+                sources.setdefault(term, source if (offset, factor) == (0, 1) else f"(({source} - {offset}) // {factor})")
+    return sources
+
+
+_SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
+
+
+def squeezed_sizes(program: ExportedProgram, sources: Mapping[Any, str], *, of_all: bool = True) -> list[str]:
+    """Write, as guards, that sizes which a program squeezes are not 1: tracing takes that for granted, and notes nothing.
+
+    Those of a squeeze of all dimensions, which sessions make by the sizes of the call, are left out unless `of_all`.
+    """
+    found: list[str] = []
+    for node in program.graph.nodes:
+        if node.target in _SQUEEZES and (of_all or len(node.args) > 1):
+            shape = node.args[0].meta["val"].shape
+            chosen = node.args[1] if len(node.args) > 1 else range(len(shape))
+            sizes = [shape[dim] for dim in ([chosen] if isinstance(chosen, int) else chosen)] if len(shape) else []
+            texts = (_torch.expression_over(size, sources) for size in sizes if _torch.is_symbolic(size))
+            found += [f"{text} != 1" for text in texts if text is not None]
+    return list(dict.fromkeys(found))
+
+
 _STAR, _STARS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
@@ -289,9 +325,13 @@ def named_arguments(traced: Callable[..., Any] | None, args: tuple[Any, ...], kw
 
 def _leaf_name(parameters: Mapping[str, inspect.Parameter], path: tuple[Any, ...]) -> str:
     group, first, *rest = path
-    names = list(parameters)
-    starred = [parameters[name].kind is _STAR for name in names[: first + 1]] if group == 0 else []
-    base = str(first) if group == 1 else names[first] if first < len(names) and not any(starred) else f"args[{first}]"
+    star = next((place for place, each in enumerate(parameters.values()) if each.kind is _STAR), len(parameters))
+    if group == 1:
+        base = str(first)
+    elif first < star:
+        base = list(parameters)[first]
+    else:
+        base = f"{list(parameters)[star]}[{first - star}]" if star < len(parameters) else f"args[{first}]"
     return base + "".join(f"[{key!r}]" for key in rest)
 
 

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ortlens import _torch
 from ortlens.backend.deploy.conditions import reduced
 from ortlens.backend.deploy.export import Boundary, export_graph
-from ortlens.backend.freeze.arguments import Arguments, refuse_constants
+from ortlens.backend.freeze.arguments import Arguments, refuse_constants, size_sources, squeezed_sizes
 from ortlens.backend.freeze.signature import OPERATIONS, Size, TensorLeaf
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import lower_program, paths_of, result_paths, state_value
@@ -21,7 +21,7 @@ from ortlens.errors import UsageError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
@@ -69,11 +69,14 @@ def boundary_of(
     program: ExportedProgram, decomposed: ExportedProgram, lowered: LoweredGraph, arguments: Arguments, *, least: int = 2
 ) -> Boundary:
     """Describe the signature of a program for its model: names of sizes, where values are in a call, and what holds for sizes."""
-    metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    if not any(isinstance(node, torch.fx.Node) for node in outputs_of(program.graph)):
+        raise UsageError(
+            "there is no tensor among the results and nothing that is written to, and ONNX Runtime loads no model without outputs"
+        )
     user = [str(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     leaves = [leaf.name for leaf in arguments.signature.leaves]
-    sources = _sources(zip(leaves, (metas.get(name) for name in user), strict=True))
-    guards = (*arguments.guard_texts, *_squeezed_sizes(program, sources))
+    sources = size_sources(program, leaves)
+    guards = (*arguments.guard_texts, *squeezed_sizes(program, sources))
     results = iter(f"result{text}" for text in result_paths(decomposed))
     paths = {
         name: next(results) if spec.kind is OutputKind.USER_OUTPUT else str(spec.target)
@@ -101,42 +104,11 @@ def _size_names(leaves: Sequence[Leaf], inputs: Sequence[str], named: Mapping[st
     return names
 
 
-_SQUEEZES = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
-
-
-def _sources(arguments: Iterable[tuple[str, Any]]) -> dict[Any, str]:
-    """Map the terms of sizes and numbers that vary to the expressions by which guards read them."""
-    sources: dict[Any, str] = {}
-    for name, meta in arguments:
-        root, bracket, keys = name.partition("[")
-        place = f"L[{root!r}]{bracket}{keys}"
-        sizes = enumerate(meta.shape) if isinstance(meta, torch.Tensor) else [(None, meta)]
-        for dim, size in sizes:
-            if (scaled := _torch.scaled_term(size)) is not None:
-                term, offset, factor = scaled
-                source = place if dim is None else f"{place}.size()[{dim}]"
-                sources.setdefault(term, source if (offset, factor) == (0, 1) else f"(({source} - {offset}) // {factor})")
-    return sources
-
-
 def _numbers(program: ExportedProgram, sources: Mapping[Any, str], leaves: Sequence[str]) -> dict[str, Any]:
     """Describe the results that are numbers made of sizes, by their nodes."""
     nodes = [node for node in outputs_of(program.graph) if isinstance(node, torch.fx.Node) and _torch.is_symbolic(node.meta.get("val"))]
     texts = {node.name: _torch.expression_over(node.meta["val"], sources) for node in nodes}
     return {name: guards_as_json([text], leaves)[0][1] for name, text in texts.items() if text is not None}
-
-
-def _squeezed_sizes(program: ExportedProgram, sources: Mapping[Any, str]) -> list[str]:
-    """Write, as guards, that sizes which a program squeezes are not 1: tracing takes that for granted, and notes nothing."""
-    found: list[str] = []
-    for node in program.graph.nodes:
-        if node.target in _SQUEEZES:
-            shape = node.args[0].meta["val"].shape
-            chosen = node.args[1] if len(node.args) > 1 else range(len(shape))
-            sizes = [shape[dim] for dim in ([chosen] if isinstance(chosen, int) else chosen)] if len(shape) else []
-            texts = (_torch.expression_over(size, sources) for size in sizes if _torch.is_symbolic(size))
-            found += [f"{text} != 1" for text in texts if text is not None]
-    return list(dict.fromkeys(found))
 
 
 def _open_to_one(program: ExportedProgram, retrace: Callable[[dict[Any, list[int]]], ExportedProgram]) -> ExportedProgram:
@@ -196,7 +168,7 @@ def _form(program: ExportedProgram, ones: Mapping[int, Sequence[int]]) -> list[A
     places = {node: f"%{place}" for place, node in enumerate(nodes)}
     metas = {node.name: node.meta.get("val") for node in nodes}
     user = [str(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    sources = _sources((f"argument{place}", metas.get(name)) for place, name in enumerate(user))
+    sources = size_sources(program, [f"argument{place}" for place in range(len(user))])
     sizes = (metas[user[place]].shape[dim] for place, dims in ones.items() for dim in dims)
     sources |= {scaled[0]: "1" for size in sizes if (scaled := _torch.scaled_term(size)) is not None}
 

@@ -19,8 +19,10 @@ from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
+from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
 from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
 from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.lowering.exported import keys_of
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.runtime import processor
 from ortlens.backend.runtime.rewrites import unwanted_rewrites
@@ -72,7 +74,9 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     steps, arguments = frozen.steps, frozen.arguments
     program = steps.program
     _refuse_dtypes(frozen)
-    boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments), has_loader=True)
+    leaves = [leaf.name for leaf in arguments.signature.leaves]
+    guards = (*arguments.guard_texts, *squeezed_sizes(frozen.program, size_sources(frozen.program, leaves)))
+    boundary = replace(boundary_of(frozen.program, program, steps.graph.lowered, arguments, least=1), has_loader=True)
     export_graph(steps.graph, folder / _MODEL, boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
@@ -92,7 +96,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
         "disabled_optimizers": unwanted_rewrites(model, [(name, {}) for name in providers]),
         "signature": json_from_signature(arguments.signature),
         "parameters": list(arguments.positional()),
-        "guards": guards_as_json(arguments.guard_texts, [leaf.name for leaf in arguments.signature.leaves]),
+        "guards": guards_as_json(list(dict.fromkeys(guards)), leaves),
         "arguments": _tree(arguments.spec),
         "result": _tree(program.call_spec.out_spec),
         "feeds": _feeds(steps, names),
@@ -113,6 +117,9 @@ def _refuse_dtypes(frozen: Frozen) -> None:
     values = [*(node.meta["val"] for node in nodes if isinstance(node, torch.fx.Node)), *frozen.state.values()]
     if any(isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 for value in values):
         raise UsageError("arguments, results and state must not be bfloat16, which numpy does not have; cast them inside the model")
+    verdicts = frozen.graph.plan.verdicts
+    if left := [f"{node.name}: {verdict.reason}" for node, verdict in verdicts.items() if verdict.cause == "bfloat16"]:
+        raise UsageError(f"nodes stay in PyTorch: {left[0]} ({len(left)} such nodes)")
 
 
 def _is_plain(value: object) -> bool:
@@ -169,8 +176,10 @@ def _tree(spec: Any) -> Any:
     children = [_tree(child) for child in _torch.spec_children(spec)]
     if spec.type in (tuple, list):
         return [spec.type.__name__, children]
-    keys = getattr(spec.context, "_fields", spec.context)
-    if not isinstance(keys, (list, tuple)) or len(keys) != len(children) or not all(isinstance(key, (str, int)) for key in keys):
-        raise UsageError(f"a {spec.type.__name__} cannot be saved: only tuples, lists, dicts, and objects with named parts")
+    keys = keys_of(spec)
+    if keys is None and spec.context is None:
+        return ["tuple" if issubclass(spec.type, tuple) else "list", children]
+    if keys is None:
+        raise UsageError(f"a {spec.type.__name__} cannot be saved: it has no names of its parts, and is made of more than these")
     pairs = [[key, child] for key, child in zip(keys, children, strict=True)]
     return ["dict", pairs] if spec.type in (dict, OrderedDict) else ["object", spec.type.__name__, pairs]

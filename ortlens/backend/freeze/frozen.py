@@ -14,7 +14,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
-from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants
+from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants, size_sources, squeezed_sizes
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import in_torch, lower_program, mutated_inputs, results_of, state_value
@@ -237,6 +237,9 @@ def lowered_for(
     _refuse_old_values(source, program)
     decomposed, lowered = _lowered(program, backend, None)
     arguments = Arguments(decomposed, traced)  # to decompose a program may add guards
+    sources = size_sources(program, [leaf.name for leaf in arguments.signature.leaves])
+    if squeezed := squeezed_sizes(program, sources, of_all=False):
+        arguments = Arguments(_torch.with_guards(decomposed, (*arguments.guard_texts, *squeezed)), traced)
     _refuse_sessions_per_size(arguments, backend)
     return decomposed, lowered, arguments
 

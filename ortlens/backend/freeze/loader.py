@@ -178,7 +178,7 @@ class LoadedFrozen:
         self._spared = onnxruntime.RunOptions()
         if self.session.get_session_options().enable_cpu_mem_arena:
             self._spared.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        self._results = {str(entry["output"]): bool(entry.get("number")) for entry in self._returned if "output" in entry}
+        self._results = {str(entry["output"]): "number" in entry for entry in self._returned if "output" in entry}
         self._check_boundary()
 
     @staticmethod
@@ -203,7 +203,7 @@ class LoadedFrozen:
         given = [entry["name"] for entry in self._feeds]
         leaves = [entry["leaf"] for entry in (*self._feeds, *self._returned, *self._updates) if "leaf" in entry]
         leaves += [leaf for leaf, _ in self._layouts]
-        outputs = [entry["output"] for entry in (*self._returned, *self._updates) if "output" in entry]
+        outputs = [entry["output"] for entry in self._returned if "output" in entry] + [entry["output"] for entry in self._updates]
         states = [entry["state"] for entry in (*self._feeds, *self._updates) if "state" in entry]
         sound = sorted(taken) == sorted(given) and set(outputs) <= set(self._names) and set(states) <= self.state.keys()
         if not sound or any(not isinstance(leaf, int) or not 0 <= leaf < count for leaf in leaves):
@@ -212,6 +212,12 @@ class LoadedFrozen:
         if kinds != ["tuple", "tuple", "dict"] or len(flat(self._tree, unflat(self._tree, [None] * count))) != count:
             raise CaptureError("the manifest's arguments do not fit its signature")
         unflat(self._result, [None] * len(self._returned))
+        sources = [(entry, {"constant", "leaf", "output"}) for entry in self._returned]
+        sources += [(entry, {"leaf", "state"}) for entry in (*self._feeds, *self._updates)]
+        numbers = [(entry["number"], entry["output"]) for entry in self._returned if "number" in entry]
+        scalars = [(True, item.name) for item in self.session.get_outputs() if item.shape == []]
+        if any(len(kinds & entry.keys()) != 1 for entry, kinds in sources) or any(number not in scalars for number in numbers):
+            raise CaptureError("the manifest's inputs, results or updates are incomplete, or of a kind that the model does not have")
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class UnknownForm(ValueError):  # noqa: N818 - a verdict on arguments
 
 Tree = Any
 """A structure as JSON: `"*"` for a leaf, `["tuple", [tree, ...]]`, `["list", [...]]`, `["dict", [[key, tree], ...]]`, or
-`["object", name, [[key, tree], ...]]` for an object that is passed on as a dict."""
+`["object", name, [[key, tree], ...]]` for an object with named parts, which comes back as a dict."""
 
 
 def flat(tree: Tree, value: Any) -> list[Any]:
@@ -193,9 +193,18 @@ def flat(tree: Tree, value: Any) -> list[Any]:
     if kind not in ("dict", "object"):
         raise ValueError(f"{kind!r} is no structure")
     keys = [key for key, _ in children]
+    value = _with_keys(value) if kind == "object" else value
     if not hasattr(value, "keys") or len(value) != len(keys) or any(key not in value for key in keys):
         raise UnknownForm(f"expected {tree_text(tree)}, given {_count_of(value)}")
     return [leaf for key, child in children for leaf in flat(child, value[key])]
+
+
+def _with_keys(value: Any) -> Any:
+    """Return the parts of a named tuple, or those of a dataclass that are there, by name; anything else as it is."""
+    if hasattr(value, "keys") or isinstance(value, type):
+        return value
+    parts = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
+    return value._asdict() if hasattr(value, "_asdict") else {name: part for name, part in parts.items() if part is not None} or value
 
 
 def unflat(tree: Tree, leaves: Sequence[Any]) -> Any:

@@ -302,8 +302,10 @@ def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]
     """Decompose a program; its guards gain those on which decompositions depend, but not those of tracing the guards themselves."""
     known = _torch.guard_texts(program)
     with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program), for_all_sizes():
-        made = _torch.with_guards(program, ()).run_decompositions(table)
-    complete: ExportedProgram = _torch.with_guards(made, (*known, *_torch.guard_texts(made)))
+        made = _torch.with_results(_torch.with_guards(program, ()), None).run_decompositions(table)  # to build objects may add operators
+    complete: ExportedProgram = _torch.with_results(
+        _torch.with_guards(made, (*known, *_torch.guard_texts(made))), program.call_spec.out_spec
+    )
     return complete
 
 
@@ -402,10 +404,15 @@ def paths_of(spec: Any) -> list[tuple[Any, ...]]:
     if spec.is_leaf():
         return [()]
     children = _torch.spec_children(spec)
+    keys = keys_of(spec) or range(len(children))
+    return [(key, *path) for key, child in zip(keys, children, strict=True) for path in paths_of(child)]
+
+
+def keys_of(spec: Any) -> Sequence[Any] | None:
+    """Return the names of a structure's parts; None where they have none."""
     named = getattr(spec.context, "_fields", spec.context)  # a named tuple has its class there
     nested = [each for each in (named if isinstance(named, (list, tuple)) else ()) if isinstance(each, (list, tuple))]
-    keys = next((keys for keys in (named, *nested) if _are_keys(keys, len(children))), range(len(children)))
-    return [(key, *path) for key, child in zip(keys, children, strict=True) for path in paths_of(child)]
+    return next((keys for keys in (named, *nested) if _are_keys(keys, spec.num_children)), None)
 
 
 def _are_keys(keys: Any, count: int) -> bool:
