@@ -100,7 +100,7 @@ def skipped_by_dynamo(function: Callable[..., Any], reason: str) -> Callable[...
     from torch._C._dynamo import eval_frame
 
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # Dynamo's marks
-    function._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]  # likewise
     if (set_strategy := getattr(eval_frame, "set_code_exec_strategy", None)) is not None:
         skip = eval_frame._FrameAction.SKIP
         set_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
