@@ -137,7 +137,7 @@ from ortlens._torch.interpreters import (
     skipped_by_dynamo,
     unrecorded,
 )
-from ortlens._torch.objects import objects_as_trees, with_results
+from ortlens._torch.objects import objects_as_trees, with_structures, without_objects
 from ortlens._torch.process import computes_bfloat16, openmp_pause, torch_folder, trace_again, tracing_cuda
 from ortlens._torch.retracing import dynamo_setting, dynamo_settings, has_side_effects, retrace, variables_of_call
 from ortlens._torch.tensors import (

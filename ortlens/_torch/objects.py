@@ -7,6 +7,8 @@ import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from ortlens._torch.tensors import spec_children
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -76,15 +78,29 @@ def objects_as_trees() -> Iterator[Callable[[Any], None]]:
             _pytree._deregister_pytree_node(cls)
 
 
-def with_results(program: Any, spec: Any) -> Any:
-    """Return a shallow copy of a program with another structure of its results; None for a tuple of all leaves."""
+def without_objects(program: Any, keys_of: Callable[[Any], Sequence[Any] | None]) -> Any:
+    """Return a shallow copy of a program with dicts and lists for the objects among its arguments, and its results in a tuple."""
     from torch.utils import _pytree
 
+    def plain(spec: Any) -> Any:
+        if spec.is_leaf():
+            return spec
+        children = list(map(plain, spec_children(spec)))
+        if spec.type in _pytree.BUILTIN_TYPES:
+            return _pytree.TreeSpec(spec.type, spec.context, children)
+        keys = keys_of(spec)
+        return _pytree.TreeSpec(list, None, children) if keys is None else _pytree.TreeSpec(dict, list(keys), children)
+
+    given, returned = program.call_spec
+    return with_structures(program, (plain(given), _pytree.tree_structure((0,) * returned.num_leaves)))
+
+
+def with_structures(program: Any, specs: tuple[Any, Any]) -> Any:
+    """Return a shallow copy of a program with other structures of its arguments and results."""
     first, *rest = program.module_call_graph
-    if spec is None:
-        spec = _pytree.tree_structure((0,) * program.call_spec.out_spec.num_leaves)
+    signature = dataclasses.replace(first.signature, in_spec=specs[0], out_spec=specs[1])
     made = copy.copy(program)
-    made._module_call_graph = [dataclasses.replace(first, signature=dataclasses.replace(first.signature, out_spec=spec)), *rest]
+    made._module_call_graph = [dataclasses.replace(first, signature=signature), *rest]
     return made
 
 

@@ -607,6 +607,12 @@ def test_what_builds_an_object_of_the_result_is_no_part_of_the_graph() -> None:
     )
 
 
+def test_what_builds_an_object_of_an_argument_is_no_part_of_the_graph() -> None:
+    given = Joined([torch.arange(3.0)])
+    frozen = ortlens.freeze(lambda joined: joined.parts[0] * 2, given)
+    same(frozen(given), frozen.program.module()(given))
+
+
 def test_an_argument_of_a_class_without_keys_is_refused() -> None:
     cls = type("Keyless", (), {})
     _pytree.register_pytree_node(cls, lambda _: ([], None), lambda *_: cls())

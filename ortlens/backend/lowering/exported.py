@@ -302,10 +302,10 @@ def _decomposed_by(program: ExportedProgram, table: dict[Any, Callable[..., Any]
     """Decompose a program; its guards gain those on which decompositions depend, but not those of tracing the guards themselves."""
     known = _torch.guard_texts(program)
     with _torch.quiet(), _torch.copies_kept(), recurrent_results_known(), _inputs_apart(program), for_all_sizes():
-        made = _torch.with_results(_torch.with_guards(program, ()), None).run_decompositions(table)  # to build objects may add operators
-    complete: ExportedProgram = _torch.with_results(
-        _torch.with_guards(made, (*known, *_torch.guard_texts(made))), program.call_spec.out_spec
-    )
+        apart = _torch.without_objects(_torch.with_guards(program, ()), keys_of)  # to build objects may add operators
+        made = apart.run_decompositions(table)
+    texts = (*known, *_torch.guard_texts(made))
+    complete: ExportedProgram = _torch.with_structures(_torch.with_guards(made, texts), program.call_spec)
     return complete
 
 
