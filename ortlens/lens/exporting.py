@@ -43,8 +43,11 @@ def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: st
         try:
             with _torch.zero_and_one_open():
                 program = _traced(target, example, targets.calls, note)
-            retrace = lambda ones: _traced(target, _with_ones(example, ones), targets.calls, note)  # noqa: E731
-            return export_program(program, backend, path, weights, _tied_names(target), retrace=retrace)
+
+            def retraced(ones: Any) -> ExportedProgram:
+                return _traced(target, _with_ones(example, ones), targets.calls, note)
+
+            return export_program(program, backend, path, weights, _tied_names(target), retrace=retraced)
         except UsageError:
             if not targets.calls.varies:
                 raise

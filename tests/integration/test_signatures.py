@@ -138,7 +138,9 @@ def _write(case: Case, road: Road, folder: Path) -> Path:
         return ortlens.freeze(module, *args, **opened, **kwargs).save(folder / "frozen") / "model.onnx"
     target: Any = module
     if road == "program":
-        target = torch.export.export(module, args, kwargs, dynamic_shapes=_shapes(case, module, args, kwargs))
+        with warnings.catch_warnings():  # of attributes that are assigned
+            warnings.simplefilter("ignore")
+            target = torch.export.export(module, args, kwargs, dynamic_shapes=_shapes(case, module, args, kwargs))
     elif case.shapes is not True and case.shapes is not None:
         for name, value in _bound(module, args, kwargs).items():
             _mark(value, case.shapes[name])

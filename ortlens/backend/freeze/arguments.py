@@ -69,8 +69,8 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
             forward,
         ):
             if callable(shapes):
-                leaves = _torch.named_leaves((args, named))
-                shapes = _torch.shapes_over(module, args, named, [shapes(path, leaf) for path, leaf in leaves])
+                chosen = [shapes(path, leaf) for path, leaf in _torch.named_leaves((args, named))]
+                shapes = _torch.shapes_over(module, args, named, chosen) if any(chosen) else None
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
         said = str(error).strip().split("\n")[0]
@@ -155,7 +155,7 @@ def _module_of(function: Callable[..., Any]) -> torch.nn.Module:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
         vars(made).update({name: vars(owner)[name] for name in _OF_WEIGHTS})
-    made.forward = function
+    made.forward = function if _parameters_of(function) else lambda *args, **kwargs: function(*args, **kwargs)  # noqa: PLW0108 - builtins have no signature
     return made
 
 

@@ -57,6 +57,7 @@ def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., An
 
     Of operators that PyTorch implements by others, autograd knows those alone. `on_cuda`: tensors on CUDA go to ONNX Runtime.
     """
+    _torch.know_shape(ONE_HOT, _one_hot_rows)  # each time: `run_decompositions` of torch.export makes torch forget it
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
     found |= {**dict.fromkeys(_SHRINKING), ONE_HOT: None, CIRCULAR: _pad_circular if with_gradient else None}
@@ -129,9 +130,6 @@ def _repeats_what_is_left(sizes: Sequence[Any], pad: Sequence[Any]) -> bool:
 
 def _one_hot_rows(index: torch.Tensor, num_classes: Any) -> torch.Tensor:
     return index.new_empty((*index.shape, num_classes))
-
-
-_torch.know_shape(ONE_HOT, _one_hot_rows)
 
 
 def _one_hot(index: torch.Tensor, num_classes: Any = -1) -> Any:
