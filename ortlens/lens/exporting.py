@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.backend.deploy.export import export_graph
-from ortlens.backend.freeze.arguments import Untraceable, program_of
+from ortlens.backend.deploy.export import Boundary, export_graph, takes_numbers
+from ortlens.backend.freeze.arguments import Untraceable, parameter_names, program_of
 from ortlens.backend.freeze.exporting import export_program
 from ortlens.errors import UsageError
 from ortlens.lens.stand_ins import fake, fake_weights, modules_of
@@ -31,10 +31,12 @@ _CALLS_OF_MODULE = ("forward", "_wrapped_call_impl", "__call__", "_call_impl")  
 def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: str | os.PathLike[str], weights: object) -> ExportedModel:
     """Write the model of the only target of a lens; raise `UsageError` where it has none, or it is not one graph."""
     target = targets.program or _module_behind(targets.calls.function)
-    if target is None or backend is None:  # compiled ahead of time, or not by `torch.compile`: there is nothing to trace
-        return export_graph(targets.require_one_graph(), path, weights)
-    if not targets.is_empty:
-        targets.require_one_graph()
+    graph = None if targets.is_empty else targets.require_one_graph()
+    # What was compiled ahead of time, or not by `torch.compile`, cannot be traced; and torch.export takes numbers for sizes, which it takes
+    # to be 0 at least.
+    if target is None or backend is None or (graph is not None and takes_numbers(graph)):
+        boundary = Boundary(order=parameter_names(target))
+        return export_graph(graph or targets.require_one_graph(), path, weights, boundary=boundary)
     with _torch.objects_as_trees() as note:
         if targets.program is not None:
             return export_program(targets.program, backend, path, weights, _tied_names(target))

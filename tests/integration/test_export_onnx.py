@@ -585,15 +585,13 @@ def test_a_name_that_the_user_gave_means_one_size(tmp_path: Path) -> None:
     assert [value.shape for value in made.inputs] == [("x_dim_0_",), ("x_dim_0",)]
 
 
-def test_a_number_that_varies_is_an_input_of_a_model_for_sizes_above_1(tmp_path: Path) -> None:
-    """PyTorch can trace it only so: for 0 and 1 it leaves checks that ONNX has no form of."""
-    made = explained(lambda x, n: x[:n] + 1, sized(5, 4), 3, dynamic=True).export_onnx(tmp_path / "model.onnx")
+def test_a_number_that_varies_is_an_input_of_any_sign(tmp_path: Path) -> None:
+    """torch.export would take it for a size, which is 0 at least."""
+    made = explained(lambda x, n: x[: n + 3] + n // -2, sized(5, 4), 1, dynamic=True).export_onnx(tmp_path / "model.onnx")
     assert [value.name for value in made.inputs] == ["x", "n"]
-    x = sized(7, 2)
-    torch.testing.assert_close(run_by_place(made, x, torch.tensor(6)), [x[:6] + 1])
-    for shape, number in (((1, 4), 1), ((5, 4), 7)):
-        with pytest.raises(Exception, match="requires"):
-            run_by_place(made, sized(*shape), torch.tensor(number))
+    for rows, number in ((7, 1), (5, 2), (6, -1), (7, -2)):
+        x = sized(rows, 4)
+        assert_leaves_match(run_bare(made, {"x": x, "n": torch.tensor(number)}), x[: number + 3] + number // -2)
 
 
 def test_sizes_among_the_results(tmp_path: Path) -> None:

@@ -181,9 +181,16 @@ class ConditionWriter:
         if kind in _SAME_TYPE:
             return self._op(_SAME_TYPE[kind], alike, dtype)
         if kind in {"//", "%"} and dtype == _INT:
-            rest = self._op("Mod", alike, dtype)  # has the sign of the divisor, as in Python
-            return rest if kind == "%" else self._op("Div", [self._op("Sub", [alike[0], rest], dtype), alike[1]], dtype)
+            return self._divided(*alike)[kind == "%"]
         return self._in_double(kind, [self._as(value, _DOUBLE) for value in values])
+
+    def _divided(self, number: ir.Value, divisor: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Divide as Python does, and return quotient and rest; no processor is given the least integer divided by -1."""
+        is_minus_one = self._op("Equal", [divisor, self._constant([-1])], _BOOL)
+        safe = self._op("Where", [is_minus_one, self._constant([1]), divisor], _INT)
+        rest = self._op("Mod", [number, safe], _INT)  # has the sign of the divisor
+        quotient = self._op("Div", [self._op("Sub", [number, rest], _INT), safe], _INT)
+        return self._op("Where", [is_minus_one, self._op("Neg", [number], _INT), quotient], _INT), rest
 
     def _in_double(self, kind: str, values: Sequence[ir.Value]) -> ir.Value:
         if kind in {"float", "trunc"}:

@@ -215,6 +215,7 @@ class Boundary:
     arguments: Sequence[str] = ()  # names of the inputs that conditions refer to by place
     conditions: Sequence[Any] = ()  # in the form of `deploy.conditions`
     numbers: Mapping[str, Any] = field(default_factory=dict)  # node of a result that is a number -> how it is computed, in that form
+    order: Sequence[str] = ()  # names of inputs in the order of the function's parameters; others come last
     has_loader: bool = False  # whether a loader checks all conditions, also those of which ONNX has no form
 
 
@@ -249,6 +250,10 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
     writer = ConditionWriter(model, [arguments.get(name) for name in boundary.arguments])
     weights_by_node = _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, weights_by_node, lambda node: writer.number(boundary.numbers[node.name]))
+    places = {name: place for place, name in enumerate(boundary.order)}
+    ordered = sorted(model.graph.inputs, key=lambda value: places.get(str(value.name), len(places)))
+    model.graph.inputs.clear()
+    model.graph.inputs.extend(ordered)
     write_plain_forms(model)
     _name_sizes(model, boundary.size_names)
     conditions = tuple(condition_text(condition, boundary.arguments) for condition in boundary.conditions)
@@ -431,6 +436,13 @@ def _derive_sizes(graph: CompiledGraph, model: ir.Model) -> None:
         source = None if isinstance(meta, torch.Tensor) else by_symbol.get(_torch.expression_of(meta))
         if source is not None:
             _replace_by_size(model, value, *source)
+
+
+def takes_numbers(graph: CompiledGraph) -> bool:
+    """Tell whether a graph takes a number that is no size of an input."""
+    metas = [node.meta["val"] for node in graph.placeholders()]
+    sizes = {_torch.expression_of(size) for meta in metas if isinstance(meta, torch.Tensor) for size in meta.shape}
+    return any(_torch.is_symbolic(meta) and _torch.expression_of(meta) not in sizes for meta in metas if not isinstance(meta, torch.Tensor))
 
 
 def _replace_by_size(model: ir.Model, value: ir.Value, tensor_name: str, dim: int) -> None:

@@ -335,6 +335,11 @@ def _leaf_name(parameters: Mapping[str, inspect.Parameter], path: tuple[Any, ...
     return base + "".join(f"[{key!r}]" for key in rest)
 
 
+def parameter_names(target: Any) -> tuple[str, ...]:
+    """List the parameters of a function or module; none if they are not known."""
+    return tuple(_parameters_of(parameters_source(target))) if callable(target) else ()
+
+
 def _parameters_of(function: Callable[..., Any] | None) -> Mapping[str, inspect.Parameter]:
     try:
         return {} if function is None else inspect.signature(function).parameters
