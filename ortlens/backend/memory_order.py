@@ -91,14 +91,15 @@ def needs_restride(meta: torch.Tensor) -> bool:
 
 
 def has_odd_strides(meta: torch.Tensor, order: Sequence[int] | None) -> bool:
-    """Tell whether dimensions of size 1 have other strides than memory that is allocated in an order gives them."""
+    """Tell whether dimensions of size 1, and no others, have other strides than memory that is allocated in an order gives them."""
     sizes, strides = _hints(meta)
-    expected = 1
+    expected, found = 1, False
     for dim in reversed(range(len(sizes)) if order is None else order):
-        if sizes[dim] == 1 and strides[dim] != expected:
-            return 0 not in sizes
+        if strides[dim] != expected and sizes[dim] != 1:
+            return False
+        found = found or strides[dim] != expected
         expected *= sizes[dim]
-    return False
+    return found and 0 not in sizes
 
 
 def may_overlap_itself(meta: torch.Tensor) -> bool:
