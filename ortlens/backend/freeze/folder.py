@@ -80,7 +80,7 @@ def _written(frozen: Frozen, folder: pathlib.Path) -> dict[str, Any]:
     export_graph(steps.graph, folder / _MODEL, boundary=boundary, inline_bytes=_INLINE_BYTES)
     model = onnx.load(str(folder / _MODEL), load_external_data=False)
     names = [value.name for value in model.graph.input]
-    state = {name: _array_file(folder, f"state_{number}", tensor) for number, (name, tensor) in enumerate(steps.state.items())}
+    state = {name: _state_file(folder, number, tensor) for number, (name, tensor) in enumerate(steps.state.items())}
     returned, updates = _outputs(steps)
     sessions = [runner.sessions[0] for runner in steps.graph.runners]
     one_thread = all(info.threads.count == 1 for info in sessions)
@@ -126,9 +126,9 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _array_file(folder: pathlib.Path, stem: str, tensor: torch.Tensor) -> dict[str, Any]:
+def _state_file(folder: pathlib.Path, number: int, tensor: torch.Tensor) -> dict[str, Any]:
     array = tensor.detach().cpu().contiguous().numpy()
-    name = f"{stem}.bin"
+    name = f"state_{number}.bin"
     (folder / name).write_bytes(array.tobytes())
     return {"file": name, "dtype": str(array.dtype), "shape": list(array.shape)}
 
