@@ -34,7 +34,8 @@ class Child:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
-            self._lines.put(line)
+            if line.startswith("{"):  # some operators print
+                self._lines.put(line)
         self._lines.put(None)
 
     def row(self) -> dict[str, Any] | None:

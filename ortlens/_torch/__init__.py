@@ -79,6 +79,7 @@ from ortlens._torch.aot import (
     zero_and_one_open,
 )
 from ortlens._torch.artifacts import loaded_artifact, record_artifact, register_artifacts
+from ortlens._torch.compared import sizes_compared, unnoted_guards
 from ortlens._torch.dynamo import (
     TRACE_LOGGER,
     code_being_compiled,

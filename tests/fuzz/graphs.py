@@ -117,7 +117,12 @@ class _Graph:
         self._fakes = [mode.from_tensor(item.detach()) for item in given.tensors]
 
         table = {} if backend is None else backend.compiler.tables()[1]
-        module = _traced(lambda *tensors: given.call(function, tensors), self._fakes, table, "symbolic" if symbolic else "fake")
+        def traced() -> torch.fx.GraphModule:
+            return _traced(lambda *tensors: given.call(function, tensors), self._fakes, table, "symbolic" if symbolic else "fake")
+
+        module = traced()
+        if self._shapes.replacements:  # sizes that an operator fixed: AOTAutograd traces once more, after Dynamo, and sees numbers
+            module = traced()
         self._mutated = mutated = _returning_new_values(module.graph)
         module.recompile()
         self._rebuilt = _views_of_new_values(module.graph, [self._fakes[place] for place in mutated])

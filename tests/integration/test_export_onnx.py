@@ -478,6 +478,14 @@ def of_one(x: torch.Tensor) -> torch.Tensor:
     return x.sum() if x.shape[0] == 1 else x.sum() * 2
 
 
+def of_none(x: torch.Tensor) -> torch.Tensor:
+    return x.new_full((2,), 7.0) if x.shape[0] == 0 else x.sum(1)[:2]
+
+
+def of_some(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0) / max(x.shape[0], 1) if x.shape[1] else x.new_ones(1)
+
+
 def of_pairs(x: torch.Tensor) -> torch.Tensor:
     return x.view(-1, 2 * (x.shape[1] // 2)) + 1
 
@@ -502,6 +510,8 @@ BOUNDED: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
     "a bound": (window, [(2, 5)], [[(2, 5)], [(4, 8)], [(1, 3)]], [[(2, 9)], [(2, 12)]]),
     "the same size": (of_same_sizes, [(3, 2), (3, 4)], [[(3, 2), (3, 4)], [(5, 1), (5, 2)]], [[(3, 2), (4, 2)], [(3, 2), (1, 2)]]),
     "not the same size": (of_same_sizes, [(3, 2), (4, 4)], [[(3, 2), (4, 4)], [(1, 2), (5, 2)]], [[(3, 2), (3, 2)]]),
+    "not 0": (of_none, [(3, 2)], [[(3, 2)], [(1, 2)], [(3, 0)]], [[(0, 2)]]),
+    "a truth value and a maximum": (of_some, [(3, 2)], [[(3, 2)], [(1, 1)]], [[(0, 2)], [(3, 0)]]),
     "not 1": (of_one, [(3, 2)], [[(3, 2)], [(2, 2)]], [[(1, 2)]]),
     "not 1 of two": (of_ones, [(3, 4)], [[(3, 4)], [(2, 1)]], [[(1, 1)]]),
     "1, where memory lies otherwise": (of_moved_matrices, [(3, 1, 4), (3, 2, 4)], [[(1, 1, 1), (1, 5, 1)]], [[(2, 1, 4), (3, 1, 4)]]),

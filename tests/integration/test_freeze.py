@@ -258,6 +258,21 @@ def test_sizes_that_guards_exclude_raise() -> None:
             frozen(x, y)
 
 
+def test_branches_on_sizes_of_0_and_1_that_tracing_takes_for_impossible() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 0 or x.shape[1] <= 1:
+            return x.new_full((1,), 7.0)
+        return x.sum(0) / max(x.shape[2], 1)
+
+    shapes = {"x": {place: torch.export.Dim(name) for place, name in enumerate("abc")}}
+    frozen = ortlens.freeze(function, torch.randn(2, 2, 2), dynamic_shapes=shapes)
+    for sizes in ((1, 2, 1), (3, 4, 1)):
+        same(frozen(x := torch.randn(sizes)), function(x))
+    for sizes in ((0, 2, 2), (2, 1, 2), (2, 0, 2), (2, 2, 0)):
+        with pytest.raises(UsageError, match="Guard failed"):
+            frozen(torch.randn(sizes))
+
+
 REDUCTIONS: list[tuple[Callable[[torch.Tensor], Any], tuple[int, ...]]] = [
     (lambda x: (x.sum(), x.sum(0), x.sum((0, 1)), x.double().sum(0), x.half().mean(0), x.long().sum(0)), (6, 8)),
     (lambda x: (x.mean(), x.mean(0), x.mean(1, keepdim=True), x.nansum(), x.logsumexp(0), x.softmax(0)), (6, 8)),

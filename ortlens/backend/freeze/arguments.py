@@ -8,10 +8,10 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.overrides
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 
 from ortlens import _torch
+from ortlens.backend.freeze.questions import LayoutQuestions, is_asked_by_model
 from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.backend.lowering.exported import paths_of, state_value
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code
@@ -55,7 +55,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     module = target if isinstance(target, torch.nn.Module) else _module_of(target)
     args, named = _apart((args, _in_order(module.forward, kwargs)))
     shapes: Any = _all_sizes if dynamic_shapes is True else dynamic_shapes
-    questions, known, forward = _LayoutQuestions(), recurrent_results_known(), _torch.keywords_named(module, named)
+    questions, known, forward = LayoutQuestions(), recurrent_results_known(), _torch.keywords_named(module, named)
     hook = None if on_result is None else module.register_forward_hook(lambda _module, _args, result: on_result(result))
     try:
         # What torch imports when a trace with `cond` fails for the first time draws random numbers.
@@ -67,6 +67,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
             questions,
             known,
             forward,
+            _torch.sizes_compared(is_asked_by_model) as compared,
         ):
             if callable(shapes):
                 chosen = [shapes(path, leaf) for path, leaf in _torch.named_leaves((args, named))]
@@ -84,47 +85,16 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     finally:
         if hook is not None:
             hook.remove()
+    if compared:
+        sources = size_sources(program, [name for name, _ in named_arguments(module.forward, args, named)])
+        guards = _torch.unnoted_guards(compared, sources, program.range_constraints)
+        program = _torch.with_guards(program, list(dict.fromkeys((*_torch.guard_texts(program), *guards)))) if guards else program
     return program, frozenset(questions.asked)
 
 
 _UNKNOWN_TYPE = re.compile(
     r"Found <class '(?P<name>[^']+)'> in output, which is not a known type"
 )  # of torch/_functorch/_aot_autograd/utils.py
-
-
-class _LayoutQuestions(torch.overrides.TorchFunctionMode):
-    """Notes what the model's own code asks about the layout of tensors while it is traced: a trace has only one of the answers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: set[str] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in _QUESTIONS and _is_asked_by_model():
-            self.asked.add(name)
-        if func is torch.Tensor.contiguous:  # which leaves no trace where it returns the tensor itself
-            return _contiguous(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _contiguous(tensor: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
-    made: torch.Tensor = torch.ops.aten.contiguous.default(tensor, memory_format=memory_format)
-    return made
-
-
-_QUESTIONS = frozenset({"is_contiguous", "stride", "storage_offset"})
-
-
-def _is_asked_by_model() -> bool:
-    """Tell whether model code, not torch's, called what is being traced; other modes may lie in between."""
-    frame = inspect.currentframe()
-    while frame is not None and (frame.f_code.co_name == "__torch_function__" or frame.f_globals.get("__name__") in _BETWEEN):
-        frame = frame.f_back
-    return frame is not None and is_model_code(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-
-
-_BETWEEN = frozenset({__name__, "torch._export.non_strict_utils", "torch.overrides"})
 
 
 def _apart(tree: Any) -> Any:

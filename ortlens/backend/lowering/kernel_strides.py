@@ -64,6 +64,7 @@ def with_kernel_strides(
         ((_aten.roll.default,), _roll),
         ((_aten.im2col.default,), _windows),
         ((_aten.index.Tensor,), _index),
+        ((_aten.view.default,), _view),
     ):
         made.update({target: _laid_out(laid, target, table.get(target)) for target in targets if target not in users})
     return made
@@ -162,6 +163,16 @@ def _as_suggested(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __:
     return [_strides_in(_CHANNELS_LAST[dims - 4], _hints(tensor.shape)) for tensor in made]
 
 
+def _as_volume(made: Sequence[torch.Tensor], _: Any, args: Sequence[Any], __: Any) -> list[Sequence[int]]:
+    """Find the strides of pools of one volume [C, D, H, W]: channels-last ones if it lies so; the shape function is right about batches."""
+    volume = args[0]
+    sizes, strides, last = _hints(volume.shape), _hints(volume.stride()), (1, 2, 3, 0)
+    if volume.dim() != len(last):
+        return []
+    lies_so = _alike(strides, _strides_in(last, sizes), sizes) and not _alike(strides, _strides_in(range(4), sizes), sizes)
+    return [_strides_in(last, _hints(tensor.shape)) for tensor in made] if lies_so else _as_contiguous(made)
+
+
 _POLYNOMIALS = (
     *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
     *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
@@ -211,6 +222,7 @@ _RULES = (
         ),
         lambda made, target, args, _: _as_suggested(made, target, args[1:], _),
     ),
+    ((_aten.max_pool3d_with_indices.default,), _as_volume),
 )
 """Operators whose shape functions do not say how their kernels lay out a result, and what says so."""
 
@@ -303,6 +315,22 @@ def _windows(target: Any, *args: Any) -> Any:
     """Copy the windows to contiguous memory where the shape function, torch's decomposition, makes a permuted view of them."""
     made: torch.Tensor = _torch.decomposition_of(target)(*args)  # nothing reads it where it is contiguous
     return NotImplemented if _is_plain(made) else _contiguous(made)
+
+
+def _view(target: Any, tensor: torch.Tensor, sizes: Sequence[Any]) -> Any:
+    """Give dimensions of size 1 the strides of `computeStride` in `aten/src/ATen/TensorUtils.cpp`: a convolution heeds that of the batch."""
+    if _is_plain(tensor) or _WHOLE.get() is target:
+        return NotImplemented
+    token = _WHOLE.set(target)
+    try:
+        made: torch.Tensor = target(tensor, sizes)
+    finally:
+        _WHOLE.reset(token)
+    for dim in reversed(range(made.dim() - 1)):
+        if statically_known_true(made.shape[dim] == 1):
+            stride, following = _hints((made.stride(dim), made.shape[dim + 1] * made.stride(dim + 1)))
+            made = made if stride == following else made.squeeze(dim).unsqueeze(dim)
+    return made
 
 
 def _index(target: Any, tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
