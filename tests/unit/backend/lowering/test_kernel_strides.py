@@ -44,6 +44,7 @@ LAYOUTS = {
     "lines": torch.rand(2, 5, 3).transpose(1, 2),
     "images": torch.rand(5, 4, 3, 2).permute(3, 2, 1, 0),
     "channels last": torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "one image, channels last": torch.rand(1, 4, 2, 3).contiguous(memory_format=torch.channels_last),
     "some columns": torch.rand(2, 3, 4, 10).contiguous(memory_format=torch.channels_last)[..., ::2],
     "volumes, channels last": torch.rand(2, 3, 2, 4, 5).contiguous(memory_format=torch.channels_last_3d),
     "some columns of volumes": torch.rand(2, 3, 2, 4, 10).contiguous(memory_format=torch.channels_last_3d)[..., ::2],
@@ -179,6 +180,7 @@ IMAGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nearest": lambda x: torch.nn.functional.interpolate(x, scale_factor=1.5),
     "bicubic": lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode="bicubic"),
     "shuffled": lambda x: torch.channel_shuffle(x, 1),
+    "convolution of a view": lambda x: torch.nn.functional.conv_transpose2d(x.reshape(x.shape), torch.ones(x.shape[1], 2, 1, 2)),
 }
 
 
@@ -189,6 +191,13 @@ def test_layouts_that_kernels_choose(layout: str) -> None:
     functions = {**KERNELS, **(IMAGES if x.dim() == 4 else {})}
     found = {name: (made.stride(), value.stride()) for name, made, value in traced_and_wanted(functions, x)}
     assert {name: strides for name, strides in found.items() if strides[0] != strides[1]} == {}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 2, 3, 0), (3, 2, 1, 0), (2, 1, 3, 0)])
+def test_pools_of_one_volume_lie_as_it_does(order: tuple[int, ...]) -> None:
+    x = torch.rand([(4, 1, 3, 1)[dim] for dim in order]).permute([order.index(dim) for dim in range(4)])
+    ((_, made, wanted),) = traced_and_wanted({"max_pool3d": lambda x: torch.nn.functional.max_pool3d(x, 1)}, x)
+    assert laid_out(made) == laid_out(wanted)
 
 
 @pytest.mark.parametrize("layout", ["channels last", "images of one channel", "one column of images"])
