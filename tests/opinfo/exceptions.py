@@ -65,6 +65,13 @@ CORNERS: Mapping[str, Reason] = {
 }
 """Name in the database -> why it may differ at its corners; read by `tests.opinfo.corners`."""
 
+LAYOUTS: Mapping[str, Reason] = {
+    "as_strided_copy": Reason("eager's gradient is a view whose elements may overlap", _KERNELS),
+    "lu_unpack": Reason("eager writes outside of its memory and ends the process", _KERNELS),
+    "nn.functional.group_norm": Reason("eager's kernel for channels-last memory rounds more; float64 agrees with ONNX Runtime", _KERNELS),
+}
+"""Name in the database -> why its result may lie otherwise; read by `tests.opinfo.layouts`."""
+
 _ONE_HOT = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_decomp/decompositions.py"
 
 ERRORS: Mapping[str, Reason] = {

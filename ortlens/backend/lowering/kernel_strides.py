@@ -223,6 +223,10 @@ _RULES = (
         lambda made, target, args, _: _as_suggested(made, target, args[1:], _),
     ),
     ((_aten.max_pool3d_with_indices.default,), _as_volume),
+    (
+        (_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default),
+        lambda made, target, args, _: _as_suggested(made[:1], target, args[1:], _),
+    ),
 )
 """Operators whose shape functions do not say how their kernels lay out a result, and what says so."""
 

@@ -218,6 +218,7 @@ def test_gradients_lie_as_in_eager(*, dynamic: bool) -> None:
     functions: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
         lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 2),
         lambda x: torch.nn.functional.max_pool2d(x, 2),
+        lambda x: batch_norm(x.transpose(1, 2), None, None, training=True),
         lambda x: torch.nn.functional.glu(x, -2),
         lambda x: torch.nn.functional.huber_loss(x, x * 2, reduction="none"),
         lambda x: x[:, :1] + x[:, :1],
