@@ -152,6 +152,7 @@ from ortlens._torch.tensors import (
     fake_tensor,
     flatten,
     flatten_as,
+    found_about_sizes,
     has_own_operators,
     is_fake,
     is_fake_of,

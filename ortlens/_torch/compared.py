@@ -90,10 +90,8 @@ def unnoted_guards(comparisons: Sequence[Comparison], sources: Mapping[Any, str]
 
 def _with(side: Any, name: Any, value: int) -> int:
     """Compute a side of a comparison with another value of a symbol."""
-    import sympy
-
     if isinstance(side, int):
         return side
     expression, hints = side.node.expr, side.node.shape_env.backed_var_to_val
-    values = {symbol: hints.get(symbol, sympy.Integer(1)) for symbol in expression.free_symbols}
-    return int(expression.xreplace(values | {name: sympy.Integer(value)}))
+    values = {symbol: hints.get(symbol, 1) for symbol in expression.free_symbols}
+    return int(expression.subs(values | {name: value}))

@@ -52,6 +52,10 @@ def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
     if (scaled := scaled_term(value)) is not None and scaled[0] in sources:  # a product is no part of its multiple for `xreplace`
         term, offset, factor = scaled
         return sources[term] if (offset, factor) == (0, 1) else f"({offset} + {factor} * {sources[term]})"
+    return _text_over(expr, sources)
+
+
+def _text_over(expr: Any, sources: Mapping[Any, str]) -> str | None:
     from torch.utils._sympy.printers import PythonPrinter
     from torch.utils._sympy.symbol import SymT, make_symbol
 
@@ -64,6 +68,23 @@ def expression_over(value: object, sources: Mapping[Any, str]) -> str | None:
         return None
     texts = {str(symbol): sources[term] for term, symbol in symbols.items()}
     return re.sub(r"[A-Za-z_]\w*", lambda match: texts.get(match[0], match[0]), str(PythonPrinter().doprint(known)))
+
+
+def found_about_sizes(values: Iterable[object], sources: Mapping[Any, str]) -> tuple[list[str], Mapping[Any, Any]]:
+    """Return what was found about sizes since a compilation began: guards over `sources`, and the ranges of symbols.
+
+    `values` are fake tensors and numbers of the compilation. Left out are guards on symbols that are not in `sources`, and what fake tensors
+    asked about the layout of memory, which does not matter for values.
+    """
+    import torch
+
+    sizes: Iterator[Any] = (size for value in values for size in (value.shape if isinstance(value, torch.Tensor) else (value,)))
+    env = next((size.node.shape_env for size in sizes if is_symbolic(size)), None)
+    if env is None:
+        return [], {}
+    guards = [guard for guard in env.guards if "_prims_common" not in getattr(guard.sloc.framework_loc, "filename", "")]
+    texts = (_text_over(env.replace(guard.expr), sources) for guard in guards)
+    return [text for text in dict.fromkeys(texts) if text is not None and text != "True"], env.var_to_range
 
 
 def size_hint(value: object, *, unknown: int = 1) -> int:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
-from ortlens.backend.deploy.export import Boundary, export_graph, takes_numbers
+from ortlens.backend.deploy.export import export_graph, takes_numbers
 from ortlens.backend.freeze.arguments import Untraceable, parameter_names, program_of
-from ortlens.backend.freeze.exporting import export_program
+from ortlens.backend.freeze.exporting import boundary_of_graph, export_program
 from ortlens.errors import UsageError
 from ortlens.lens.stand_ins import fake, fake_weights, modules_of
 from ortlens.lens.verify.call_state import CallState
@@ -35,8 +35,8 @@ def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: st
     # What was compiled ahead of time, or not by `torch.compile`, cannot be traced; and torch.export takes numbers for sizes, which it takes
     # to be 0 at least.
     if target is None or backend is None or (graph is not None and takes_numbers(graph)):
-        boundary = Boundary(order=parameter_names(target))
-        return export_graph(graph or targets.require_one_graph(), path, weights, boundary=boundary)
+        graph = graph or targets.require_one_graph()
+        return export_graph(graph, path, weights, boundary=boundary_of_graph(graph, parameter_names(target)))
     with _torch.objects_as_trees() as note:
         if targets.program is not None:
             return export_program(targets.program, backend, path, weights, _tied_names(target))

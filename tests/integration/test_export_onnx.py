@@ -538,6 +538,21 @@ def test_a_plain_session_takes_the_sizes_of_the_trace_and_no_others(name: str, t
             assert any(condition in str(raised.value) for condition in made.conditions) or "re-use" in str(raised.value)
 
 
+def test_numbers_that_vary_are_those_that_were_compiled_for(tmp_path: Path) -> None:
+    def function(x: torch.Tensor, n: int, y: torch.Tensor) -> torch.Tensor:
+        return x[:, :n] * 2 + y if n > 3 else x.sum() - y
+
+    with torch.no_grad():
+        made = ortlens.explain(function, dynamic=True, calls=1)(sized(3, 9), 5, sized(3, 1)).export_onnx(tmp_path / "model.onnx")
+    assert [(value.name, value.shape) for value in made.inputs] == [("x", ("x_dim_0", "x_dim_1")), ("n", ()), ("y", ("x_dim_0", 1))]
+    for level in LEVELS:
+        x, y = sized(4, 11), sized(4, 1)
+        torch.testing.assert_close(run_by_place(made, x, torch.tensor(8), y, level=level), [function(x, 8, y)])
+        for rows, n, others in ((4, 3, 4), (1, 8, 1), (4, 12, 4), (4, 8, 3)):
+            with pytest.raises(Exception, match="requires"):
+                run_by_place(made, sized(rows, 11), torch.tensor(n), sized(others, 1), level=level)
+
+
 def test_arguments_that_have_no_parameters_vary_too(tmp_path: Path) -> None:
     class Added(nn.Module):
         def forward(self, *parts: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
@@ -597,11 +612,11 @@ def test_a_name_that_the_user_gave_means_one_size(tmp_path: Path) -> None:
 
 def test_a_number_that_varies_is_an_input_of_any_sign(tmp_path: Path) -> None:
     """torch.export would take it for a size, which is 0 at least."""
-    made = explained(lambda x, n: x[: n + 3] + n // -2, sized(5, 4), 1, dynamic=True).export_onnx(tmp_path / "model.onnx")
+    made = explained(lambda x, n: x[: n + 4] + n // -2, sized(6, 4), 1, dynamic=True).export_onnx(tmp_path / "model.onnx")
     assert [value.name for value in made.inputs] == ["x", "n"]
     for rows, number in ((7, 1), (5, 2), (6, -1), (7, -2)):
         x = sized(rows, 4)
-        assert_leaves_match(run_bare(made, {"x": x, "n": torch.tensor(number)}), x[: number + 3] + number // -2)
+        assert_leaves_match(run_bare(made, {"x": x, "n": torch.tensor(number)}), x[: number + 4] + number // -2)
 
 
 def test_sizes_among_the_results(tmp_path: Path) -> None:

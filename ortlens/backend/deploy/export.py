@@ -246,7 +246,7 @@ def export_graph(  # noqa: PLR0913 - what is known about a model, each by name
         model = optimize_model(model)  # before the weights are placed: the passes would read every one of them
     inputs = {str(value.name): value for value in model.graph.inputs}
     nodes, outer = graph.placeholders(), graph.outer_input_names()
-    arguments = {outer[place]: inputs.get(nodes[place].name) for place in graph.lowered.arguments}
+    arguments = {name: inputs.get(node.name) for name, node in zip(outer, nodes, strict=True)}
     writer = ConditionWriter(model, [arguments.get(name) for name in boundary.arguments])
     weights_by_node = _place_weights(graph, model, stored, aliases)
     _name_boundary(graph, model, weights_by_node, lambda node: writer.number(boundary.numbers[node.name]))

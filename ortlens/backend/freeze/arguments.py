@@ -166,7 +166,7 @@ class Arguments:
         self.guard_texts = _torch.guard_texts(program)  # what tracing found about sizes, as Python expressions over `L['name'].size()[0]`
         self.traced = traced
         self._parameters = _parameters_of(traced)
-        self.signature = Signature(self._leaves(program), _ranges(program))  # the leaves
+        self.signature = Signature(self._leaves(program), limits_of(program.range_constraints))  # the leaves
 
     def plain_signature(self) -> inspect.Signature | None:
         """Return the parameters without annotations, which may be of any kind; None where they have no names."""
@@ -252,8 +252,13 @@ def size_sources(program: ExportedProgram, leaves: Sequence[str]) -> dict[Any, s
     """Map the terms of sizes and numbers that vary to the expressions by which guards read them, with the names of its arguments."""
     metas = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     user = [metas.get(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    return sources_in(zip(leaves, user, strict=True))
+
+
+def sources_in(arguments: Iterable[tuple[str, Any]]) -> dict[Any, str]:
+    """Map terms to expressions, as `size_sources`, for arguments by name."""
     sources: dict[Any, str] = {}
-    for name, meta in zip(leaves, user, strict=True):
+    for name, meta in arguments:
         root, bracket, keys = name.partition("[")
         place = f"L[{root!r}]{bracket}{keys}"
         sizes = enumerate(meta.shape) if isinstance(meta, torch.Tensor) else [(None, meta)]
@@ -327,6 +332,11 @@ def _leaf_of(name: str, argument: Any, meta: Any) -> Leaf:
         raise UsageError(f"{name}: a frozen callable takes dense tensors, not {form}")
     if not isinstance(meta, torch.Tensor):
         raise UsageError(f"{name}: a frozen callable takes tensors, whole numbers that vary, and constants, not {type(meta).__name__}")
+    return tensor_leaf(name, meta)
+
+
+def tensor_leaf(name: str, meta: torch.Tensor) -> TensorLeaf:
+    """Describe a tensor among the arguments."""
     return TensorLeaf(name, str(meta.dtype).removeprefix("torch."), tuple(map(_size_of, meta.shape)), meta.device.type)
 
 
@@ -338,8 +348,9 @@ def _size_of(value: Any) -> int | Size:
     return Size(str(term), factor, offset)
 
 
-def _ranges(program: ExportedProgram) -> dict[str, tuple[int | None, int | None]]:
-    return {str(symbol): (_bound(limits.lower), _bound(limits.upper)) for symbol, limits in program.range_constraints.items()}
+def limits_of(ranges: Mapping[Any, Any]) -> dict[str, tuple[int | None, int | None]]:
+    """Return the least and the largest value of each symbol, None for no limit."""
+    return {str(symbol): (_bound(limits.lower), _bound(limits.upper)) for symbol, limits in ranges.items()}
 
 
 def _bound(value: Any) -> int | None:

@@ -12,8 +12,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ortlens import _torch
 from ortlens.backend.deploy.conditions import reduced
 from ortlens.backend.deploy.export import Boundary, export_graph
-from ortlens.backend.freeze.arguments import Arguments, refuse_constants, size_sources, squeezed_sizes
-from ortlens.backend.freeze.signature import OPERATIONS, Size, TensorLeaf
+from ortlens.backend.freeze.arguments import Arguments, limits_of, refuse_constants, size_sources, sources_in, squeezed_sizes, tensor_leaf
+from ortlens.backend.freeze.signature import OPERATIONS, ConstantLeaf, Size, TensorLeaf
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import lower_program, paths_of, result_paths, state_value
 from ortlens.backend.lowering.returned_views import outputs_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.deploy.export import ExportedModel
     from ortlens.backend.freeze.signature import Leaf
+    from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
 
 
@@ -86,7 +87,7 @@ def boundary_of(
         size_names=_size_names(arguments.signature.leaves, user, _torch.size_names(program)),
         paths=paths | dict(zip(user, leaves, strict=True)),
         arguments=user,
-        conditions=_conditions(arguments, guards, least),
+        conditions=_conditions(arguments.signature.leaves, arguments.signature.ranges, guards, least),
         numbers=_numbers(decomposed, sources, leaves),
     )
 
@@ -190,16 +191,33 @@ def _same_constants(one: ExportedProgram, other: ExportedProgram) -> bool:
     return len(values) == len(other.constants) and tensors and all(torch.equal(*pair) for pair in values)
 
 
-def _conditions(arguments: Arguments, guards: Sequence[str], least: int) -> list[Any]:
+def boundary_of_graph(graph: CompiledGraph, order: Sequence[str]) -> Boundary:
+    """Describe what Dynamo compiled: sizes that vary are 2 at least, and what its guards say about sizes and numbers holds."""
+    names, nodes = graph.outer_input_names(), graph.placeholders()
+    arguments = [(names[place], node.meta["val"]) for place, node in enumerate(nodes) if place not in graph.lowered.static_inputs]
+    tensors = [(name, meta) for name, meta in arguments if isinstance(meta, torch.Tensor)]
+    sources = sources_in([*tensors, *((name, meta) for name, meta in arguments if _torch.is_symbolic(meta))])
+    guards, ranges = _torch.found_about_sizes([meta for _, meta in arguments], sources)
+    leaves = [tensor_leaf(name, meta) if isinstance(meta, torch.Tensor) else ConstantLeaf(name, meta) for name, meta in arguments]
+    return Boundary(
+        size_names=_size_names(leaves, [name for name, _ in arguments], {}),
+        order=order,
+        arguments=[name for name, _ in arguments],
+        conditions=_conditions(leaves, limits_of(ranges), guards, least=1),
+    )
+
+
+def _conditions(
+    leaves: Sequence[Leaf], ranges: Mapping[str, tuple[int | None, int | None]], guards: Sequence[str], least: int
+) -> list[Any]:
     """List what holds for sizes: that those of one name are the same, bounds, and what tracing found."""
-    signature, leaves = arguments.signature, arguments.signature.leaves
     places: dict[str, list[tuple[Any, Size]]] = {}
     for place, leaf in enumerate(leaves):
         sizes = enumerate(leaf.sizes) if isinstance(leaf, TensorLeaf) else ()
         for dim, size in sizes:
             if isinstance(size, Size):
                 places.setdefault(size.name, []).append((["size", place, dim], size))
-    bounds = {name: signature.ranges.get(name, (None, None)) for name in places}
+    bounds = {name: ranges.get(name, (None, None)) for name in places}
     bounds = {name: (None if low is None or low <= least else low, high) for name, (low, high) in bounds.items()}
     found = [condition for name, sizes in places.items() for condition in _of_size(sizes, *bounds[name])]
     same = [condition[1:] for condition in found if condition[0] == "same"]
