@@ -73,8 +73,8 @@ def _text_over(expr: Any, sources: Mapping[Any, str]) -> str | None:
 def found_about_sizes(values: Iterable[object], sources: Mapping[Any, str]) -> tuple[list[str], Mapping[Any, Any]]:
     """Return what was found about sizes since a compilation began: guards over `sources`, and the ranges of symbols.
 
-    `values` are fake tensors and numbers of the compilation. Left out are guards on symbols that are not in `sources`, and what fake tensors
-    asked about the layout of memory, which does not matter for values.
+    `values` are fake tensors and numbers of the compilation. Guards on symbols that are not in `sources` are left out, and so is what fake
+    tensors asked about the layout of memory, which does not matter for values.
     """
     import torch
 

@@ -117,6 +117,7 @@ class _Graph:
         self._fakes = [mode.from_tensor(item.detach()) for item in given.tensors]
 
         table = {} if backend is None else backend.compiler.tables()[1]
+
         def traced() -> torch.fx.GraphModule:
             return _traced(lambda *tensors: given.call(function, tensors), self._fakes, table, "symbolic" if symbolic else "fake")
 

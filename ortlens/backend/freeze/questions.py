@@ -15,10 +15,12 @@ class LayoutQuestions(torch.overrides.TorchFunctionMode):
     """Notes what the model's own code asks about the layout of tensors while it is traced: a trace has only one of the answers."""
 
     def __init__(self) -> None:
+        """Begin with none."""
         super().__init__()
         self.asked: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note a question and answer it."""
         name = getattr(func, "__name__", "")
         if name in _QUESTIONS and is_asked_by_model():
             self.asked.add(name)

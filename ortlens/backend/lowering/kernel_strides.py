@@ -322,7 +322,7 @@ def _windows(target: Any, *args: Any) -> Any:
 
 
 def _view(target: Any, tensor: torch.Tensor, sizes: Sequence[Any]) -> Any:
-    """Give dimensions of size 1 the strides of `computeStride` in `aten/src/ATen/TensorUtils.cpp`: a convolution heeds that of the batch."""
+    """Give dimensions of size 1 the strides of `computeStride` in `aten/src/ATen/TensorUtils.cpp`: convolutions heed that of the batch."""
     if len(sizes) not in _FORMATS or _is_plain(tensor) or _WHOLE.get() is target:
         return NotImplemented
     token = _WHOLE.set(target)
