@@ -38,7 +38,14 @@ _BATCH_NORMS = tuple(
 _FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
 _UNKNOWN_SIZES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 _WRONG_AS_WHOLE = frozenset(
-    {_aten.channel_shuffle.default, _aten.index_fill.int_Scalar, _aten.index_fill.int_Tensor, _aten.ldexp.Tensor, _aten.rsub.Tensor}
+    {
+        _aten.channel_shuffle.default,
+        _aten.index_fill.int_Scalar,
+        _aten.index_fill.int_Tensor,
+        _aten.ldexp.Tensor,
+        _aten.rot90.default,
+        _aten.rsub.Tensor,
+    }
 )
 """Operators whose decompositions lie as their results, and whose shape functions do not."""
 _NO_ITERATORS = frozenset(
@@ -223,6 +230,7 @@ _RULES = (
         lambda made, target, args, _: _as_suggested(made, target, args[1:], _),
     ),
     ((_aten.max_pool3d_with_indices.default,), _as_volume),
+    ((_aten.flip.default,), lambda _, __, args, ___: [args[0].stride()] if is_dense(args[0]) else []),
     (
         (_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default),
         lambda made, target, args, _: _as_suggested(made[:1], target, args[1:], _),

@@ -48,6 +48,7 @@ LAYOUTS = {
     "some columns": torch.rand(2, 3, 4, 10).contiguous(memory_format=torch.channels_last)[..., ::2],
     "volumes, channels last": torch.rand(2, 3, 2, 4, 5).contiguous(memory_format=torch.channels_last_3d),
     "some columns of volumes": torch.rand(2, 3, 2, 4, 10).contiguous(memory_format=torch.channels_last_3d)[..., ::2],
+    "one image, its batch stride of no use": torch.rand(50).as_strided((1, 2, 5, 5), (1, 25, 5, 1)),
     "images of one channel": torch.rand(2, 1, 4, 10)[..., ::2],
     "one column of images": torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)[..., :1],
     "contiguous": torch.rand(2, 3, 4),
@@ -170,6 +171,8 @@ KERNELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mse_loss, backward": lambda x: _aten.mse_loss_backward(x, x, x * 2, 0),
     "elu, backward": lambda x: _aten.elu_backward(x, 1.0, 1.0, 1.0, False, x),  # noqa: FBT003 - the schema
     "diag_embed": torch.diag_embed,
+    "flip": lambda x: x.flip(0),
+    "rot90": lambda x: torch.rot90(x, -1),
 }
 IMAGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "adaptive average": lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 2),
