@@ -446,6 +446,10 @@ FINDS = {
     "zeros of both signs": program(
         "a / 0.0", "a / -0.0", "1 / (a * 0.0)", "1 / (a * -0.0)", "1 / (b + 0.0)", a="values(3, n) + 9", b="values(4, n) * 0.0"
     ),
+    # PyTorch returns what has no elements as it is; the function reshaped it, which failed or gave another shape.
+    "pixels of nothing": program(
+        "F.pixel_unshuffle(a, 1)", "F.pixel_unshuffle(b, 2)", a="values(33, 2, 4, 0, 2)", b="values(3, 0, 4, 2, 2)"
+    ),
     "orders of one number": program("a.flip(0)", "a.flip(-1)", "F.pad(a, ())", a="values(8)", options={"on_error": "raise"}),
 }
 

@@ -364,6 +364,7 @@ WRONG = (
         lambda call: call["index"].dim() and call["self"].dim() != call["index"].dim(),
     ),
     Rule((_aten.grid_sampler_2d.default,), "fails where there is nothing to sample", _lacks_elements("input", "grid")),
+    Rule((_aten.pixel_unshuffle.default,), "fails where there are no elements, and PyTorch keeps their shape", _lacks_elements("self")),
     Rule(_GROUP_NORMS, "ends the process for channels without elements", _lacks_elements("input"), fault="instance_norm_of_nothing"),
     Rule(
         (_aten.remainder.Tensor, _aten.fmod.Tensor, _aten.floor_divide.default, _aten.div.Tensor_mode),
