@@ -105,7 +105,7 @@ def _measured_layouts(names: list[str], jobs: int) -> list[dict[str, Any]]:
         print(f"{road:28}", {verdict: count for (way, verdict), count in sorted(counts.items()) if way == road})  # noqa: T201 - figures
     print(f"{len(found)} operators, {counts.total()} cases")  # noqa: T201 - same
     differ = [row for rows in found.values() for row in rows if row["verdict"] in ("wrong", "crash")]
-    return [row for row in differ if reason_for(row["operator"], row["dtype"], LAYOUTS) is None]
+    return [row for row in differ if reason_for(row["operator"], row["dtype"], LAYOUTS, row["detail"]) is None]
 
 
 def _measured_numbers() -> list[dict[str, Any]]:

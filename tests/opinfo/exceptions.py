@@ -15,11 +15,13 @@ class Reason(NamedTuple):
         text: The reason.
         link: Where it is shown or decided.
         dtypes: Short names of the element types; empty for all.
+        only: What the difference must contain.
     """
 
     text: str
     link: str
     dtypes: tuple[str, ...] = ()
+    only: str = ""
 
 
 _RANDOM = "https://github.com/pytorch/pytorch/blob/main/torch/testing/_internal/common_methods_invocations.py"
@@ -65,7 +67,11 @@ CORNERS: Mapping[str, Reason] = {
 }
 """Name in the database -> why it may differ at its corners; read by `tests.opinfo.corners`."""
 
+_OF_ONE = "PyTorch's trace has another stride than its kernel for a dimension of size 1"
+
 LAYOUTS: Mapping[str, Reason] = {
+    **{name: Reason(_OF_ONE, _KERNELS, only="of size 1") for name in ("einsum", "stack")},
+    "pinverse": Reason("rows that are all alike have no inverse", _PINV),
     "as_strided_copy": Reason("eager's gradient is a view whose elements may overlap", _KERNELS),
     "lu_unpack": Reason("eager writes outside of its memory and ends the process", _KERNELS),
     "nn.functional.group_norm": Reason("eager's kernel for channels-last memory rounds more; float64 agrees with ONNX Runtime", _KERNELS),
@@ -82,7 +88,7 @@ ERRORS: Mapping[str, Reason] = {
 """Name in the database -> why it may raise otherwise than eager; read by `tests.opinfo.errors`."""
 
 
-def reason_for(name: str, dtype: str, reasons: Mapping[str, Reason] = EXCEPTIONS) -> Reason | None:
-    """Find the reason why an operator may differ."""
+def reason_for(name: str, dtype: str, reasons: Mapping[str, Reason] = EXCEPTIONS, detail: str = "") -> Reason | None:
+    """Find the reason why an operator may differ, as `detail` says."""
     reason = reasons.get(name)
-    return reason if reason is not None and (not reason.dtypes or dtype in reason.dtypes) else None
+    return reason if reason is not None and (not reason.dtypes or dtype in reason.dtypes) and reason.only in detail else None

@@ -118,7 +118,10 @@ def differences(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> di
     found = {}
     for place, (first, second) in enumerate(zip(got, want, strict=True)):
         if first.layout is torch.strided and second.numel() and first.stride() != second.stride():
-            found[place] = f"{[*second.shape]}: strides {[*first.stride()]} instead of {[*second.stride()]}"
+            pairs = zip(first.stride(), second.stride(), second.shape, strict=True)
+            others = any(mine != theirs and size != 1 for mine, theirs, size in pairs)
+            said = f"{[*first.stride()]} instead of {[*second.stride()]}"
+            found[place] = f"{[*second.shape]}: strides {said}{'' if others else ', of size 1'}"
         elif text := sweep.difference([first], [second]):
             found[place] = f"{[*second.shape]}: {text}"
     return found

@@ -39,12 +39,8 @@ _FORMATS = {0: torch.contiguous_format, 4: torch.channels_last, 5: torch.channel
 _UNKNOWN_SIZES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 _WRONG_AS_WHOLE = frozenset(
     {
-        _aten.channel_shuffle.default,
-        _aten.index_fill.int_Scalar,
-        _aten.index_fill.int_Tensor,
-        _aten.ldexp.Tensor,
-        _aten.rot90.default,
-        _aten.rsub.Tensor,
+        *(_aten._chunk_cat.default, _aten.channel_shuffle.default, _aten.index_fill.int_Scalar, _aten.index_fill.int_Tensor),  # noqa: SLF001 - a name
+        *(_aten.ldexp.Tensor, _aten.rot90.default, _aten.rsub.Tensor),
     }
 )
 """Operators whose decompositions lie as their results, and whose shape functions do not."""
