@@ -70,7 +70,7 @@ CORNERS: Mapping[str, Reason] = {
 _OF_ONE = "PyTorch's trace has another stride than its kernel for a dimension of size 1"
 
 LAYOUTS: Mapping[str, Reason] = {
-    **{name: Reason(_OF_ONE, _KERNELS, only="of size 1") for name in ("einsum", "stack")},
+    **{name: Reason(_OF_ONE, _KERNELS, only="of size 1") for name in ("einsum", "kron", "stack")},
     "pinverse": Reason("rows that are all alike have no inverse", _PINV),
     "as_strided_copy": Reason("eager's gradient is a view whose elements may overlap", _KERNELS),
     "lu_unpack": Reason("eager writes outside of its memory and ends the process", _KERNELS),
