@@ -78,18 +78,31 @@ def unnoted_guards(comparisons: Sequence[Comparison], sources: Mapping[Any, str]
     guards: list[str] = []
     for symbol, *sides in comparisons:
         texts = [expression_over(side, sources) for side in sides]
-        if None in texts or not all(isinstance(side, int) or is_symbolic(side) for side in sides):
+        if None in texts or not all(map(_is_whole, sides)):
             continue
         held = _OPERATORS[symbol](*map(size_hint, sides))
         symbols = {name for side in sides if is_symbolic(side) for name in side.node.expr.free_symbols}
-        others = ((name, small) for name in symbols for small in (0, 1) if name in ranges and small in ranges[name])
-        if any(_OPERATORS[symbol](*(_with(side, name, small) for side in sides)) != held for name, small in others):
+        others = [(name, small) for name in symbols for small in (0, 1) if name in ranges and small in ranges[name]]
+        if any(_holds(symbol, sides, *other) == (not held) for other in others):
             guards.append(f" {symbol if held else _OPPOSITES[symbol]} ".join(map(str, texts)))
     return list(dict.fromkeys(guards))
 
 
+def _is_whole(side: object) -> bool:
+    import torch
+
+    return isinstance(side, (int, torch.SymInt))
+
+
+def _holds(symbol: str, sides: Sequence[Any], name: Any, value: int) -> bool | None:
+    """Make a comparison with another value of a symbol; None where its sides have none then, as of a division by 0."""
+    try:
+        return bool(_OPERATORS[symbol](*(_with(side, name, value) for side in sides)))
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+
+
 def _with(side: Any, name: Any, value: int) -> int:
-    """Compute a side of a comparison with another value of a symbol."""
     if isinstance(side, int):
         return side
     expression, hints = side.node.expr, side.node.shape_env.backed_var_to_val

@@ -273,6 +273,12 @@ def test_branches_on_sizes_of_0_and_1_that_tracing_takes_for_impossible() -> Non
             frozen(torch.randn(sizes))
 
 
+def test_a_size_that_cannot_have_any_value_says_which_it_can_have() -> None:
+    rows = torch.export.Dim("rows")
+    with pytest.raises(UsageError, match=r"\(rows\); it can be traced with rows = Dim\('rows', min=4\)"):
+        ortlens.freeze(lambda x: x * 2 if x.shape[0] > 3 else x, torch.randn(5), dynamic_shapes={"x": {0: rows}})
+
+
 REDUCTIONS: list[tuple[Callable[[torch.Tensor], Any], tuple[int, ...]]] = [
     (lambda x: (x.sum(), x.sum(0), x.sum((0, 1)), x.double().sum(0), x.half().mean(0), x.long().sum(0)), (6, 8)),
     (lambda x: (x.mean(), x.mean(0), x.mean(1, keepdim=True), x.nansum(), x.logsumexp(0), x.softmax(0)), (6, 8)),

@@ -75,6 +75,9 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
             program: ExportedProgram = torch.export.export(module, args, named, dynamic_shapes=shapes, strict=strict)
     except Exception as error:
         said = str(error).strip().split("\n")[0]
+        if (wanted := _NARROWER.search(str(error))) is not None:  # what a trace found about sizes that were to have any value
+            lines = (line.strip() for line in wanted["lines"].splitlines())
+            said = f"{said.partition('!')[0]}; it can be traced with {', '.join(lines)}"
         if (unknown := _UNKNOWN_TYPE.match(said)) is not None:
             name = unknown["name"].rpartition(".")[2]
             said = (
@@ -92,6 +95,7 @@ def program_of(  # noqa: PLR0913 - a call, and how it is traced
     return program, frozenset(questions.asked)
 
 
+_NARROWER = re.compile(r"Suggested fixes:\n(?P<lines>(?:[ \t]+\S.*\n?)+)")  # of torch/fx/experimental/symbolic_shapes.py
 _UNKNOWN_TYPE = re.compile(
     r"Found <class '(?P<name>[^']+)'> in output, which is not a known type"
 )  # of torch/_functorch/_aot_autograd/utils.py
