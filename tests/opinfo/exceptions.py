@@ -69,12 +69,15 @@ CORNERS: Mapping[str, Reason] = {
 
 _OF_ONE = "PyTorch's trace has another stride than its kernel for a dimension of size 1"
 
+_ENDS = "eager reads or writes outside of its memory and ends the process"
+
 LAYOUTS: Mapping[str, Reason] = {
     **{name: Reason(_OF_ONE, _KERNELS, only="of size 1") for name in ("einsum", "kron", "stack")},
-    "pinverse": Reason("rows that are all alike have no inverse", _PINV),
+    **{f"fft.{name}": Reason(_OF_ONE, _KERNELS, only="of size 1") for name in ("hfft", "hfft2", "irfft", "irfft2")},
+    **{name: Reason(_ENDS, _KERNELS) for name in ("_segment_reduce.lengths", "_segment_reduce.offsets", "lu_unpack")},
     "as_strided_copy": Reason("eager's gradient is a view whose elements may overlap", _KERNELS),
-    "lu_unpack": Reason("eager writes outside of its memory and ends the process", _KERNELS),
     "nn.functional.group_norm": Reason("eager's kernel for channels-last memory rounds more; float64 agrees with ONNX Runtime", _KERNELS),
+    "pinverse": Reason("rows that are all alike have no inverse", _PINV),
 }
 """Name in the database -> why its result may lie otherwise; read by `tests.opinfo.layouts`."""
 
