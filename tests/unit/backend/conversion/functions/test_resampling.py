@@ -99,6 +99,18 @@ def test_convolutions_with_one_number_for_all_dimensions(*, grad: bool) -> None:
     assert grad or not left(capture)
 
 
+def test_gradients_of_sizes_that_vary() -> None:
+    """Torch's shape functions of the gradients fail there, so that the whole graph stayed in PyTorch."""
+    made: dict[str, Any] = {
+        f"{mode}, {dims}": lambda x, d=dims, m=mode: F.interpolate(x[(0,) * (3 - d)], scale_factor=2.0, mode=m)
+        for mode, known in MODES.items()
+        for dims in known
+        if mode != "area"
+    }
+    made["smooth"] = lambda x: F.interpolate(x[0], size=(x.shape[3] - 2, 3), mode="bicubic", antialias=True)
+    as_pytorch(made, X, dynamic=True, grad=True)
+
+
 inf, nan = torch.inf, torch.nan
 SAMPLED: dict[str, Any] = {
     f"{mode}, {padding}, {corners}": lambda x, g, mode=mode, padding=padding, corners=corners: F.grid_sample(x, g, mode, padding, corners)
