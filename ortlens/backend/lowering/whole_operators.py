@@ -33,7 +33,6 @@ _SLOW_IN_ORT = (_aten.upsample_nearest1d.default, _aten.upsample_nearest3d.defau
 _LINEAR_OVERLOADS = frozenset(packet.default for packet in _LINEAR)
 INTERPOLATIONS = tuple(packet.default for packet in _INTERPOLATIONS)
 _SMOOTHING = (_aten._upsample_bilinear2d_aa, _aten._upsample_bicubic2d_aa)  # noqa: SLF001 - names
-_GRADIENTS = tuple(getattr(_aten, f"{packet.__name__}_backward").default for packet in (*_INTERPOLATIONS, *_SMOOTHING))
 ATTENTION = (
     _aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001 - same
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,  # noqa: SLF001 - same
@@ -55,14 +54,32 @@ LSTM = _aten.lstm.input
 RECURRENT = (_aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input)
 
 
+def _interpolated_from(
+    grad_output: torch.Tensor,
+    output_size: Sequence[Any],  # noqa: ARG001 - the schema
+    input_size: Sequence[Any],
+    *_: Any,
+    **__: Any,
+) -> torch.Tensor:
+    """Make the gradient of what was interpolated, without data: where it was `input_size`."""
+    return torch.empty(tuple(input_size), dtype=grad_output.dtype, device=grad_output.device, memory_format=suggested_format(grad_output))
+
+
+_GRADIENTS: Mapping[Any, Callable[..., Any]] = {
+    **{getattr(_aten, f"{packet.__name__}_backward").default: _interpolated_from for packet in (*_INTERPOLATIONS, *_SMOOTHING)},
+    **dict.fromkeys((_aten.hardshrink_backward.default, _aten.softshrink_backward.default), lambda grad, value, _: grad + value),
+}
+"""Gradients of operators that stay whole -> their results without data: torch's own shape functions fail for sizes that vary."""
+
+
 def kept(*, with_gradient: bool, on_cuda: bool) -> Mapping[Any, Callable[..., Any] | None]:
     """List what tracing is to meet whole: operator -> the function that is traced instead, or None for the operator itself.
 
     Of operators that PyTorch implements by others, autograd knows those alone. `on_cuda`: tensors on CUDA go to ONNX Runtime.
     """
     _torch.know_shape(ONE_HOT, _one_hot_rows)  # each time: `run_decompositions` of torch.export makes torch forget it
-    for target in _GRADIENTS if with_gradient else ():
-        _torch.know_shape(target, _interpolated_from)
+    for target, made in _GRADIENTS.items() if with_gradient else ():
+        _torch.know_shape(target, made)
     found: dict[Any, Callable[..., Any] | None] = dict.fromkeys(INTERPOLATIONS)
     found |= {packet.vec: functools.partial(_of_sizes, packet.default) for packet in _INTERPOLATIONS}
     found |= {**dict.fromkeys(_SHRINKING), ONE_HOT: None, CIRCULAR: _pad_circular if with_gradient else None}
@@ -105,17 +122,6 @@ def _of_sizes(
             for size, factor in zip(tensor.shape[2:], factors, strict=True)
         ]
     return target(tensor, output_size, *corners, *(factors or [None] * len(output_size)))
-
-
-def _interpolated_from(
-    grad_output: torch.Tensor,
-    output_size: Sequence[Any],  # noqa: ARG001 - the schema
-    input_size: Sequence[Any],
-    *_: Any,
-    **__: Any,
-) -> torch.Tensor:
-    """Make the gradient of what was interpolated, without data: torch's own shape functions fail for sizes that vary."""
-    return torch.empty(tuple(input_size), dtype=grad_output.dtype, device=grad_output.device, memory_format=suggested_format(grad_output))
 
 
 def _pad_circular(tensor: torch.Tensor, pad: Sequence[Any]) -> Any:
