@@ -80,10 +80,12 @@ def _serves_sums(call: Call) -> bool:
 
 def _is_deep_in_onednn(call: Call) -> bool:
     weight, result = call.tensor(1), call.result
-    deep = weight is not None and weight.dim() == 5  # noqa: PLR2004 - three dimensions of pixels
-    if not deep or result is None or result.device.type != "cpu" or not provenance.is_large(result):
+    if weight is None or weight.dim() != 5:  # noqa: PLR2004 - three dimensions of pixels
         return False
-    if call["transposed"] and max(call["stride"]) > 1 and max(weight.shape[2:]) <= _SMALL_KERNEL:  # type: ignore[union-attr]  # as above
+    if result is None or result.device.type != "cpu" or not provenance.is_large(result):
+        return False
+    steps, kernel = (max(map(_torch.size_hint, sizes)) for sizes in (call["stride"], weight.shape[2:]))
+    if call["transposed"] and steps > 1 and kernel <= _SMALL_KERNEL:
         return False
     arguments: Any = torch.fx.node.map_arg(call.node.args, lambda source: source.meta["val"])
     return _torch.convolution_is_in_onednn(*arguments)
@@ -98,7 +100,7 @@ def _spreads_over_all(call: Call) -> bool:
     """Tell whether a variance is that of all numbers: PyTorch then rounds their mean to float32, which shows beside a large mean."""
     result = call.result
     is_narrow = result is not None and result.dtype is torch.float32 and result.device.type == "cpu"
-    return is_narrow and statically_known_true(result.numel() == 1)  # type: ignore[union-attr]  # as above
+    return is_narrow and statically_known_true(result.numel() == 1)  # type: ignore[union-attr]  # sums have one result
 
 
 def _loses(call: Call) -> str | None:

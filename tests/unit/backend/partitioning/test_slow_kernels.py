@@ -141,3 +141,15 @@ def test_convolutions_in_three_dimensions_stay_where_pytorch_has_a_library_for_t
         assert any("oneDNN" in reason for reason in left(layer, count, 4, 20, 20, 20, dynamic=dynamic)) is stays
     few = 5 if isinstance(layer, torch.nn.Conv3d) else 2
     assert not any("oneDNN" in reason for reason in left(layer, count, 4, few, few, few))
+
+
+def test_a_number_that_varies_has_no_row_in_a_table() -> None:
+    """A graph whose plan failed over it stayed in PyTorch, with a warning."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, order: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.linalg.vector_norm(x, order), functional.conv_transpose3d(x, w, stride=step, padding=(1, step, 3))
+
+    compiled = torch.compile(function, backend="ortlens", dynamic=True)
+    x, w = torch.rand(2, 8, 6, 8, 8), torch.rand(8, 4, 4, 5, 6)
+    for order, step in ((6, 3), (4, 2)):
+        torch.testing.assert_close(compiled(x, w, order, step), function(x, w, order, step), atol=1e-4, rtol=1e-4)

@@ -108,6 +108,7 @@ def test_gradients_of_sizes_that_vary() -> None:
         if mode != "area"
     }
     made["smooth"] = lambda x: F.interpolate(x[0], size=(x.shape[3] - 2, 3), mode="bicubic", antialias=True)
+    made |= {"hardshrink": F.hardshrink, "softshrink": F.softshrink}
     as_pytorch(made, X, dynamic=True, grad=True)
 
 
