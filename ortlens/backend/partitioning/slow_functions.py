@@ -100,7 +100,7 @@ def _spreads_over_all(call: Call) -> bool:
     """Tell whether a variance is that of all numbers: PyTorch then rounds their mean to float32, which shows beside a large mean."""
     result = call.result
     is_narrow = result is not None and result.dtype is torch.float32 and result.device.type == "cpu"
-    return is_narrow and statically_known_true(result.numel() == 1)  # type: ignore[union-attr]  # sums have one result
+    return is_narrow and statically_known_true(result.numel() == 1)  # type: ignore[union-attr]  # narrow ones are tensors
 
 
 def _loses(call: Call) -> str | None:
