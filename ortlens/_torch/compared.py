@@ -8,7 +8,7 @@ import operator
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint
+from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint, traced_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,10 +51,10 @@ def sizes_compared(is_asked: Callable[[], bool]) -> Iterator[list[Comparison]]:
 
 
 def _noted(original: Callable[..., Any], symbol: str) -> Callable[..., Any]:
-    def compared(size: Any, other: Any = 0) -> Any:
+    def compared(size: Any, *other: Any) -> Any:
         if (note := _NOTES.get()) is not None:
-            note((symbol, size, other))
-        return original(size) if original is _ORIGINALS["__bool__"] else original(size, other)
+            note((symbol, size, *(other or (0,))))  # a truth value is whether it is not 0
+        return original(size, *other)
 
     return compared
 
@@ -62,8 +62,7 @@ def _noted(original: Callable[..., Any], symbol: str) -> Callable[..., Any]:
 def _noted_choice(original: Callable[..., Any]) -> Callable[..., Any]:
     def chosen(size: Any, other: Any) -> Any:
         made = original(size, other)
-        is_decided = expression_of(made) in (expression_of(size), expression_of(other))
-        if is_decided and (note := _NOTES.get()) is not None:
+        if (note := _NOTES.get()) is not None and expression_of(made) in (expression_of(size), expression_of(other)):
             note((">=", size, other))
         return made
 
@@ -75,10 +74,12 @@ def unnoted_guards(comparisons: Sequence[Comparison], sources: Mapping[Any, str]
 
     `sources` is as for `expression_over`; `ranges` has the range of each symbol.
     """
+    import torch
+
     guards: list[str] = []
     for symbol, *sides in comparisons:
         texts = [expression_over(side, sources) for side in sides]
-        if None in texts or not all(map(_is_whole, sides)):
+        if None in texts or not all(isinstance(side, (int, torch.SymInt)) for side in sides):
             continue
         held = _OPERATORS[symbol](*map(size_hint, sides))
         symbols = {name for side in sides if is_symbolic(side) for name in side.node.expr.free_symbols}
@@ -86,12 +87,6 @@ def unnoted_guards(comparisons: Sequence[Comparison], sources: Mapping[Any, str]
         if any(_holds(symbol, sides, *other) == (not held) for other in others):
             guards.append(f" {symbol if held else _OPPOSITES[symbol]} ".join(map(str, texts)))
     return list(dict.fromkeys(guards))
-
-
-def _is_whole(side: object) -> bool:
-    import torch
-
-    return isinstance(side, (int, torch.SymInt))
 
 
 def _holds(symbol: str, sides: Sequence[Any], name: Any, value: int) -> bool | None:
@@ -105,6 +100,6 @@ def _holds(symbol: str, sides: Sequence[Any], name: Any, value: int) -> bool | N
 def _with(side: Any, name: Any, value: int) -> int:
     if isinstance(side, int):
         return side
-    expression, hints = side.node.expr, side.node.shape_env.backed_var_to_val
+    expression, hints = side.node.expr, traced_values(side.node)
     values = {symbol: hints.get(symbol, 1) for symbol in expression.free_symbols}
     return int(expression.subs(values | {name: value}))

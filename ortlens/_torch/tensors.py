@@ -98,11 +98,16 @@ def size_hint(value: object, *, unknown: int = 1) -> int:
     expression = getattr(node, "expr", None)
     if node is None or expression is None:
         return unknown
-    # The sizes of the traced inputs; the attribute had the other name up to torch 2.9 (`torch/fx/experimental/symbolic_shapes.py`).
-    env = node.shape_env
-    known = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else getattr(env, "var_to_val", {})
+    known = traced_values(node)
     found = expression.xreplace({symbol: known.get(symbol, unknown) for symbol in expression.free_symbols})
     return int(found) if isinstance(found, int) or found.is_number else int(bool(found))  # a truth value of sympy is no number
+
+
+def traced_values(node: Any) -> Mapping[Any, Any]:
+    """Return the values that the symbols of a size had during tracing, without those that depend on data."""
+    env = node.shape_env  # up to torch 2.9, the attribute had the other name (`torch/fx/experimental/symbolic_shapes.py`)
+    known: Mapping[Any, Any] = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else getattr(env, "var_to_val", {})
+    return known
 
 
 def depends_on_data(value: object) -> bool:

@@ -31,12 +31,10 @@ _PINV = "https://docs.pytorch.org/docs/stable/generated/torch.linalg.pinv.html"
 _PRECISION = "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html"
 
 EXCEPTIONS: Mapping[str, Reason] = {
-    "empty": Reason("its memory is not initialised", _RANDOM),
-    "empty_like": Reason("its memory is not initialised", _RANDOM),
-    "empty_permuted": Reason("its memory is not initialised", _RANDOM),
-    "empty_strided": Reason("its memory is not initialised", _RANDOM),
-    "new_empty": Reason("its memory is not initialised", _RANDOM),
-    "new_empty_strided": Reason("its memory is not initialised", _RANDOM),
+    **{
+        name: Reason("its memory is not initialised", _RANDOM)
+        for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+    },
     "linalg.pinv.singular": Reason("the gradient of a singular matrix divides by singular values that are rounding errors", _PINV),
     "argsort": Reason("which of equal elements comes first is not defined unless the sort is stable", _SORT),
     "sort": Reason("which of equal elements comes first is not defined unless the sort is stable", _SORT),

@@ -106,16 +106,20 @@ def _relaid(strides_of: Callable[..., Any], target: Any, further: Callable[..., 
         if made is NotImplemented and strides_of is _as_whole:
             return made
         if made is NotImplemented:
-            token = _WHOLE.set(target)
-            try:
-                made = target(*args, **kwargs)
-            finally:
-                _WHOLE.reset(token)
+            made = _traced_as_it_is(target, *args, **kwargs)
         results = _torch.tensors_of(made)
         wanted = dict(zip(map(id, results), strides_of(results, target, args, kwargs), strict=False))
         return _torch.map_tensors(lambda tensor: _with_strides(tensor, wanted.get(id(tensor))), made)
 
     return decomposed
+
+
+def _traced_as_it_is(target: Any, *args: Any, **kwargs: Any) -> Any:
+    token = _WHOLE.set(target)
+    try:
+        return target(*args, **kwargs)
+    finally:
+        _WHOLE.reset(token)
 
 
 def _stays(*_: Any, **__: Any) -> Any:
@@ -329,11 +333,7 @@ def _view(target: Any, tensor: torch.Tensor, sizes: Sequence[Any]) -> Any:
     """Give dimensions of size 1 the strides of `computeStride` in `aten/src/ATen/TensorUtils.cpp`: convolutions heed that of the batch."""
     if len(sizes) not in _FORMATS or _is_plain(tensor) or _WHOLE.get() is target:
         return NotImplemented
-    token = _WHOLE.set(target)
-    try:
-        made: torch.Tensor = target(tensor, sizes)
-    finally:
-        _WHOLE.reset(token)
+    made: torch.Tensor = _traced_as_it_is(target, tensor, sizes)
     for dim in reversed(range(made.dim() - 1)):
         if statically_known_true(made.shape[dim] == 1):
             stride, following = _hints((made.stride(dim), made.shape[dim + 1] * made.stride(dim + 1)))
