@@ -125,13 +125,13 @@ def fastest(call: Callable[[], object], *, rounds: int) -> float:
 def rows_of(view: ortlens.Lens | SavedCapture, *, rounds: int) -> list[Row]:
     """What the frames, the ranking and one question cost."""
     ranked = view.what_if()
-    first = ranked.ops.iloc[0]
+    first = ranked.target.iloc[0]
     nodes, kinds = len(view.nodes), view.fallbacks.target.nunique()
     detail = {"nodes": nodes, "ops that stay": kinds, "rows": len(ranked)}
     return [
         Row(name="all frames", value=fastest(lambda: [getattr(view, name) for name in TABLES], rounds=rounds), unit="s", goal=_FRAMES_GOAL),
         Row(name="what_if()", value=fastest(view.what_if, rounds=rounds), unit="s", goal=_RANKING_GOAL, detail=detail),
-        Row(name="what_if(*ops)", value=fastest(lambda: view.what_if(*first), rounds=rounds), unit="s"),
+        Row(name="what_if(*ops)", value=fastest(lambda: view.what_if(first), rounds=rounds), unit="s"),
     ]
 
 

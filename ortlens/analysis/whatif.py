@@ -14,9 +14,7 @@ import itertools
 import statistics
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.cut import RecordedGraph, partitions_of, recorded_graphs
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Fallback, ReasonCode
 
 
-_MAX_PAIRS = 60
 _MAX_NAMES = 20  # in an error message
 
 
@@ -56,13 +53,12 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One or two operators that stay in PyTorch, and what supporting them would save; all over the newest version of each graph."""
+    """An operator that stays in PyTorch, and what supporting it would save; all over the newest version of each graph."""
 
-    ops: tuple[str, ...] = column("The operators; `what_if(*ops)` shows the partitions.")
-    node_count: int = column("Their nodes that PyTorch runs now.")
+    target: str = column("The operator; `what_if(target)` shows the partitions.")
+    node_count: int = column("Its nodes that PyTorch runs now.")
     partitions: int = column("Partitions that there would be.")
     partitions_saved: int = column("Fewer partitions than now; negative where a graph would be cut in more places.")
-    beyond_each: int = column("Partitions that a pair saves beyond what its operators save separately; 0 for a single operator.", default=0)
     bytes_saved: int = column("Fewer bytes over boundaries per call of each graph, without weights.", unit="bytes")
     coverage_gained: float = column("Gain in the share of compute nodes that ONNX Runtime runs, 0 to 1.")
     eager_ns: int | None = optional(
@@ -181,9 +177,8 @@ def _needs(fallbacks: Iterable[Fallback]) -> str:
 # ------------------------------------------------------------------------------------------------------------- ranking
 
 
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """Sums over graphs."""
+class _Totals(NamedTuple):
+    """Sums over the partitions of a graph."""
 
     partitions: int
     bytes: int
@@ -191,85 +186,56 @@ class _Totals:
 
 
 def ranking(capture: Capture) -> tuple[Candidate, ...]:
-    """Rank operators that stay in PyTorch, and pairs, by time saved where calls were recorded, else by partitions, bytes, coverage."""
+    """Rank the operators that stay in PyTorch by time saved where calls were recorded, else by partitions, bytes, coverage."""
     return _Ranking(capture).rows()
 
 
 class _Ranking:
-    """Cuts per candidate only the graphs in which it occurs, and keeps what the others come to."""
+    """Cuts per candidate only the graphs in which it stays."""
 
     def __init__(self, capture: Capture) -> None:
         current = {graph.graph_id for graph in current_graphs(capture.graphs)}
-        self._graphs = [graph for graph in recorded_graphs(capture) if graph.graph.graph_id in current]
-        recorded_ids = {graph.graph.graph_id for graph in self._graphs}
-        self._fallbacks = [fallback for fallback in capture.fallbacks if fallback.graph_id in recorded_ids]
-        self._known = _candidates(self._fallbacks)
-        self._present = [{record.target for record in graph.records} & set(self._known) for graph in self._graphs]
-        self._now = [_totals(graph, frozenset()) for graph in self._graphs]
-        self._compute = sum(sum(graph.dag.counted) for graph in self._graphs)
+        self._graphs = {graph.graph.graph_id: graph for graph in recorded_graphs(capture) if graph.graph.graph_id in current}
+        self._now = {graph_id: _totals(graph, frozenset()) for graph_id, graph in self._graphs.items()}
+        self._stay = [fallback for fallback in capture.fallbacks if fallback.graph_id in self._graphs]
+        self._partitions = sum(now.partitions for now in self._now.values())
+        self._compute = sum(sum(graph.dag.counted) for graph in self._graphs.values())
         self._cost = boundary_cost(capture)
         self._eager = fallback_ns(capture)
         self._runs = runs_by_graph(capture)
 
     def rows(self) -> tuple[Candidate, ...]:
-        singles = {op: self._row((op,), 0) for op in self._known}
-        saved = {op: row.partitions_saved for op, row in singles.items()}
-        pairs = [self._row(pair, saved[pair[0]] + saved[pair[1]]) for pair in self._pairs(saved)]
-        kept = [row for row in pairs if row.partitions_saved > max(0, *(saved[op] for op in row.ops))]
-        return tuple(sorted((*singles.values(), *kept), key=_rank))
+        by_target = grouped((fallback.target, fallback) for fallback in self._stay)
+        return tuple(sorted((self._row(target, by_target[target]) for target in _candidates(self._stay)), key=_rank))
 
-    def _pairs(self, saved: Mapping[str, int]) -> list[tuple[str, str]]:
-        """List the pairs worth a cut, which save more than either alone; those that add up to more than the two come first."""
-        pairs = list(itertools.combinations(self._known, 2))
-        counts = [0] * len(pairs)
-        for graph, present, now in zip(self._graphs, self._present, self._now, strict=True):
-            lanes = [frozenset(pair) & present for pair in pairs]
-            for number, count in enumerate(partition_counts(graph, lanes, otherwise=now.partitions)):
-                counts[number] += count
-        total = sum(now.partitions for now in self._now)
-        gains = [(total - count, total - count - saved[a] - saved[b]) for count, (a, b) in zip(counts, pairs, strict=True)]
-        worth = [n for n, (a, b) in enumerate(pairs) if gains[n][0] > max(0, saved[a], saved[b])]
-        worth.sort(key=lambda n: (gains[n][1] <= 0, -gains[n][0]))
-        return [pairs[n] for n in worth[:_MAX_PAIRS]]
-
-    def _row(self, ops: tuple[str, ...], apart: int) -> Candidate:
-        asked = frozenset(ops)
-        then = [
-            _totals(graph, asked) if asked & present else now
-            for graph, present, now in zip(self._graphs, self._present, self._now, strict=True)
-        ]
-        fallbacks = [fallback for fallback in self._fallbacks if fallback.target in asked]
-        partitions = sum(total.partitions for total in then)
-        partitions_saved = sum(total.partitions for total in self._now) - partitions
-        bytes_saved = sum(total.bytes for total in self._now) - sum(total.bytes for total in then)
-        gained = sum(total.nodes for total in then) - sum(total.nodes for total in self._now)
+    def _row(self, target: str, fallbacks: Sequence[Fallback]) -> Candidate:
+        graph_ids = dict.fromkeys(fallback.graph_id for fallback in fallbacks)
+        then = {graph_id: _totals(self._graphs[graph_id], frozenset({target})) for graph_id in graph_ids}
+        fewer = {graph_id: self._now[graph_id].partitions - after.partitions for graph_id, after in then.items()}
+        partitions_saved = sum(fewer.values())
+        bytes_saved = sum(self._now[graph_id].bytes - after.bytes for graph_id, after in then.items())
+        gained = sum(after.nodes - self._now[graph_id].nodes for graph_id, after in then.items())
         eager_ns, cost = self._eager_ns(fallbacks), self._cost
         saved_ns = None if cost is None else round(partitions_saved * cost.call_ns + bytes_saved * cost.byte_ns)
         return Candidate(
-            ops=ops,
+            target=target,
             node_count=len(fallbacks),
-            partitions=partitions,
+            partitions=self._partitions - partitions_saved,
             partitions_saved=partitions_saved,
-            beyond_each=partitions_saved - apart if len(ops) > 1 else 0,
             bytes_saved=bytes_saved,
             coverage_gained=gained / self._compute if self._compute else 0.0,
             eager_ns=eager_ns,
             saved_ns=saved_ns,
-            saved_at_most_ns=None
-            if cost is None or saved_ns is None or eager_ns is None
-            else saved_ns + eager_ns + self._shortest_runs(then),
+            saved_at_most_ns=None if saved_ns is None or eager_ns is None else saved_ns + eager_ns + self._shortest_runs(fewer),
             note="; ".join(filter(None, (_needs(fallbacks), "" if cost is None else f"estimate: {cost.basis}"))),
         )
 
-    def _shortest_runs(self, then: Sequence[_Totals]) -> int:
+    def _shortest_runs(self, fewer: Mapping[str, int]) -> int:
         """Sum the shortest runs of each graph, as many as partitions would be saved.
 
         A run has a fixed cost, and operators that get into one model may be fused.
         """
-        saved = zip(self._graphs, self._now, then, strict=True)
-        return round(
-            sum(sum(self._runs.get(graph.graph.graph_id, [])[: max(now.partitions - after.partitions, 0)]) for graph, now, after in saved)
-        )
+        return round(sum(sum(self._runs.get(graph_id, [])[: max(count, 0)]) for graph_id, count in fewer.items()))
 
     def _eager_ns(self, fallbacks: Sequence[Fallback]) -> int | None:
         """Sum the time per call of nodes that PyTorch runs; None when one of them was never called."""
@@ -287,7 +253,7 @@ def _totals(graph: RecordedGraph, ops: frozenset[str]) -> _Totals:
 
 def _rank(row: Candidate) -> tuple[object, ...]:
     known = row.saved_ns is not None
-    return (-(row.saved_ns or 0) if known else 0, -row.partitions_saved, -row.bytes_saved, -row.coverage_gained, len(row.ops), row.ops)
+    return (-(row.saved_ns or 0) if known else 0, -row.partitions_saved, -row.bytes_saved, -row.coverage_gained, row.target)
 
 
 class Cost(NamedTuple):
@@ -331,57 +297,3 @@ def _boundary_points(capture: Capture) -> list[tuple[int, float]]:
     runs = (run for run in capture.runs if run.session_id is not None and partition.get(run.session_id) in moved)
     times = grouped((run.session_id or "", run.bind_ns + run.output_ns) for run in runs)
     return [(moved[partition[session_id]], statistics.median(ns)) for session_id, ns in times.items()]
-
-
-_MOST_LANES = 1024  # a level of two bytes for each of 10,000 nodes makes 20 MB
-
-
-def partition_counts(graph: RecordedGraph, lanes: Sequence[frozenset[str]], *, otherwise: int) -> list[int]:
-    """Count the partitions that a graph would have with each set of supported operators.
-
-    `otherwise` is the answer for an empty set. Partitions that `min_partition_nodes` would give back are counted.
-    """
-    asked = list({lane for lane in lanes if lane})
-    counts = {frozenset[str](): otherwise}
-    for start in range(0, len(asked), _MOST_LANES):
-        chunk = asked[start : start + _MOST_LANES]
-        counts.update(zip(chunk, _counts(graph, chunk), strict=True))
-    return [counts[lane] for lane in lanes]
-
-
-def _counts(graph: RecordedGraph, lanes: Sequence[frozenset[str]]) -> list[int]:
-    support = {op: np.array([op in lane for lane in lanes]) for op in frozenset[str]().union(*lanes)}
-    inside: list[Any] = [  # one truth for all lanes, or one per lane
-        False if roams else True if takes else support.get(record.target, False)
-        for record, takes, roams in zip(graph.records, graph.supported, graph.dag.roaming, strict=True)
-    ]
-    return [int(count) for count in _longest(graph, inside, np.zeros(len(lanes), dtype=np.int16))]
-
-
-def _longest(graph: RecordedGraph, inside: Sequence[Any], zero: Any) -> Any:  # noqa: ANN401 - numpy arrays, one entry per lane
-    """Count the runs of supported nodes on the longest path: the recurrence of `cut.earliest_levels`, with a lane per set."""
-    levels: list[Any] = []  # by place; what a supported reader starts from
-    closed: list[Any] = []  # what a reader that is not supported starts from: the run before it has ended
-    floor: Any = zero
-    ordered, peak, most = floor, floor, floor
-    for place, sources in enumerate(graph.dag.sources):
-        here, writes = inside[place], graph.dag.writes[place]
-        joined = floor if here is False else _highest(np.maximum(floor, peak) if writes else floor, levels, sources)
-        apart = floor if here is True else _highest(np.maximum(floor, most) if writes else floor, closed, sources)
-        own = joined if here is True else apart if here is False else np.where(here, joined, apart)
-        if graph.ordered[place]:
-            kept = np.maximum(own, ordered)
-            own, ordered = np.where(here, own, kept), np.where(here, ordered, kept)
-        floor = own if writes else floor
-        levels.append(own)
-        closed.append(own if here is False else own + here)
-        peak = own if peak is own else np.maximum(peak, own)
-        most = np.maximum(most, closed[-1])
-    return most
-
-
-def _highest(first: Any, found: list[Any], sources: Sequence[int]) -> Any:  # noqa: ANN401 - numpy arrays, one entry per lane
-    for source in sources:
-        other = found[source]
-        first = other if first is other else np.maximum(first, other)
-    return first

@@ -218,9 +218,9 @@ class CaptureView(ABC):
             *ops: Operators that stay in PyTorch, as in `fallbacks.target`; `aten.median` stands for all its overloads.
 
         Returns:
-            With operators, the partitions as they would be if these were supported, a row each. Without, the operators that stay and
-            pairs of them, ranked by what supporting them would save; empty when none stays. The cut uses the same code as
-            compilation; estimates say how they were made.
+            With operators, the partitions as they would be if these were supported, a row each. Without, the operators that stay,
+            ranked by what supporting each would save; empty when none stays. The cut uses the same code as compilation; estimates
+            say how they were made.
 
         Raises:
             UsageError: No node of such an operator stays in PyTorch; the message lists those that do.

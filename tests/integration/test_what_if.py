@@ -140,7 +140,7 @@ def test_what_is_predicted_comes_true(name: str, gone: set[str]) -> None:
     after = dry(name).captured()
     columns = ["graph_id", "node_count", "input_count", "output_count", "input_bytes", "output_bytes"]
     assert list(predicted[columns].itertuples(index=False, name=None)) == as_recorded(after)
-    (row,) = rows_of(ranked[[ops == (given_back,) for ops in ranked.ops]])
+    (row,) = rows_of(ranked[ranked.target == given_back])
     assert row.partitions == len(after.partitions) == len(before.partitions) - row.partitions_saved
     assert row.node_count == before.fallbacks.target.tolist().count(given_back)
     assert row.bytes_saved == moved_bytes(before.captured()) - moved_bytes(after)
@@ -177,7 +177,7 @@ def test_an_operator_between_partitions_joins_them_once_it_is_translated_also_in
         assert predicted.gained_nodes == ("twist", "twist_1")
         assert (predicted.partitions_now, predicted.partitions_then) == (3, 1)
         (ranked,) = rows_of(before.what_if())
-        assert (ranked.ops, ranked.partitions_saved, ranked.node_count) == ((TWIST,), 2, 2)
+        assert (ranked.target, ranked.partitions_saved, ranked.node_count) == (TWIST, 2, 2)
         assert ranked.bytes_saved == 4 * 3 * 4 * 4
         assert 0 < ranked.saved_ns < ranked.saved_at_most_ns >= ranked.saved_ns + ranked.eager_ns
         assert "median bind_ns + output_ns of 3 sessions" in ranked.note
@@ -217,4 +217,4 @@ def test_a_random_draw_needs_more_than_a_function() -> None:
         lens = ortlens.explain(lambda a: (torch.rand_like(a.sin()) + a).cos(), calls=1)(x(3))
     (row,) = rows_of(lens.what_if())
     assert "is not enough (side_effect)" in row.note
-    assert "is not enough (side_effect)" in lens.what_if(*row.ops).note.iloc[0]
+    assert "is not enough (side_effect)" in lens.what_if(row.target).note.iloc[0]
