@@ -60,7 +60,7 @@ _EXPORT = "Write a saved capture as files for other tools: tables, ONNX models, 
 _EXPORT_ASKS = "How do I get it into pandas, Perfetto, speedscope or Model Explorer?"
 _EXPORT_EXAMPLES = """
     ortlens export run.ortlens folder  # every table as CSV, and the ONNX models
-    ortlens export run.ortlens folder --format parquet --table runs sessions
+    ortlens export run.ortlens folder --format json --table runs sessions
     ortlens export run.ortlens folder --format trace  # trace.json for ui.perfetto.dev
     ortlens export run.ortlens folder --format speedscope  # flame.speedscope.json for speedscope.app
     ortlens export run.ortlens folder --format model-explorer  # node data beside the ONNX models
@@ -169,7 +169,7 @@ def add_export(commands: Commands) -> None:
     command.add_argument("capture", metavar="CAPTURE", help=_CAPTURE)
     command.add_argument("folder", metavar="FOLDER", type=Path, help="output folder; created if missing")
     text = (
-        "csv, json or parquet: a file per table, and the ONNX models; trace: trace.json for Perfetto; speedscope: the flame graph; "
+        "csv or json: a file per table, and the ONNX models; trace: trace.json for Perfetto; speedscope: the flame graph; "
         "model-explorer: times and errors per ONNX node (default: %(default)s)"
     )
     command.add_argument("--format", metavar="FORMAT", type=OneOf(FORMATS), default="csv", help=text)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture
 
 
-FORMATS = ("csv", "json", "parquet", "trace", "speedscope", "model-explorer")
-"""Forms in which a capture is exported; the first three hold tables."""
+FORMATS = ("csv", "json", "trace", "speedscope", "model-explorer")
+"""Forms in which a capture is exported; the first two hold tables."""
 Kind: TypeAlias = Literal["str", "int", "float", "bool", "tuple"]
 
 _DTYPES: Mapping[Kind, tuple[str, str]] = {

@@ -388,7 +388,7 @@ class CaptureView(ABC):
 
         Args:
             folder: Where they go; made if it is missing.
-            format: `csv`, `json` or `parquet`: a file per table, and the ONNX models; `trace`: `trace.json` for ui.perfetto.dev;
+            format: `csv` or `json`: a file per table, and the ONNX models; `trace`: `trace.json` for ui.perfetto.dev;
                 `speedscope`: the flame graph for speedscope.app;
                 `model-explorer`: times and differences per ONNX node, after `profile` or `verify`, beside the models.
             tables: Only these tables, as `("runs", "sessions")`.
@@ -399,7 +399,6 @@ class CaptureView(ABC):
 
         Raises:
             UsageError: A name is unknown, there is nothing to write, a file is there already, or cannot be written.
-            OptionalDependencyError: Parquet needs pyarrow, and it is not installed.
 
         Example:
             >>> import tempfile, ortlens

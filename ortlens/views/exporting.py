@@ -19,15 +19,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens._files import temp_sibling, write_file
-from ortlens._optional import require
 from ortlens.analysis.identity import kernels_by_session
 from ortlens.analysis.index import graphs_by_id, grouped, partitions_by_id, sessions_by_id, summed
 from ortlens.analysis.timing import PHASES
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
-from ortlens.trace.schema import FORMATS, TABLES, frame_from_records, table_by_name
+from ortlens.trace.schema import FORMATS, TABLES, table_by_name
 from ortlens.views.speedscope import speedscope_from_capture
-from ortlens.views.table import csv_from_rows, records_of, rows_of
+from ortlens.views.table import csv_from_rows, rows_of
 from ortlens.views.wording import PHASE_WORDS, place
 
 if TYPE_CHECKING:
@@ -35,15 +34,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ortlens.trace.records import Break, Capture, Fallback, Kernel, Run
-    from ortlens.trace.schema import Column, Table
 
     Event: TypeAlias = dict[str, Any]
 
 
-_OF_TABLES = FORMATS[:3]
+_OF_TABLES = FORMATS[:2]
 _MODEL = re.compile(r"models/[\w.-]*\w\.onnx", re.ASCII)
-
-_FEATURE = "The Parquet export"
 
 _SHADES = (0.0, "#ffffff"), (0.5, "#f0e442"), (1.0, "#d55e00")
 
@@ -82,8 +78,6 @@ def _files(capture: Capture, form: str, tables: Sequence[str]) -> dict[str, Call
 
 
 def _table(capture: Capture, name: str, form: str) -> bytes:
-    if form == "parquet":
-        return parquet_from_records(TABLES[name], records_of(capture, name))
     rows = rows_of(capture, name)
     text = csv_from_rows(name, rows) if form == "csv" else json.dumps(rows, indent=1)
     return text.encode("utf-8", "backslashreplace")
@@ -121,36 +115,6 @@ def _write(folder: Path, files: Mapping[str, Callable[[], bytes]]) -> None:
         if is_new:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing came of it
-
-
-def parquet_from_records(table: Table, records: Sequence[Any]) -> bytes:
-    """Write records of one kind as a Parquet file; the metadata of each field has its unit and meaning.
-
-    Integers that may be missing stay integers; a sequence that mixes numbers and texts, as shapes with symbolic sizes do, becomes a list of
-    texts.
-    """
-    arrow, writer = require("pyarrow", _FEATURE), require("pyarrow.parquet", _FEATURE)
-    frame = frame_from_records(table, records)
-    for column in table.columns:
-        if len(set(column.items)) > 1:
-            frame[column.name] = frame[column.name].map(lambda value: None if value is None else [str(item) for item in value])
-    fields = [arrow.field(column.name, _type(arrow, column), metadata=_about(column)) for column in table.columns]
-    made = arrow.Table.from_pandas(frame, schema=arrow.schema(fields), preserve_index=False)
-    sink = arrow.BufferOutputStream()
-    writer.write_table(made, sink)
-    file: bytes = sink.getvalue().to_pybytes()
-    return file
-
-
-def _type(arrow: Any, column: Column) -> Any:  # noqa: ANN401 - pyarrow ships no types
-    simple = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
-    if column.kind != "tuple":
-        return next(made for kind, made in simple.items() if kind.__name__ == column.kind)
-    return arrow.list_(simple[column.items[0]] if len(set(column.items)) == 1 else arrow.string())
-
-
-def _about(column: Column) -> dict[str, str]:
-    return {"meaning": column.meaning, **({"unit": column.unit} if column.unit else {})}
 
 
 def node_data_from_capture(capture: Capture) -> dict[str, dict[str, Any]]:
