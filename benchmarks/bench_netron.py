@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 
 from ortlens.trace.records import Capture, Model
 from ortlens.views.netron.frame import embedding
-from ortlens.views.report.page import report_page
+from ortlens.views.report import report_page
 
 _FRAME_KB = 250.0
 _BLOCKS = {"21": 3, "147": 21, "2,002": 286}

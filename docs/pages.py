@@ -265,7 +265,6 @@ Where tests fail with an older or newer torch, ortlens says less, or other words
   `nodes` of an ONNX model, name what ran on it and what on the CPU. Its kernel is a whole subgraph, whose nodes `lens.kernels` does not
   list. ONNX Runtime 1.24.1 refused the part with the sort there, which PyTorch computed.
 - onnxruntime 1.24.1, OpenVINO's build of it included, refuses weights of an ONNX model that lie behind a link, as in Hugging Face's cache.
-- matplotlib 3.8 calls a newer pyparsing by names that warn, and the tests take each warning for an error.
 
 {table}
 """

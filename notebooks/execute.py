@@ -56,7 +56,7 @@ class _ThisInterpreter(AsyncKernelManager):
 def executed(path: Path, folder: Path) -> NotebookNode:
     """Run a notebook in a fresh kernel."""
     notebook = nbformat.read(path, as_version=4)
-    environ = {**os.environ, **_SETTINGS, "IPYTHONDIR": str(folder / ".ipython"), "MPLCONFIGDIR": str(folder / ".matplotlib")}
+    environ = {**os.environ, **_SETTINGS, "IPYTHONDIR": str(folder / ".ipython")}
     client = NotebookClient(notebook, kernel_manager_class=_ThisInterpreter, timeout=LIMIT_S, resources={"metadata": {"path": str(folder)}})
     client.execute(env=environ)
     return kept(notebook, scrubber(folder))

@@ -40,7 +40,7 @@ from ortlens.views.hints import LENS, SAVED
 from ortlens.views.html import mimebundle
 from ortlens.views.markup import checked_target, write_report
 from ortlens.views.netron.frame import netron_view
-from ortlens.views.report.page import report_page
+from ortlens.views.report import report_page
 from ortlens.views.selection import Selectable
 from ortlens.views.text import summary
 from ortlens.views.verdict_text import failure_text
@@ -349,7 +349,7 @@ class CaptureView(ABC):
         return FlameGraph(self.captured())
 
     def report(self, path: str | os.PathLike[str], title: str | None = None, *, redact: bool = False, models: bool = True) -> Path:
-        """Write one self-contained HTML file: the explorer, and the same as text, tables and figures, which needs no JavaScript.
+        """Write one self-contained HTML file: the explorer, and the same as text and tables, which need no JavaScript.
 
         It loads nothing, so that it can be mailed, kept, and opened offline.
 

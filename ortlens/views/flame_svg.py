@@ -1,4 +1,4 @@
-"""The flame graph as a picture without code: for paper, for pages without JavaScript, and for places that show images only."""
+"""The flame graph as a picture, for issues, pages and notebooks: places that show images only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ _WORDS: Mapping[FrameKind, str] = {
     "break": "graph break",
     "residual": "rest",
 }
-_DARK = "@media (prefers-color-scheme:dark){.ortlens-flame{color:#e8e8e8}}"
+_STYLE = "<style>@media (prefers-color-scheme:dark){.ortlens-flame{color:#e8e8e8}}</style>"
+_HATCH = (
+    '<defs><pattern id="flame-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="6" height="6" fill="#fbc697"/><rect width="1.2" height="6" fill="#d55e00"/></pattern></defs>'
+)
 
 
 class FlameGraph:
@@ -63,7 +67,7 @@ class FlameGraph:
         Raises:
             UsageError: No call was recorded.
         """
-        self.svg = flame_svg(capture, standalone=True)
+        self.svg = flame_svg(capture)
         if not self.svg:
             raise UsageError(
                 "no call was recorded, so there is no time to draw: call the compiled function, or explain() without dry_run=True"
@@ -88,29 +92,20 @@ class FlameGraph:
         return self.svg
 
 
-def flame_svg(capture: Capture, *, name: str = "flame", standalone: bool = False) -> str:
-    """Draw the time of one call as an `svg` element without scripts and references; empty where no call is known.
-
-    Ids begin with `name`, which is unique in the page. A `standalone` one follows light and dark by itself.
-    """
+def flame_svg(capture: Capture) -> str:
+    """Draw the time of one call as an `svg` element without scripts and references; empty where no call is known."""
     root = flame_of(capture).root
     if not root.ns:
         return ""
     boxes = list(_boxes(root, 0, 0.0, _WIDTH / root.ns, ""))
     rows = min(max(depth for _, depth, _, _, _ in boxes) + 1, _MOST_ROWS)
     kinds = {frame.kind for frame, _, _, _, _ in boxes}
-    body = "".join(_box(capture, box, root.ns, name) for box in boxes if box[1] < rows)
+    body = "".join(_box(capture, box, root.ns) for box in boxes if box[1] < rows)
     height = rows * _ROW + 26
     label = escape(f"Flame graph of one call, {time_from_ns(root.ns)}", quote=True)
-    xmlns = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
-    style = f"<style>{_DARK}</style>" if standalone else ""
-    hatch = (
-        f'<defs><pattern id="{name}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="6" height="6" fill="#fbc697"/><rect width="1.2" height="6" fill="#d55e00"/></pattern></defs>'
-    )
     return (
-        f'<svg{xmlns} class="or-figure ortlens-flame" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
-        f'font-family="system-ui,sans-serif" font-size="12" fill="currentColor">{style}{hatch}{body}{_key(kinds, rows, name)}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="ortlens-flame" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}" '
+        f'font-family="system-ui,sans-serif" font-size="12" fill="currentColor">{_STYLE}{_HATCH}{body}{_key(kinds, rows)}</svg>'
     )
 
 
@@ -129,11 +124,11 @@ def _boxes(frame: Frame, depth: int, left: float, scale: float, outer: str) -> I
             at += child.width * scale
 
 
-def _box(capture: Capture, box: _Box, whole: float, name: str) -> str:
+def _box(capture: Capture, box: _Box, whole: float) -> str:
     frame, depth, left, width, outer = box
     title = frame_title(capture, frame, outer)
     share = f", {percent(min(frame.width / whole, 1.0))}" if depth else ""
-    fill = f"url(#{name}-hatch)" if frame.kind == "torch" else _FILLS[frame.kind]
+    fill = "url(#flame-hatch)" if frame.kind == "torch" else _FILLS[frame.kind]
     size = f'x="{left:.1f}" y="{depth * _ROW}" width="{max(width - 0.7, 0.8):.1f}" height="{_ROW - 1.5}"'
     amount = time_from_ns(frame.width if frame.kind == "module" else frame.ns)
     about = f"<title>{escape(title)}: {amount}{share}</title>"
@@ -178,13 +173,13 @@ _TITLES: Mapping[FrameKind, Callable[[Capture, int], str]] = {
 }
 
 
-def _key(kinds: set[FrameKind], rows: int, name: str) -> str:
+def _key(kinds: set[FrameKind], rows: int) -> str:
     at, parts = 2.0, []
     shown = kinds | ({"ort"} if "session" in kinds else set())
     for kind, words in _WORDS.items():
         if kind not in shown:
             continue
-        fill = f"url(#{name}-hatch)" if kind == "torch" else _FILLS[kind]
+        fill = "url(#flame-hatch)" if kind == "torch" else _FILLS[kind]
         parts.append(f'<rect x="{at:.0f}" y="{rows * _ROW + 9}" width="11" height="11" fill="{fill}"/>')
         parts.append(f'<text x="{at + 16:.0f}" y="{rows * _ROW + 19}">{words}</text>')
         at += 34 + len(words) * _LETTER

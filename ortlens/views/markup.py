@@ -1,7 +1,7 @@
 """Pages and fragments of HTML: one environment of templates, which escape what they are given, one shell of a page, one way to write it.
 
 Templates and style sheets are in `pages/`. No page loads anything, and its own Content-Security-Policy forbids it to: only those
-inline scripts run that it names. What a template marks as `safe` is ours: styles, scripts, and drawings that escape names by themselves.
+inline scripts run that it names. What a template marks as `safe` is ours: styles and scripts.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.views.report.page import report_page
+from ortlens.views.report import report_page
 from tests.browser.page import CHROMIUM, WIDE, page_from_captures
 from tests.browser.walk import watch
 

@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 from ortlens.analysis.compare.comparison import compared
 from ortlens.trace.sources import attachment_of, kept_lines, recorded_lines
 from ortlens.views.comparison import comparison_page
-from ortlens.views.report.page import report_page
+from ortlens.views.report import report_page
 from tests.browser.page import CHROMIUM, page_from_captures
 from tests.recorded import recorded
 

@@ -10,7 +10,7 @@ import pytest
 
 from ortlens.analysis.surveyed import SurveyRow
 from ortlens.views.netron.frame import netron_view
-from ortlens.views.report.page import report_page
+from ortlens.views.report import report_page
 from ortlens.views.survey_page import survey_page
 from tests.browser.page import BROWSER_MARKS
 from tests.browser.test_netron import MODELS

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 pytestmark = BROWSER_MARKS
 
 PIECES = recorded("pieces")
-PARTS = ("summary", "figures", "optimised", "tables", "environment", "measured")
-_DRAWN = "figure:not(.or-wide) .or-figure text"  # on the page; the flame graph has text on coloured frames
+PARTS = ("summary", "optimised", "tables", "environment", "measured")
 _COLOUR = "(find) => getComputedStyle(document.querySelector(find[0]))[find[1]]"
 
 
@@ -37,15 +36,14 @@ def brightness(colour: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_explorer_is_on_top_the_rest_folded_below_and_nothing_sticks_out(report: Callable[..., Page], scheme: str) -> None:
     page = report(PIECES, color_scheme=scheme)
-    assert unfolded(page) == ["figures"]
+    assert unfolded(page) == []
     explorer, first = page.locator(".or-explorer").bounding_box(), page.locator("#summary").bounding_box()
     assert explorer is not None
     assert first is not None
     assert explorer["height"] > 500
     assert first["y"] >= explorer["y"] + explorer["height"]
-    for name in (".or-verdict", "#figures h3", ".or-bars small", _DRAWN):
+    for name in (".or-verdict", "#summary h2", "#tables td"):
         assert (brightness(page.evaluate(_COLOUR, [name, "color"])) > 128) == (scheme == "dark"), name
-    assert (brightness(page.evaluate(_COLOUR, [_DRAWN, "fill"])) > 128) == (scheme == "dark")
     assert (brightness(page.evaluate(_COLOUR, ["body", "backgroundColor"])) > 128) == (scheme == "light")
     page.eval_on_selector_all("details.or-part", "parts => parts.forEach((part) => { part.open = true; })")
     for width in (1280, 400):
@@ -71,7 +69,7 @@ def test_the_whole_page_by_keyboard(report: Callable[..., Page]) -> None:
         if at == "measured":
             break
     assert seen == ["overview", *PARTS]
-    assert unfolded(page) == ["summary", "figures"]
+    assert unfolded(page) == ["summary"]
 
 
 def test_the_page_takes_the_theme_of_the_explorer(report: Callable[..., Page]) -> None:
@@ -88,8 +86,6 @@ def test_without_javascript_all_of_it_can_be_read(report: Callable[..., Page]) -
     assert not page.locator(".or-explorer").is_visible()
     assert page.locator("noscript").inner_text().startswith("The interactive explorer needs JavaScript")
     assert page.locator("details.or-part[open]").count() == len(PARTS)
-    assert page.locator("#figures svg").count() == 3
-    assert page.locator("#figures .or-bars").count() == 7
     assert page.locator("#tables table").count() == 11
 
 
@@ -103,12 +99,11 @@ def test_on_paper_there_is_no_explorer_and_nothing_is_folded(report: Callable[..
         box = shown.bounding_box()
         assert box is not None
         assert box["height"] > 10, part
-    assert brightness(page.evaluate(_COLOUR, [_DRAWN, "fill"])) < 100
-    assert brightness(page.evaluate(_COLOUR, [".or-bars small", "color"])) < 100
+    assert brightness(page.evaluate(_COLOUR, ["#tables td", "color"])) < 100
     page.emulate_media(media="screen")
     paper = page.pdf(format="A4")
     assert 3 <= len(re.findall(rb"/Type /Page\b", paper)) <= 20
-    assert unfolded(page) == ["figures"]  # as before printing
+    assert unfolded(page) == []  # as before printing
 
 
 def test_hostile_names_stay_names(report: Callable[..., Page]) -> None:

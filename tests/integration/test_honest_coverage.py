@@ -13,7 +13,7 @@ import ortlens
 from ortlens.analysis.coverage import coverage_of
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.report.page import report_page
+from ortlens.views.report import report_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ import pytest
 
 from ortlens.analysis.fusions import fusions, optimised
 from ortlens.views.markup import _environment
-from ortlens.views.report.page import _optimised
+from ortlens.views.report import _optimised
 from tests.recorded import recorded
 from tests.unit.views.sample_captures import HOSTILE, SAMPLES
 

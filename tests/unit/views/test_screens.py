@@ -19,7 +19,7 @@ from ortlens.views.comparison import comparison_html
 from ortlens.views.comparison_text import comparison_text
 from ortlens.views.html import summary_html
 from ortlens.views.payload import payload_from_capture
-from ortlens.views.report.page import report_page
+from ortlens.views.report import report_page
 from ortlens.views.survey_page import survey_page
 from ortlens.views.text import summary
 from tests.recorded import recorded

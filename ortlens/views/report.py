@@ -1,4 +1,4 @@
-"""A capture as one self-contained page: the explorer on top, and below it everything that matters as text, figures and tables.
+"""A capture as one self-contained page: the explorer on top, and below it everything that matters as text and tables.
 
 Nothing is loaded, and the page's own rules forbid it to load anything; its scripts are named by their hashes, so that no other
 runs. Without JavaScript, and in print, the explorer is absent and the rest is unfolded.
@@ -13,20 +13,18 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
+from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.fusions import optimised
+from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.numbers import numbers_of
 from ortlens.analysis.overview import overview_of
-from ortlens.errors import OptionalDependencyError
 from ortlens.trace.facts import facts_of
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.flame_svg import flame_svg
 from ortlens.views.hints import SAVED
 from ortlens.views.html import answers_of
 from ortlens.views.markup import asset, page_html, static
 from ortlens.views.payload import packed_payload, payload_from_shown
 from ortlens.views.redaction import redacted_capture
-from ortlens.views.report.drawing import drawings_of
-from ortlens.views.report.figures import current_kernels, figures_of
 from ortlens.views.tables import report_tables
 from ortlens.views.tiles import tiles_of
 from ortlens.views.wording import clipped
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ortlens.analysis.fusions import Change, Optimised
-    from ortlens.trace.records import Capture
+    from ortlens.trace.records import Capture, Kernel
     from ortlens.views.hints import Hints
 
 BUDGET_BYTES = 1_500_000
@@ -84,11 +82,6 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     overview = overview_of(shown)
     data = payload_from_shown(shown, overview, redacted=redact, hints=hints)
     notes = list(data["meta"]["left_out"])
-    figures = figures_of(shown, overview)
-    try:
-        figures += drawings_of(shown)
-    except OptionalDependencyError:
-        notes.append("some figures need matplotlib, which was not installed: pip install matplotlib")
     if redact:
         notes.append("paths are shortened; source text, values in guards and messages, and ONNX models are left out")
     environment = list(_environment(shown))[:_MAX_ENTRIES]
@@ -99,9 +92,6 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
         "notes": notes,
         "answers": answers_of(overview, numbers_of(shown)),
         "tiles": tiles_of(shown, overview, hints),
-        "flame": flame_svg(shown),
-        "is_measured": overview.ledger is not None and overview.ledger.is_measured,
-        "figures": figures,
         "optimised": _optimised(shown),
         "tables": report_tables(shown, overview, current_kernels(shown)),
         "environment": environment,
@@ -112,6 +102,15 @@ def report_page(capture: Capture, *, title: str | None = None, redact: bool = Fa
     if not models or redact or not shown.models:
         return page
     return _with_models(shown, about, packed, BUDGET_BYTES - len(page.encode()))
+
+
+def current_kernels(capture: Capture) -> tuple[Kernel, ...]:
+    """List the kernels of graphs that no recompile replaced; empty where nothing was profiled."""
+    current = {graph.graph_id for graph in current_graphs(capture.graphs)}
+    known = {graph.graph_id for graph in capture.graphs}
+    graph_of = graph_by_partition(capture)
+    replaced = {session.session_id for session in capture.sessions if graph_of.get(session.partition_id, "") in known - current}
+    return tuple(kernel for kernel in capture.kernels if kernel.session_id not in replaced)
 
 
 def _with_models(capture: Capture, about: dict[str, Any], packed: list[_Packed], room: int) -> str:
