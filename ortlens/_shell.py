@@ -1,14 +1,18 @@
-"""The running IPython shell, if there is one, and the names that it shows for the files of cells.
+"""What the user looks at: the running IPython shell, if there is one, the names that it shows for the files of cells, and progress.
 
 IPython is never imported here: a process that has not imported it runs no notebook.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _FRAME = re.compile(r"(?P<file>.+)(?P<rest>:\d+ .*)")
 
@@ -48,3 +52,48 @@ def _display_frame(frame: str) -> str:
     found = _FRAME.match(frame)
     new = found and display_name(found["file"])
     return frame if found is None or new == found["file"] else f"{new}{found['rest']}"
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show a bar for work that takes more than a second, in a terminal or a notebook; `ORTLENS_PROGRESS` is 0 for never, 1 for always.
+
+    The function yielded takes the number of steps done since its last call, and never raises. More steps than `total` may come.
+    """
+    bar: Any = None
+    with _harmless():
+        if _is_progress_wanted():
+            from tqdm.auto import tqdm
+
+            bar = tqdm(total=total, desc=what, unit=unit, delay=1.0, leave=False)
+
+    def step(count: int) -> None:
+        with _harmless():
+            bar.update(count)
+
+    try:
+        yield no_progress if bar is None else step
+    finally:
+        if bar is not None:
+            bar.total = None  # work may end before it, for which tqdm would leave a red bar in a notebook
+            with _harmless():
+                bar.close()
+
+
+def no_progress(_count: int) -> None:
+    """Ignore progress."""
+
+
+def _is_progress_wanted() -> bool:
+    asked = os.environ.get("ORTLENS_PROGRESS", "")
+    return asked == "1" or (asked != "0" and (in_notebook() or sys.stderr.isatty()))
+
+
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """Let no failure to draw break the work, and unlock what tqdm leaves locked then: torch makes bars of tqdm's in other threads."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - a terminal or a notebook may go away at any time
+        with contextlib.suppress(Exception):
+            sys.modules["tqdm.std"].tqdm.get_lock().release()

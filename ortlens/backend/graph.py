@@ -12,9 +12,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch.fx
-
 from ortlens import _torch
+from ortlens._shell import progress
 from ortlens.backend.cache import whole_graph
 from ortlens.backend.compile_context import MAX_PLANS
 from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
@@ -26,10 +25,11 @@ from ortlens.backend.recording.reporter import Phases
 from ortlens.backend.runtime import devices, program
 from ortlens.backend.runtime.session import ModelRefused, ProviderNotLoaded
 from ortlens.errors import SessionError, UsageError
-from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import torch.fx
 
     from ortlens.backend.cache.saved_graph import SavedGraph, SavedPlan
     from ortlens.backend.compile_context import CompileContext
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from ortlens.backend.planner import Planner
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.runlog import EagerLog
-
-_HEAVY_BYTES = 1 << 28  # sessions over weights of this size take more than a second to create: a gigabyte takes about five
 
 
 class CompiledGraph:
@@ -176,7 +174,7 @@ class CompiledGraph:
     def _prepare(self, args: list[Any]) -> None:
         """Create all sessions, planning again without what ONNX Runtime refuses, then generate the program."""
         for attempt in range(MAX_PLANS):
-            with progress("making ONNX Runtime sessions", len(self.runners), "session", at_once=self._is_heavy(args)) as step:
+            with progress("making ONNX Runtime sessions", len(self.runners), "session") as step:
                 broadly = attempt >= MAX_PLANS // 2
                 refused = [runner for runner in self.runners if not self._prepare_runner(runner, args, step, broadly=broadly)]
             if not refused:
@@ -231,13 +229,6 @@ class CompiledGraph:
             self.phases.session_ns += time.perf_counter_ns() - started
             step(1)
         return True
-
-    def _is_heavy(self, args: list[Any]) -> bool:
-        """Tell whether ONNX Runtime will pack weights for seconds before the first session is there."""
-        weights = [args[place] for place in self.lowered.static_inputs if place < len(args)]
-        return (
-            sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor) and weight.layout is torch.strided) > _HEAVY_BYTES
-        )
 
     def _cache_whole(self) -> None:
         """Cache the whole graph, if it may be and one partition computes every output."""

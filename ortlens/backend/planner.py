@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ortlens._shell import progress
 from ortlens.backend.cache.fingerprint import key_of
 from ortlens.backend.cache.store import CachedModel
 from ortlens.backend.compile_context import MAX_PLANS
@@ -30,7 +31,6 @@ from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from ortlens.backend.partitioning.support import Support, storage_readers
 from ortlens.backend.runtime.devices import cpu_provider_computes, reason_against, runs_on_cpu_alone
 from ortlens.errors import ConversionError
-from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -28,13 +28,11 @@ from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
 from ortlens.lens.measuring.tried_changes import Trials
 from ortlens.lens.stand_ins import fake, fake_weights, modules_of
-from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from torch.export import ExportedProgram
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
 
 _STABLE_NS = 1_000_000_000  # explain() calls for about a second
-_MANY_MODULES = 100  # a BERT of four layers has 80, and takes about two seconds to compile
 
 
 def explain_under(  # noqa: PLR0913 - those of `explain`
@@ -69,8 +66,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
             targets.add(target, fast, parts=generating.parts)
         fast = fast or _compiled(target, lens, dynamic=dynamic, apart=apart)
         if dry_run:
-            with _compiling(target):
-                lens.result = _try_with_fakes(lens, target, fast, args, kwargs, device)
+            lens.result = _try_with_fakes(lens, target, fast, args, kwargs, device)
         else:
             again = partial(torch.compile, backend=lens.apart, dynamic=dynamic, **apart)
             lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls, again)
@@ -112,8 +108,7 @@ def _called(  # noqa: PLR0913, PLR0917 - a target, and the ways to call it
     changed = 0
     fast, plain = Calls(call), None if uncompiled is None else Calls(uncompiled)
     try:
-        with _compiling(target):
-            result = fast()
+        result = fast()
         if lens.compilations.recorder.count(r.Break):
             trials = _try_changes(lens, target)
         if calls == 1:
@@ -143,13 +138,6 @@ def _try_changes(lens: Lens, target: Any) -> Trials | None:
         trials = Trials(recorder=recorder, target=target, args=args, kwargs=kwargs, backend=lens.planned)
         trials.run()
     return trials
-
-
-def _compiling(target: Any) -> AbstractContextManager[object]:
-    """Show the progress of a first call. PyTorch does not report that of tracing, which takes seconds for many modules."""
-    model = getattr(target, "__self__", target)
-    modules = sum(1 for _ in model.modules()) if isinstance(model, torch.nn.Module) else 0
-    return progress(f"tracing {name_of(target)}", 0, "", at_once=modules > _MANY_MODULES)
 
 
 def name_of(target: Any) -> str:

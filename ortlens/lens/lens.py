@@ -357,7 +357,6 @@ class Lens(CaptureView):
         gradients are enabled, gradients are compared. Inputs, weights, buffers, gradients, random generators and Python attributes are
         put back afterwards, and nothing is recorded as a call. Inside, each partition gets the same inputs on both sides. A run in double
         precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is.
-        What it will take is shown before it begins, if that is a second or more, and is in the capture as `verify_expected_s`.
         Memory: a copy of inputs, weights and buffers, the values inside a partition once (in groups of 1 GiB), and PyTorch's activations
         once more and in double precision.
 
@@ -381,17 +380,15 @@ class Lens(CaptureView):
             Exception: What the target raises, compiled and by itself alike. If only one of them raises, or what is written differs, that is
                 a row instead.
         """
-        from ortlens.analysis.expected import verify_s
         from ortlens.lens.time_budget import TimeBudget
-        from ortlens.lens.verify.compare_values import Tolerances, pace
+        from ortlens.lens.verify.compare_values import Tolerances
         from ortlens.lens.verify.numerics import Verification
 
         given = {"per_op": per_op or None, "atol": atol, "rtol": rtol, "budget_s": budget_s}
         self._backend_for(None)
         self._targets.refuse_ambiguous([name for name, value in given.items() if value is not None])
         tolerances, budget = Tolerances(atol, rtol), TimeBudget(budget_s)
-        expected_s = verify_s(self.captured(), *pace(), per_op=per_op)
-        Verification(self._recorder, self._targets, tolerances, budget, expected_s=expected_s, per_op=per_op).run(args, kwargs)
+        Verification(self._recorder, self._targets, tolerances, budget, per_op=per_op).run(args, kwargs)
         return self.numerics
 
     def profile(self, *args: Any, repeat: int | None = None, budget_s: float | None = None, **kwargs: Any) -> pd.DataFrame:
@@ -399,10 +396,9 @@ class Lens(CaptureView):
 
         Calls the compiled target once, and again if that call compiled something. Each run of a session is repeated in turns with and
         without ONNX Runtime's profiler, in a second session of the same model that shares the frozen weights. Times are those of the
-        unprofiled runs, divided as the profiler reports; `sessions.distortion` is how many times longer the profiled runs took. Backward
-        partitions are profiled only if the target itself calls backward. The optimised model is kept, see `fusions`. If a kernel takes
-        long, the peak speed of the machine is measured too, once per process, for the rule `slow_kernel`. What it will take is shown
-        before it begins, if that is a second or more, and is in the capture as `profile_expected_s`.
+        unprofiled runs, divided as the profiler reports. Backward partitions are profiled only if the target itself calls backward. The
+        optimised model is kept, see `fusions`. If a kernel takes long, the peak speed of the machine is measured too, once per process,
+        for the rule `slow_kernel`.
 
         Args:
             *args: Positional arguments of the target.
@@ -422,13 +418,12 @@ class Lens(CaptureView):
         """
         from ortlens.lens.profiling.kernels import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.time_budget import PROFILING, Repeats
+        from ortlens.lens.time_budget import Repeats
 
         repeats = Repeats(repeat, budget_s)
-        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:
-            profile(self._targets, self._recorder, args, kwargs, repeats, words)
-            if not repeats.budget.is_over():
-                measure_peaks(self._recorder)
+        profile(self._targets, self._recorder, args, kwargs, repeats)
+        if not repeats.budget.is_over():
+            measure_peaks(self._recorder)
         return self.kernels
 
     def repro(  # noqa: PLR0913 - the contract's own signature

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from typing import TYPE_CHECKING
 
-from ortlens.analysis.expected import profile_s
 from ortlens.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ortlens.trace.recorder import Recorder
-    from ortlens.trace.records import Capture
-
-
 BUDGET_S = 60.0  # by default. A BERT of 12 layers takes 10 s; for a model that takes minutes, one rather chooses than waits
-_SHORT_S = 1.0  # work that is expected to take less is not worth a word
 
 
 class TimeBudget:
@@ -33,25 +22,11 @@ class TimeBudget:
         self.over = f"the time of {self.budget_s:g} s was over"  # what a result says of what was left out
         self._began = time.perf_counter()
 
-    @property
-    def used_s(self) -> float:
-        """Seconds since it began."""
-        return time.perf_counter() - self._began
-
     def is_over(self) -> bool:
         """Tell whether the limit is reached."""
-        return self.used_s > self.budget_s
-
-    @contextlib.contextmanager
-    def spent(self, study: str, doing: str, expected_s: float, recorder: Recorder) -> Iterator[str]:
-        """Say what the work will take before it begins, and record what it took."""
-        recorder.note(**{f"{study}_expected_s": expected_s, f"{study}_budget_s": self.budget_s})
-        about = f", about {float(f'{expected_s:.2g}'):g} s" if expected_s >= _SHORT_S else ""
-        yield doing + (f"{about}, {self.budget_s:g} s at most" if about and expected_s > self.budget_s else about)
-        recorder.note(**{f"{study}_took_s": self.used_s})
+        return time.perf_counter() - self._began > self.budget_s
 
 
-PROFILING = "profiling"  # what the progress says of work that takes less than a second
 MOST = 20
 FEWEST = 5
 STABLE_S = 3.0  # with 20 pairs of runs, a model that takes 0.2 s per call was profiled for 10 s; from five pairs on, the median is stable
@@ -72,10 +47,6 @@ class Repeats:
     def restart(self) -> None:
         """Let the 3 s begin now."""
         self._deadline = time.perf_counter() + STABLE_S
-
-    def expected_s(self, capture: Capture) -> float:
-        """Estimate the seconds that a profile will take; 0 if nothing ran."""
-        return profile_s(capture, self.most, FEWEST if self._is_limited else self.most, STABLE_S)
 
     def are_enough(self, done: int) -> bool:
         """Tell whether a run has `most` repeats, five or more after 3 s, or any when the time is over."""

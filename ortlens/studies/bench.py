@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens._shell import progress
 from ortlens.analysis.speed import MIN_ROUNDS, AbTiming
 from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.lens import Lens
 from ortlens.lens.verify.compare_values import Tolerances, compare
-from ortlens.progress import progress
 from ortlens.trace.records import RunVariant
 
 if TYPE_CHECKING:

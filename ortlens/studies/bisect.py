@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens._shell import progress
 from ortlens._versions import version_of
 from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict, median_interval
 from ortlens.errors import UsageError
 from ortlens.job.work import is_onnx_file
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
-from ortlens.progress import progress
 from ortlens.studies import bisect_run
 from ortlens.studies.apart import Limits, run_in_subprocess
 from ortlens.studies.bisect_run import Settings

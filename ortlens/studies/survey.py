@@ -25,11 +25,11 @@ from ortlens._files import write_file
 from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
+from ortlens._shell import progress
 from ortlens.analysis.advice import advised
 from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.environment import option_text
-from ortlens.progress import progress
 from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess, usable_bytes
 from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, Extras, cases_from, measured
 from ortlens.studies.child import VARIABLE

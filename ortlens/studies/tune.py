@@ -11,6 +11,7 @@ import torch
 from ortlens import _torch
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
+from ortlens._shell import progress
 from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.options import ExportOptions, OrtBackendOptions
@@ -21,7 +22,6 @@ from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
 from ortlens.lens.time_budget import TimeBudget
 from ortlens.lens.verify.compare_values import Tolerances, compare
-from ortlens.progress import progress
 from ortlens.trace.records import column
 
 if TYPE_CHECKING:

@@ -686,12 +686,6 @@ class Figures:
         "tried and works."
     )
     freeze_refused: str | None = optional("Where it was tried and does not work: why.")
-    profile_expected_s: float | None = optional("Seconds that `profile` was expected to take.")
-    profile_budget_s: float | None = optional("Seconds that it was allowed to take.")
-    profile_took_s: float | None = optional("Seconds that it took.")
-    verify_expected_s: float | None = optional("Seconds that `verify` was expected to take.")
-    verify_budget_s: float | None = optional("Seconds that it was allowed to take.")
-    verify_took_s: float | None = optional("Seconds that it took.")
     peaks: tuple[MachinePeak, ...] = column("What the machine reached, on as many threads as the profiled sessions have.", default=())
     ways: tuple[RunVariant, ...] = column("The ways of running the model that `bench` measured.", default=())
 

@@ -173,28 +173,11 @@ def test_what_is_no_time_and_an_onnx_model_keeps_to_its_time(tmp_path: Path) -> 
     lens = explained(torch.sin, x)
     of_file = ortlens.explain(str(lens.export_onnx(tmp_path / "model.onnx")), calls=1)()
     assert set(of_file.profile(budget_s=OVER).calls) == {1}
-    assert of_file.captured().figures.profile_budget_s == OVER
     wrong: tuple[Any, ...] = (0, -1, True, "60", math.nan)
     for study in (lens.verify, lens.profile, lambda _, budget_s: of_file.profile(budget_s=budget_s)):
         for value in wrong:
             with pytest.raises(UsageError, match="budget_s must be a number of seconds above 0"):
                 study(x, budget_s=value)
-
-
-@pytest.mark.serial
-@pytest.mark.timed
-def test_the_expected_time_is_about_what_it_takes() -> None:
-    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
-    model, x = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(1, 64, 256)
-    with torch.no_grad():
-        lens = ortlens.explain(model)(x)
-        lens.profile(x, repeat=1)  # peaks of the machine are measured once per process
-        lens.profile(x)
-        lens.verify(x)
-    figures = lens.captured().figures
-    for study in ("profile", "verify"):
-        expected, took = (getattr(figures, f"{study}_{name}_s") for name in ("expected", "took"))
-        assert took / 3 <= expected <= took * 3, study  # a factor of 2 on a quiet machine
 
 
 class Tagger(torch.nn.Module):

@@ -176,7 +176,7 @@ def _alike(given: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 _AFTERWARDS = "the program's own warning"
 
-SILENT = ("ortlens.progress", "ortlens._shell.", "ortlens.backend.runtime.binding.Binding.__del__")
+SILENT = ("ortlens._shell.", "ortlens.backend.runtime.binding.Binding.__del__")
 """Drawing a bar, finding the notebook, letting go: Python or the caller goes on without, and nothing is missing in the capture."""
 
 

@@ -11,7 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ortlens.progress import progress
+from ortlens._shell import progress
 from ortlens.studies.apart import Limits, run_in_subprocess
 from tests.figures import measured_with, read, write
 from tests.zoo.measure import Measurement, measured

@@ -19,7 +19,6 @@ from ortlens.backend.lowering import fused_attention, whole_operators
 from ortlens.backend.lowering.provenance import input_name, layout_text, user_line
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, without_returned_views
 from ortlens.errors import ConversionError, OrtLensError
-from ortlens.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,9 +52,6 @@ class LoweredGraph:
     def partitioned(self) -> torch.fx.GraphModule:
         """The graph without the views that it returns."""
         return self.module if self.views is None else self.views.module
-
-
-_MANY_OPERATIONS = 1000  # AOTAutograd takes more than a second for as many
 
 
 def is_for_the_user(error: BaseException) -> bool:
@@ -95,14 +91,13 @@ class DynamoGraph:
     def compile(self, example_inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:
         """Run AOTAutograd; returns the compiled graph itself if AOTAutograd would only wrap it."""
         self._needs_gradient = needs_gradient(example_inputs)
-        with progress(f"lowering {self._op_count:,} operations", 0, "", at_once=self._op_count > _MANY_OPERATIONS):
-            try:
-                compiled = self._lower(example_inputs, decompositions)
-            except Exception as error:
-                if self._on_failure is None or isinstance(error, OrtLensError) or _torch.is_signal(error):
-                    raise
-                compiled = self._without_decompositions(example_inputs, error)
-                self._on_failure("lowering_failed", LOWERED_WITHOUT, error)
+        try:
+            compiled = self._lower(example_inputs, decompositions)
+        except Exception as error:
+            if self._on_failure is None or isinstance(error, OrtLensError) or _torch.is_signal(error):
+                raise
+            compiled = self._without_decompositions(example_inputs, error)
+            self._on_failure("lowering_failed", LOWERED_WITHOUT, error)
         return self._direct or compiled
 
     def _lower(self, example_inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens._process import usable_cores
+from ortlens._shell import progress
 from ortlens.analysis.catalogue import remedy
 from ortlens.analysis.findings.registry import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
@@ -32,7 +33,6 @@ from ortlens.lens.measuring.trials import (
 )
 from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import uncounted_eager
-from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.units import time_from_ns

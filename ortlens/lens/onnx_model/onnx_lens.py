@@ -157,15 +157,13 @@ class OnnxLens(CaptureView):
         """
         from ortlens.lens.onnx_model.profile import profile
         from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.time_budget import PROFILING, Repeats
+        from ortlens.lens.time_budget import Repeats
 
         session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)
-        with repeats.budget.spent("profile", PROFILING, repeats.expected_s(self.captured()), self._recorder) as words:
-            feed = self._feed(args, kwargs)
-            profile(session, self._source, self._structure, self._choice, self._recorder, feed, repeats, words)
-            if not repeats.budget.is_over():
-                measure_peaks(self._recorder)
+        profile(session, self._source, self._structure, self._choice, self._recorder, self._feed(args, kwargs), repeats)
+        if not repeats.budget.is_over():
+            measure_peaks(self._recorder)
         return self.kernels
 
     def verify(self, reference: Callable[..., Any], *args: Any, atol: Any = None, rtol: Any = None, **kwargs: Any) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortlens._shell import progress
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, iter_nodes
 from ortlens.backend.runtime import _ort
 from ortlens.errors import SessionError, UsageError
@@ -17,8 +18,6 @@ from ortlens.lens.onnx_model.signature import inputs_from_session
 from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
-from ortlens.lens.time_budget import PROFILING
-from ortlens.progress import progress
 from ortlens.trace import records as r
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
     recorder: Recorder,
     feed: Feed,
     repeats: Repeats,
-    words: str,
 ) -> None:
     """Fill the table of kernels, from a second session; raise SessionError if ONNX Runtime cannot make or run it."""
     if source.loadable is None:
@@ -58,7 +56,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one call site
         device: DevicePasses | None = None
         try:
             repeats.restart()
-            with progress(words, min(repeats.most, affordable) + 1, "run", at_once=words != PROFILING) as step:
+            with progress("profiling", min(repeats.most, affordable) + 1, "run") as step:
                 plain, profiled = (runner_of(each, inputs, feed) for each in (session, twin))
                 turns.make(_timed(plain, turns.plain_ns), _timed(profiled, turns.profiled_ns), repeats, affordable, step)
                 if (provider := device_provider(twin)) is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortlens._shell import progress
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.backend.runtime.session import ModelRefused
@@ -23,9 +24,7 @@ from ortlens.errors import UsageError
 from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
-from ortlens.lens.time_budget import PROFILING
 from ortlens.lens.watching import around_runs, shadow_session_of, uncounted
-from ortlens.progress import progress
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 from ortlens.units import counted
@@ -151,13 +150,11 @@ def _watched_twin(runner: PartitionRunner, args: tuple[Any, ...], folder: Path, 
         return shadow_session_of(runner, args, functools.partial(watched, with_model=False))
 
 
-def profile(  # noqa: PLR0913, PLR0917 - one call site
-    targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats, words: str
-) -> None:
+def profile(targets: CompiledTargets, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], repeats: Repeats) -> None:
     """Fill the table of kernels by calling the first target; partitions that are left when the time is over become a finding."""
     partitions = sum(len(graph.runners) for graph in targets.graphs())
     with tempfile.TemporaryDirectory(prefix="ortlens-profile-", ignore_cleanup_errors=True) as folder:
-        with progress(words, partitions * (repeats.most + 1), "run", at_once=words != PROFILING) as step:
+        with progress("profiling", partitions * (repeats.most + 1), "run") as step:
             profiler = _Profiler(repeats=repeats, folder=Path(folder), cost=profiles.measure_cost(), step=step)
             for _ in range(_MAX_CALLS):
                 waiting = _call_watched(targets, profiler, args, kwargs)

@@ -8,7 +8,6 @@ precision as PyTorch is, both have only rounded. Rounding grows with the depth o
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -225,21 +224,6 @@ def _arbitrate(found: Comparison, a: torch.Tensor, b: torch.Tensor, d: torch.Ten
     sums[1] += float(eager.square().sum())
     found.ort_peak = max(found.ort_peak, float(ort.max()))
     found.eager_peak = max(found.eager_peak, float(eager.max()))
-
-
-def pace() -> tuple[float, float]:
-    """Measure the seconds for comparing a few numbers, and per byte of large ones, in about 10 ms; means, as other load counts too."""
-    small, large = (torch.ones(count, dtype=torch.float32, device="cpu") for count in (1, _CHUNK // 16))
-    compare(small, small, small.double(), Tolerances().of(torch.float32))  # the first one costs more
-    return _mean_s(small, 10), _mean_s(large, 2) / large.nbytes
-
-
-def _mean_s(value: torch.Tensor, count: int) -> float:
-    other, double, tolerance = value + 1e-7, value.double(), Tolerances().of(torch.float32)
-    began = time.perf_counter()
-    for _ in range(count):
-        compare(other, value, double, tolerance)
-    return (time.perf_counter() - began) / count
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ortlens._shell import display_name
+from ortlens._shell import display_name, no_progress, progress
 from ortlens.backend.graph import eager_graph
 from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
@@ -24,7 +24,6 @@ from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.compare_values import Verdict
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.watching import uncounted_eager, wrapped
-from ortlens.progress import no_progress, progress
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from ortlens.trace.recorder import Recorder
 
 _MAX_ATTEMPTS = 3  # most calls of the target: again if a call compiled something, which then ran unchecked
-_VERIFYING = "verifying"
 _OTHER_ARGUMENTS = "not called: it was compiled for other arguments than these; call verify again with its own"
 
 
@@ -53,7 +51,6 @@ class Verification:
     targets: CompiledTargets
     tolerances: Tolerances
     budget: TimeBudget
-    expected_s: float
     per_op: bool
     _step: Callable[[int], None] = no_progress
     _partitions: CheckedPartitions = field(init=False)
@@ -79,8 +76,7 @@ class Verification:
         values = sum(len(runner.partition.nodes) for runner in self._partitions.sessions())
         with contextlib.ExitStack() as after:
             after.enter_context(uncounted_eager(self.recorder))
-            words = after.enter_context(self.budget.spent("verify", _VERIFYING, self.expected_s, self.recorder))
-            self._step = after.enter_context(progress(words, values, "value", at_once=words != _VERIFYING))
+            self._step = after.enter_context(progress("verifying", values, "value"))
             for place, target in enumerate(targets):
                 prefix = f"{target.name}: " if several else ""
                 if place and self.budget.is_over():
