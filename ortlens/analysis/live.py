@@ -35,12 +35,10 @@ class LiveFigures:
     period_ns: int | None  # median time from one call to the next of the partition, or graph, that ran last; None before its second run
     busy_ns: int | None  # mean time in sessions within such a period; under another backend in whole graphs
     graphs: tuple[LiveGraph, ...]  # graphs that were called lately, in the order of their calls
-    graph_count: int
     break_count: int
     recompile_count: int
     session_count: int
     fallbacks: tuple[str, ...]  # distinct operators that PyTorch runs, the most time first
-    session_bytes: int  # memory that sessions hold beside PyTorch's weights, where it is known
     memory_bytes: int | None = None
 
 
@@ -70,12 +68,10 @@ def live_figures(capture: Capture, memory_bytes: int | None = None) -> LiveFigur
             for name, graph in known.items()
             if name in times
         ),
-        graph_count=len(capture.graphs),
         break_count=len(capture.breaks),
         recompile_count=len(capture.recompiles),
         session_count=len(capture.sessions),
         fallbacks=tuple(sorted(spent, key=lambda target: -spent[target])),
-        session_bytes=sum(session.held_bytes or 0 for session in capture.sessions),
         memory_bytes=memory_bytes,
     )
 

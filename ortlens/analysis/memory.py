@@ -74,9 +74,6 @@ class MemoryRow:
         "Peak of what ONNX Runtime's allocator held for activations, after fusion and reuse. Empty without a profile.",
         unit="bytes",
     )
-    arena_held_bytes: int | None = optional(
-        "Bytes that this allocator took from the system, including packed weights and unused space. Empty without a profile.", unit="bytes"
-    )
 
 
 class Peak(NamedTuple):
@@ -127,11 +124,7 @@ def _row(partition: Partition, session: Session | None, peak: Peak) -> MemoryRow
         live_bytes=peak.bytes,
         live_at=peak.node,
         **same(partition, "graph_id", "partition_id", "weight_bytes", "input_bytes", "output_bytes"),
-        **(
-            {}
-            if session is None
-            else same(session, "session_id", "copied_bytes", "held_bytes", "kept_bytes", "arena_bytes", "arena_held_bytes")
-        ),
+        **({} if session is None else same(session, "session_id", "copied_bytes", "held_bytes", "kept_bytes", "arena_bytes")),
     )
 
 

@@ -112,7 +112,6 @@ class Overview:
     fallbacks: tuple[FallbackGroup, ...]  # what stays in PyTorch, the slowest or most frequent first
     graphs: tuple[GraphRow, ...]  # every graph, in order
     sessions: tuple[SessionCost, ...]  # every session, slowest first
-    session_ns: int  # time of all sessions together
     call: CallTime  # what one call of the function compiled first costs, by the logs of all calls
     calls: tuple[CallTime, ...]  # the same for every function that was called
     spread: float | None  # median of the measured calls over the shortest; from 1.5 on the machine was busy. None where it is not known
@@ -177,7 +176,6 @@ def overview_of(capture: Capture) -> Overview:
         fallbacks=fallback_groups(capture),
         graphs=graph_rows(capture),
         sessions=slowest_sessions(capture),
-        session_ns=sum(session.total_ns for session in capture.sessions),
         call=call_time(capture),
         calls=call_times(capture),
         spread=_spread(figures),

@@ -15,7 +15,7 @@ from ortlens import _torch
 from ortlens.errors import UsageError
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.environment import boot_fact, chosen_options, rank_figures
+from ortlens.lens.environment import boot_fact, chosen_options, rank_of_process
 from ortlens.lens.other_backends import recorded
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_context, lens_guard
@@ -89,8 +89,8 @@ class Compilations:
     def _noted(self, graph_module: torch.fx.GraphModule) -> Iterator[str | None]:
         """Note what is being compiled, while it is."""
         self.modules.append(graph_module)
-        if place := rank_figures():  # now: the process group may be gone when the capture is taken
-            self.recorder.note(**place)
+        if (rank := rank_of_process()) is not None:  # now: the process group may be gone when the capture is taken
+            self.recorder.note(rank=rank)
             self.recorder.facts.update(boot_fact())
         target = self.targets.note_compilation()
         with self.watch.backend_at_work() as compile_id:

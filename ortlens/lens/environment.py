@@ -47,14 +47,14 @@ def machine_figures() -> dict[str, Any]:
     return {"cpu_count": os.cpu_count(), "cpu_usable": usable_cores(), "peaks": machine_peaks.measured()}
 
 
-def rank_figures() -> dict[str, int]:
-    """Return the place of this process in a distributed job, by the names in `Figures`; empty if it is no rank."""
+def rank_of_process() -> int | None:
+    """Return the rank of this process in a distributed job; None if it has none."""
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
-        return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
-    found = {name.lower(): int(text) for name in ("RANK", "WORLD_SIZE") if (text := os.environ.get(name, "")).isdecimal()}
-    return found if "rank" in found else {}
+        return distributed.get_rank()
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else None
 
 
 @functools.cache

@@ -375,11 +375,6 @@ class Session:
     arena_bytes: int | None = optional(
         "Peak of what ONNX Runtime's allocators held for activations while profiled; empty where not profiled.", unit="bytes"
     )
-    arena_held_bytes: int | None = optional(
-        "The most that ONNX Runtime's allocator had taken from the system while profiled, packed weights and unused space included; empty "
-        "where not profiled.",
-        unit="bytes",
-    )
     kept_bytes: int | None = optional(
         "What a second session like it took from the system for activations in its first runs, and keeps from run to run; measured by "
         "`explain` and `measure` where values alive at the same time take 32 MiB or more. Empty elsewhere.",
@@ -410,10 +405,6 @@ class Session:
         unit="ns",
     )
     launches: int | None = optional("Number of these calls per run; a replayed CUDA graph is one. Empty likewise.")
-    distortion: float | None = optional(
-        "How many times as long a run takes under ONNX Runtime's profiler, by the shortest runs; 1 where what it adds is too little to "
-        "measure. Empty where not profiled."
-    )
     rank: int | None = optional(_RANK)
 
 
@@ -478,10 +469,6 @@ class Kernel:
     device_kernels: tuple[str, ...] = column(
         "Names of the kernels, copies and fills that it launched on its device, in the order of their first launches; empty on the CPU.",
         default=(),
-    )
-    host_ns: int | None = optional(
-        "Of a node of a device, its time per call on the host: that of its launches, without the cost of ONNX Runtime's profiler.",
-        unit="ns",
     )
     refusal: Refusal | None = optional(
         "Of a kernel on the CPU in a session of another provider: why that one does not run it, by its own table of kernels. `no_kernel`; "
@@ -643,7 +630,6 @@ class Figures:
         default=(),
     )
     rank: int | None = optional("Rank of the process in a distributed job.")
-    world_size: int | None = optional("Number of its ranks.")
     ranks: tuple[int, ...] = column("Ranks that a merged capture is made of, in order.", default=())
     cpu_count: int | None = optional("Processors of the machine.")
     cpu_usable: int | None = optional("Processors that the process may use.")

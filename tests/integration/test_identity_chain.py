@@ -108,8 +108,8 @@ def test_weights_are_packed_into_copies_by_default(lens: ortlens.Lens) -> None:
     assert partition.input_bytes == partition.output_bytes == 4 * 16 * 4
     # Up's output and what it was made of, at least; at most every value at once.
     assert partition.live_bytes in range(4 * 32 * 4, int(lens.nodes.output_bytes.sum()) + 1)
-    assert partition.arena_held_bytes is not None
-    assert partition.arena_bytes in range(1, partition.arena_held_bytes + 1)
+    assert partition.arena_bytes is not None
+    assert partition.arena_bytes > 0
 
 
 class Turned(torch.nn.Module):

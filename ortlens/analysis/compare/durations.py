@@ -48,8 +48,6 @@ class Timing:
     after_ns: int | None = optional("As `before_ns`, in the second capture.", unit="ns")
     after_low_ns: int | None = optional("As `before_low_ns`.", unit="ns")
     after_high_ns: int | None = optional("As `before_high_ns`.", unit="ns")
-    before_median_ns: int | None = optional("Median of all calls, disturbed ones included.", unit="ns")
-    after_median_ns: int | None = optional("Likewise.", unit="ns")
     before_calls: int = column("Calls in the first capture that are known one by one.", default=0)
     after_calls: int = column("Likewise in the second.", default=0)
     before_id: str | None = optional("Session or graph in the first capture.")
@@ -249,7 +247,6 @@ class Band:
     ns: int  # the least disturbed tenth of the calls: the median over the stretches
     low_ns: int  # the same in a fast stretch
     high_ns: int
-    median_ns: int  # of all calls, disturbed ones included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,12 +266,7 @@ def band_of(times: Sequence[int]) -> Band | None:
     edges = [len(warm) * number // count for number in range(count + 1)]
     fast = sorted(_lower_tenth(warm[start:stop]) for start, stop in pairwise(edges))
     kept = fast[1:-1] if count == _STRETCHES else fast
-    return Band(
-        ns=round(median(fast)),
-        low_ns=round(kept[0]),
-        high_ns=round(kept[-1]),
-        median_ns=round(median(warm)),
-    )
+    return Band(ns=round(median(fast)), low_ns=round(kept[0]), high_ns=round(kept[-1]))
 
 
 def _lower_tenth(times: Sequence[int]) -> float:

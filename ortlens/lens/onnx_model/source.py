@@ -37,7 +37,6 @@ class ModelSource:
     data: bytes | None = None  # the bytes; None where there is a file
     structure: onnx.ModelProto | None = None  # without large constants; None where unknown, as in ONNX Runtime's own format
     constant_bytes: int = 0  # size of its constants, external data included
-    external_bytes: int = 0  # the part of it that lies in files beside the model
     digest: str | None = None  # SHA-256 of the structure
     folder: object = field(default=None, repr=False)  # keeps a temporary folder alive, where the file is in one
 
@@ -99,7 +98,7 @@ def _refuse_unsafe(model: onnx.ModelProto, data: bytes, what: str, path: Path | 
 
 def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None = None, folder: object = None) -> ModelSource:
     what = str(path) if path is not None else "the model"
-    constants, external = _stripped(model, path.parent if path is not None else None)
+    constants = _stripped(model, path.parent if path is not None else None)
     if not _is_readable(model):
         raise UsageError(f"{what}: not an ONNX model: one of its texts is not UTF-8; the file is damaged")
     return ModelSource(
@@ -108,7 +107,6 @@ def _described(model: onnx.ModelProto, path: Path | None, *, data: bytes | None 
         data=data,
         structure=model,
         constant_bytes=constants,
-        external_bytes=external,
         digest=hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest(),
         folder=folder,
     )
@@ -153,14 +151,13 @@ def _copied_tensor(tensor: onnx.TensorProto, made: onnx.TensorProto) -> None:
     leave_out(made)
 
 
-def _stripped(model: onnx.ModelProto, folder: Path | None) -> tuple[int, int]:
-    """Leave out the data of large constants and read small external ones; return the bytes of all constants, and of external ones."""
-    total = external = 0
+def _stripped(model: onnx.ModelProto, folder: Path | None) -> int:
+    """Leave out the data of large constants and read small external ones; return the bytes of all constants."""
+    total = 0
     for tensor in _constants(model):
         size = size_of(tensor)
         total += size
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            external += size
             if size <= LARGE and folder is not None:
                 with contextlib.suppress(Exception):  # a missing or damaged file: ONNX Runtime says so
                     onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
@@ -168,7 +165,7 @@ def _stripped(model: onnx.ModelProto, folder: Path | None) -> tuple[int, int]:
                     del tensor.external_data[:]
         elif size > LARGE:
             leave_out(tensor)
-    return total, external
+    return total
 
 
 def _is_readable(message: Any) -> bool:

@@ -63,12 +63,6 @@ class Turns:
         self.plain_ns[:] = [*self.plain_ns, *[0] * made][:made]
 
 
-def distortion(plain_ns: list[int], profiled_ns: list[int], groups: list[int | None]) -> float | None:
-    """Compute how much longer a run takes under the profiler, at least 1; None without a plain run that took time."""
-    plain, profiled = (sum(min(times) for times in _by_group(runs, groups)) for runs in (plain_ns, profiled_ns))
-    return max(profiled / plain, 1.0) if plain else None
-
-
 def _by_group(runs_ns: list[int], groups: list[int | None]) -> list[list[int]]:
     """Group the counted runs by call."""
     found: dict[int, list[int]] = {}
@@ -154,9 +148,7 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
     recorder.amend(
         r.Session,
         session_id,
-        distortion=distortion(turns.plain_ns, turns.profiled_ns, turns.groups),
         arena_bytes=read.arena_bytes,
-        arena_held_bytes=read.arena_held_bytes,
         **({} if device is None else _use(device, total_ns / max(sum(group is not None for group in turns.groups), 1))),
     )
     if optimized is not None and model_id is not None:
@@ -196,8 +188,7 @@ def with_copies(rows: Sequence[r.Kernel], model: onnx.ModelProto | None) -> list
 def on_device(rows: Sequence[r.Kernel], host_ns: Sequence[float], runs: int, device: DeviceTimes) -> list[r.Kernel]:
     """Give the kernels of a session the time that they took on its device, and add what no node launched.
 
-    `host_ns` is the time of a call on the host: that of a kernel of the CPU, and for the others that of launching. `runs` are those that
-    count.
+    `host_ns` is the time of a call on the host, which is that of a kernel of the CPU. `runs` are those that count.
     """
     found = []
     for row, own_ns in zip(rows, host_ns, strict=True):
@@ -205,7 +196,7 @@ def on_device(rows: Sequence[r.Kernel], host_ns: Sequence[float], runs: int, dev
         if work is None and row.provider == CPU:
             found.append(replace(row, total_ns=round(own_ns * row.calls), mean_ns=round(own_ns)))
         else:  # a node of a device that launches nothing, such as a reshape, takes no time there
-            found.append(replace(_timed_on_device(row, work, runs), host_ns=round(own_ns)))
+            found.append(_timed_on_device(row, work, runs))
     for name, work in device.outside.items():
         row = r.Kernel(session_id=rows[0].session_id, kernel=name, op_type=r.OUTSIDE, provider=device.provider, calls=runs)
         found.append(_timed_on_device(row, work, runs))

@@ -60,7 +60,6 @@ class Profile:
 
     kernels: tuple[KernelTime, ...]  # in the order in which they first ran
     arena_bytes: int | None  # most bytes that the allocator held for activations at a time; None if the profile does not report it
-    arena_held_bytes: int | None  # most bytes that it had taken from the system; likewise
 
 
 class ProfileIncomplete(Exception):  # noqa: N818 - describes a file
@@ -147,7 +146,6 @@ class _Reader:
         self._facts: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         self._before: int | None = None  # bytes that the allocator held before the first kernel: packed weights, which do not count
         self._most: int | None = None
-        self._held: int | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         run = bisect.bisect_right(self._starts, int(event["ts"])) - 1
@@ -175,18 +173,16 @@ class _Reader:
         return Profile(
             kernels=tuple(self._kernel(name, own[name]) for name in self._facts if self._calls[name]),
             arena_bytes=None if self._most is None or self._before is None else max(self._most - self._before, 0),
-            arena_held_bytes=self._held,
         )
 
     def _take_memory(self, args: Mapping[str, Any]) -> None:
-        in_use, delta, held = (args.get(key) for key in ("mem_bytes_in_use", "mem_in_use_delta", "mem_arena_held"))
+        in_use, delta = args.get("mem_bytes_in_use"), args.get("mem_in_use_delta")
         if in_use is None or delta is None:
             return
         now, peak = int(in_use), int(args.get("mem_in_use_peak", in_use))
         if self._before is None:
             self._before = now - int(delta)
         self._most = max(self._most or 0, now, peak)
-        self._held = max(self._held or 0, int(held or 0))
 
     def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
         op_type, provider, types = self._facts[name]

