@@ -19,12 +19,11 @@ from ortlens.backend.error_text import full_text, short_text
 from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.options import dump_prefix
 from ortlens.backend.runtime import in_place
-from ortlens.backend.runtime.left_to_torch import IN_A_ROW
+from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, RunnerCallbacks, count_of, runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import ConversionError
-from ortlens.units import time_from_ns
 
 if TYPE_CHECKING:
     import itertools
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.cache.store import CachedModel, ModelCache
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.recording.reporter import GraphReporter
-    from ortlens.backend.runtime.left_to_torch import SpeedTrials, Verdict
+    from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.runlog import RunLog
@@ -93,7 +91,6 @@ class CompileContext:
     dry_run: bool = False  # partition and convert only; a call returns fake tensors for fake tensors
     deployed: bool = False  # convert for a model that runs without PyTorch, with what is left to PyTorch for its speed alone
     counts: RunCounts | None = None  # counts the runs for the backend; None: they are not counted there
-    trials: SpeedTrials | None = None  # where partitions are timed against PyTorch; None: they are not
 
     def transformed(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Apply the user's `pre_ort_model_transforms`, which may change the model in place."""
@@ -121,7 +118,6 @@ class CompileContext:
             work=work_of(partition.nodes),
             updates=in_place.updates_of(partition, lowered.mutated, plan) if self.updates_in_place(lowered) else {},
             cached=cached,
-            trials=self.trials,
         )
 
     def updates_in_place(self, lowered: LoweredGraph) -> bool:
@@ -135,7 +131,6 @@ class CompileContext:
             session_made=self._session_made,
             run_failed=self._run_failed,
             session_dropped=self._session_dropped,
-            left_to_torch=self._left_to_torch,
             stale_weights_detected=self._stale_weights_detected,
             called_in_capture=self._called_in_capture,
             graph_failed=self._graph_failed,
@@ -161,13 +156,6 @@ class CompileContext:
     def _session_dropped(self, runner: PartitionRunner) -> None:
         if self.reporter is not None:
             self.reporter.session_dropped(runner, MAX_SIZE_SESSIONS)
-
-    def _left_to_torch(self, runner: PartitionRunner, compared: AbTiming) -> None:
-        """Report that a partition is left to PyTorch from now on because that is faster."""
-        if self.reporter is not None:
-            ort_ns, torch_ns = map(time_from_ns, compared.least_ns)
-            reason = f'on_slow="fallback": a run of its partition took {ort_ns} in ONNX Runtime and {torch_ns} in PyTorch'
-            self.reporter.partition_lost(runner, reason, code="policy")
 
     def _called_in_capture(self, runner: PartitionRunner) -> None:
         if self.reporter is not None:

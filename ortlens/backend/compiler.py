@@ -17,7 +17,6 @@ from ortlens.backend.compile_context import CompileContext, RunCounts
 from ortlens.backend.error_text import short_text
 from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.options import registered_ops
-from ortlens.backend.runtime.left_to_torch import SpeedTrials
 from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ class GraphCompiler:
         """Compile with these options."""
         self.options = options
         self.graphs: weakref.WeakSet[CompiledGraph | CachedGraph] = weakref.WeakSet()  # the graphs that were compiled and are still in use
-        self._trials = SpeedTrials() if options.on_slow == "fallback" else None
         self._counts = RunCounts()
         self._custom: dict[Any, Callable[..., Any]] = {}
         self._tables: tuple[Any, dict[Any, Callable[..., Any]]] | None = None
@@ -118,7 +116,6 @@ class GraphCompiler:
             reporter=_reporter(recorder, lowered),
             dry_run=dry_run,
             counts=self._counts,
-            trials=self._trials,
         )
         compiled = CompiledGraph(lowered, context)
         failure = trace_partitions(lowered, lambda: compiled.plan)
@@ -143,7 +140,7 @@ class GraphCompiler:
         from ortlens.backend.graph import CompiledGraph
 
         reporter = _reporter(recorder, saved.lowered)
-        context = CompileContext(options=self.options, reporter=reporter, counts=self._counts, trials=self._trials)
+        context = CompileContext(options=self.options, reporter=reporter, counts=self._counts)
         graph = CompiledGraph(saved.lowered, context, saved)
         self.graphs.add(graph)
         if recorder is not None:
@@ -174,7 +171,7 @@ class GraphCompiler:
         cache = self._cache()
         if cache is None:
             return None
-        context = CompileContext(options=self.options, counts=self._counts, trials=self._trials)
+        context = CompileContext(options=self.options, counts=self._counts)
         with _torch.real_tensors(), gc_paused():
             found = whole_graph.load(cache, key, module=module, inputs=inputs, context=context)
         if found is not None:

@@ -90,9 +90,6 @@ class OrtBackendOptions:
             too, as for an index out of range, is always PyTorch's exception and costs nothing more. A partition goes back after three
             failed runs in a row that PyTorch could compute; where sizes vary and all three had the same, only calls of these sizes go
             back.
-        on_slow: `"fallback"` times each partition once against its own nodes in PyTorch, after a few calls and for at most 0.2 s (2 s
-            for all partitions of a backend), and leaves it to PyTorch from then on if that is faster by a tenth at least; `"keep"`
-            times nothing.
         upcast: Element types that ONNX Runtime computes in float32, from `"bfloat16"` and `"float16"`; weights, inputs and results keep
             PyTorch's types, with a cast where they enter and leave a partition. Results are more exact than PyTorch's and not the same:
             a value is rounded once where it leaves the partition, not after each operator. Only what an operator decides by (comparisons,
@@ -120,7 +117,6 @@ class OrtBackendOptions:
     cuda_graph: bool | Literal["auto"] = "auto"
     min_partition_nodes: int = 1
     on_error: Literal["fallback", "raise"] = "fallback"
-    on_slow: Literal["keep", "fallback"] = "keep"
     upcast: Sequence[Literal["bfloat16", "float16"]] = ()
     custom_translation_table: Mapping[Any, Callable[..., Any]] | None = None
     cache_dir: str | os.PathLike[str] | None = None
@@ -219,7 +215,6 @@ _CHECKS: Mapping[str, _Check] = {
     "cuda_graph": (lambda value: value in ("auto", True, False), '"auto", True or False'),
     "min_partition_nodes": (lambda value: _is_at_least(value, 1), "an integer of at least 1"),
     "on_error": (lambda value: value in ("fallback", "raise"), '"fallback" or "raise"'),
-    "on_slow": (lambda value: value in ("keep", "fallback"), '"keep" or "fallback"'),
     "upcast": (lambda value: _is_list_of(value, UPCAST.__contains__), f"a sequence of names from {', '.join(map(repr, UPCAST))}"),
     "cache_dir": _PATH,
     "dump_path": _PATH,

@@ -159,7 +159,7 @@ _SURVEY_ASKS = "Which of many models run in ONNX Runtime, and how fast?"
 _SURVEY_EXAMPLES = """
     ortlens survey cases.py -o results  # CASES in cases.py: a mapping from names to functions that return (model, args)
     ortlens survey cases.toml -o results --time-limit 120 --memory-limit 4G
-    ortlens survey cases.py -o results --options min_partition_nodes=1 --options min_partition_nodes=8 on_slow=fallback
+    ortlens survey cases.py -o results --options min_partition_nodes=1 --options min_partition_nodes=8 freeze_weights=False
     ortlens survey cases.py -o results --scheduler tcp://head:8786  # on the workers of a Dask cluster
 """
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)

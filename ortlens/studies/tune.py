@@ -230,7 +230,6 @@ def _candidates(given: OrtBackendOptions, tensors: Sequence[torch.Tensor], parti
         found.append(_setting("min_partition_nodes", 1))
     if partitions > 1:
         found += [_setting("min_partition_nodes", least) for least in (4, 16)]
-    found.append(_setting("on_slow", "fallback" if given.on_slow == "keep" else "keep"))
     narrow = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors} & {"bfloat16", "float16"})
     if narrow and not given.upcast:
         found.append(_setting("upcast", tuple(narrow)))

@@ -269,7 +269,6 @@ def test_3_1_defaults() -> None:
             "cuda_graph": "auto",
             "min_partition_nodes": 1,
             "on_error": "fallback",
-            "on_slow": "keep",
             "upcast": (),
         }.get(field.name)
         assert getattr(options, field.name) == wanted, field.name

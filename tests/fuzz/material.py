@@ -69,7 +69,6 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
     {"pre_ort_model_transforms": "expr:[lambda model: model]"},
     {"custom_translation_table": 'expr:{torch.ops.aten.tanh.default: lambda x: __import__("onnxscript").opset18.Tanh(x)}'},
     {"on_error": "raise"},
-    {"on_slow": "fallback"},
     {"upcast": ["bfloat16", "float16"]},
 )
 """Text that begins with `expr:` is an expression: objects have no place in JSON."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.backend.runtime import ab_timing, left_to_torch
+from ortlens.backend.runtime import ab_timing
 from ortlens.lens.measuring import ledger_pass, measurement, probes, trials
 from ortlens.lens.profiling import device_trace, kernels, machine_peaks
 from ortlens.lens.profiling.device_join import Launch, Trace, Work
@@ -102,7 +102,7 @@ class FakeDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
-        for module in (ab_timing, left_to_torch, ledger_pass, measurement, probes, trials, kernels, bench_study, tune_study):
+        for module in (ab_timing, ledger_pass, measurement, probes, trials, kernels, bench_study, tune_study):
             monkeypatch.setattr(module, "waiting_for", lambda *_values: self.wait)
 
     def wait(self) -> None:
@@ -114,13 +114,6 @@ class FakeDevice:
             return function(*args)
 
         return called
-
-
-def test_a_trial_of_speed_waits_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = FakeDevice(monkeypatch)
-    left_to_torch.SpeedTrials().compare(device.call(lambda x: (x,)), device.call(lambda x: x), (torch.ones(2),))
-    assert device.events[:3] == ["wait", "call", "wait"]
-    assert device.events == ["wait", "call", "wait"] * device.events.count("call")
 
 
 def test_observed_graphs_and_partitions_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

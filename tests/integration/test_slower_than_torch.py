@@ -1,4 +1,4 @@
-"""What is slower than PyTorch is the first finding, with its cause; healthy models have none; `on_slow` leaves it to PyTorch."""
+"""What is slower than PyTorch is the first finding, with its cause; healthy models have none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.overview import overview_of
 from ortlens.analysis.recommendations import looks_of
 from ortlens.backend.conversion.functions import basics
-from ortlens.backend.runtime import left_to_torch
 from tests.threads import torch_threads
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def test_a_loop_over_bags_is_named_first() -> None:
     assert (partition.ort_ns or 0) > 5 * (partition.torch_ns or 0)
     assert first.subject in ("p0", "g0"), "the graph, where other work made its times differ from those of the partition"
     timed = partition if first.subject == "p0" else graph
-    assert ('on_slow="fallback"' in first.mitigation) == (timed is partition)
+    assert ("the code of p0" in first.mitigation) == (timed is partition)
     assert first.gain_ns == pytest.approx((timed.ort_ns or 0) - (timed.torch_ns or 0), rel=0.01)
     with torch.no_grad():
         lens.profile(ids, offsets, repeat=3)
@@ -205,39 +204,3 @@ def test_layers_that_share_their_code_are_one_finding() -> None:
     lens = explained(Bags(), torch.randint(0, 100, (512,)), torch.arange(0, 512, 8), options=LOOP)
     assert len(lens.captured().partitions) == 3
     assert len(slow_findings(lens)) == 1
-
-
-def test_on_slow_leaves_the_slow_partition_to_torch_and_keeps_the_fast_one() -> None:
-    bag, ids, offsets = bagged()
-    lens = ortlens.Lens(options={"on_slow": "fallback", **LOOP})
-    fast = torch.compile(bag, backend=lens)
-    with torch.no_grad():
-        wanted = bag(ids, offsets)
-        for _ in range(left_to_torch.AFTER_CALLS + 3):
-            torch.testing.assert_close(fast(ids, offsets), wanted)
-    (left,) = lens.captured().fallbacks
-    assert left.reason_code == "policy"
-    assert lens.captured().sessions[0].calls == left_to_torch.AFTER_CALLS + 1
-    assert slow_findings(lens) == []
-    with torch.no_grad():
-        lens.measure(ids, offsets)
-    assert slow_findings(lens) == []
-
-    kept = ortlens.Lens(options={"on_slow": "fallback"})
-    layers = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.GELU()))).eval()
-    chain = torch.compile(layers, backend=kept)
-    with torch.no_grad():
-        for _ in range(left_to_torch.AFTER_CALLS + 3):
-            chain(torch.rand(4, 32))
-    (trials,) = {id(graph.context.trials): graph.context.trials for graph in kept.live_graphs()}.values()
-    assert trials is not None
-    assert trials.left_ns < left_to_torch.ALL_NS
-    assert kept.captured().fallbacks == ()
-
-
-def test_on_slow_keep_times_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_to_torch.SpeedTrials, "compare", lambda *_: pytest.fail("a plain compilation times nothing"))
-    fast = torch.compile(lambda x: x.sin(), backend="ortlens")
-    with torch.no_grad():
-        for _ in range(left_to_torch.AFTER_CALLS + 3):
-            fast(torch.rand(4))

@@ -234,8 +234,8 @@ def test_a_row_out_of_range_raises_as_in_eager_and_writes_nothing() -> None:
         torch.testing.assert_close(module.rows, before)
 
 
-def test_profiling_checking_and_trials_write_no_row_and_take_no_step() -> None:
-    lens, plain, counter = Lens(options={"on_slow": "fallback"}), Counter(), Counter()
+def test_profiling_and_checking_write_no_row_and_take_no_step() -> None:
+    lens, plain, counter = Lens(), Counter(), Counter()
     fast, x = torch.compile(counter, backend=lens), torch.ones(4)
     for _ in range(8):
         torch.testing.assert_close(fast(x), plain(x))
@@ -245,7 +245,7 @@ def test_profiling_checking_and_trials_write_no_row_and_take_no_step() -> None:
 
     module = Rows(512)
     with torch.no_grad():
-        lens = Lens(options={"on_slow": "fallback"})
+        lens = Lens()
         fast = torch.compile(module, backend=lens)
         x = torch.rand(2, 4, 1, 64)
         for step in range(8):

@@ -11,7 +11,6 @@ from ortlens.analysis.findings.facts import current, entries_per_call, splitting
 from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.index import fallbacks_by_graph, grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ledger import totals_of
-from ortlens.analysis.onnx_model import is_onnx_model
 from ortlens.analysis.speed import WORTH_A_WARNING, pace_of_call
 from ortlens.analysis.timing import fallback_ns
 from ortlens.units import counted, size_from_bytes, time_from_ns, times
@@ -132,7 +131,7 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
     ort, torch = (round(sum((getattr(slow.timed, name) or 0) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
     what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
     node, leaving = first.cause.node, _leaving(first)
-    options, gain = {"on_slow": "fallback"} if first.by_partition else {}, sum(slow.gain_ns for slow in slows)
+    gain = sum(slow.gain_ns for slow in slows)
     return slower_than_torch.finding(
         node,
         first.graph,
@@ -144,9 +143,7 @@ def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
         + ("the same nodes" if first.by_partition else "the operations that the program wrote, in place where it writes in place")
         + f"; the difference is {loss / whole if whole else 1:.0%} of a call"
         + (f", which takes {time_from_ns(gain)} less without torch.compile" if gain > loss else ""),
-        **remedy(first.cause.remedy, f"Or {leaving}", **options)
-        if first.cause.remedy
-        else remedy(leaving[0].upper() + leaving[1:], **options),
+        **(remedy(first.cause.remedy, f"Or {leaving}") if first.cause.remedy else remedy(leaving[0].upper() + leaving[1:])),
         gain_ns=gain,
         measured=True,
     )
@@ -157,9 +154,8 @@ def _named(slow: _Slow) -> str:
 
 
 def _leaving(slow: _Slow) -> str:
-    if slow.by_partition:
-        return 'leave it to PyTorch: on_slow="fallback" does so by itself.'
-    return f"leave {slow.graph.name or slow.subject} uncompiled (torch.compiler.disable)."
+    what = f"the code of {slow.subject}" if slow.by_partition else slow.graph.name or slow.subject
+    return f"leave {what} uncompiled (torch.compiler.disable)."
 
 
 @rule(
@@ -208,9 +204,7 @@ def element_loop(capture: Capture) -> Iterator[Finding]:
                 severity="info",
                 title=loop_text(same[0]),
                 evidence=f"{counted(len(same), 'node')} of {graph.graph_id}; not timed against PyTorch in this capture",
-                **remedy(LOOP_REMEDY)
-                if is_onnx_model(capture)
-                else remedy(LOOP_REMEDY, 'on_slow="fallback" leaves its partition to PyTorch if that is faster.', on_slow="fallback"),
+                mitigation=LOOP_REMEDY,
             )
 
 

@@ -139,7 +139,6 @@ def load(
         alternates=False,
         work=facts["work"],
         cached=True,
-        trials=context.trials,
     )
     return CachedGraph(runner, facts["outputs"], facts["windows"])
 

@@ -151,14 +151,12 @@ class GraphReporter:
         return self.recorder.eager_log(self.graph_id, tuple(node.name for node in nodes)) if nodes else None
 
     @reported("recording a graph")
-    def partition_lost(
-        self, runner: PartitionRunner, reason: str, exception: str | None = None, code: r.ReasonCode = "session_refused"
-    ) -> None:
+    def partition_lost(self, runner: PartitionRunner, reason: str, exception: str | None = None) -> None:
         """Record that a partition fell back to PyTorch at run time."""
-        lost = Verdict(supported=False, code=code, reason=reason, exception=exception)
+        lost = Verdict(supported=False, code="session_refused", reason=reason, exception=exception)
         for node in runner.partition.nodes:
             if kind_of(node) is NodeKind.COMPUTE:
-                change: dict[str, Any] = {"supported": False, "reason_code": code, "reason": reason, "partition_id": None}
+                change: dict[str, Any] = {"supported": False, "reason_code": lost.code, "reason": reason, "partition_id": None}
                 self.recorder.amend(r.Node, (self.graph_id, node.name), **change)
                 self.recorder.add(records.fallback_record(self.graph_id, node, lost))
         self._recount()

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens.analysis.speed import WORTH_APART
 from ortlens.backend.conversion.node_provenance import subgraphs_of
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly
-from ortlens.backend.runtime.left_to_torch import AFTER_CALLS, torch_is_faster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +38,8 @@ MAX_GRAPHS = 8
 """How many CUDA graphs a session captures, one per combination of sizes."""
 MAX_GRAPH_BYTES = 1 << 28
 """How many bytes the buffers of the inputs and outputs of one CUDA graph may have."""
+_AFTER_CALLS = 5
+"""Calls before a capture: the first ones warm up."""
 _TRIAL_NS = 50_000_000
 
 _NEVER_IN_A_GRAPH = "-1"  # the id for runs that neither capture nor replay
@@ -285,7 +287,7 @@ class Graphs:
 
     def _after_another(self, key: Any, calls: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Graph | None:
         """Count a call; after enough of them, capture a graph, and keep it if it is faster."""
-        if calls < AFTER_CALLS and not self._always:
+        if calls < _AFTER_CALLS and not self._always:
             if len(self._known) < _MAX_SIZES:
                 self._known[key] = calls + 1
             return None
@@ -320,7 +322,7 @@ class Graphs:
             self.calls.graph_use = "failed"
             self.calls.on_graph_failure(error)
             return None
-        if compared is not None and not torch_is_faster(compared):
+        if compared is not None and not _is_worth_it(compared):
             self.calls.graph_use = self.calls.graph_use if self.calls.graph_use == "replayed" else "slower"
             return None
         self.calls.graph_use = "replayed"
@@ -328,6 +330,12 @@ class Graphs:
             run_ns, replayed_ns = compared.least_ns
             self.calls.saved_ns = run_ns - replayed_ns
         return made
+
+
+def _is_worth_it(compared: AbTiming) -> bool:
+    """Tell whether a replay, timed second, is surely faster, and by a tenth at least."""
+    run_ns, replayed_ns = compared.least_ns
+    return compared.is_faster and run_ns >= WORTH_APART * replayed_ns
 
 
 _MAX_SIZES = 64  # combinations of sizes whose calls are counted

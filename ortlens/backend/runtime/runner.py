@@ -15,7 +15,7 @@ import torch.fx
 
 from ortlens.backend.conversion.node_provenance import provenance_of
 from ortlens.backend.runtime import call, cuda, devices, in_place, weights
-from ortlens.backend.runtime.left_to_torch import Failures, before_a_trial, torch_is_faster
+from ortlens.backend.runtime.failures import Failures
 from ortlens.backend.runtime.session import SessionFactory
 from ortlens.backend.runtime.weights import DeviceWatch, WeightWatch, lookup_tables, watch_over
 from ortlens.errors import SessionError
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from ortlens.analysis.speed import AbTiming
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.binding import Output
-    from ortlens.backend.runtime.left_to_torch import SpeedTrials, Verdict
+    from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.trace.records import SessionCause, WeightsChange
     from ortlens.trace.runlog import RunLog
@@ -51,7 +50,6 @@ class RunnerCallbacks:
     session_made: Callable[[PartitionRunner, SessionInfo], RunLog | None] = _nothing  # returns the log for the calls of the session
     run_failed: Callable[[PartitionRunner, Exception, Verdict], None] = _nothing  # by ONNX Runtime; PyTorch could compute it
     session_dropped: Callable[[PartitionRunner], None] = _nothing  # because `MAX_SIZE_SESSIONS` others were used since
-    left_to_torch: Callable[[PartitionRunner, AbTiming], None] = _nothing  # from now on, because that is faster
     called_in_capture: Callable[[PartitionRunner], None] = _nothing  # of PyTorch, which captures what PyTorch computes instead
     graph_failed: Callable[[PartitionRunner, Exception], None] = _nothing  # a CUDA graph, while it was captured; the session runs without
     stale_weights_detected: Callable[[PartitionRunner, Sequence[str], int], None] = _nothing  # with names, and calls until all is noticed
@@ -78,7 +76,6 @@ class PartitionRunner:
         freezes: bool,
         updates: Mapping[int, int] | None = None,
         cached: bool = False,
-        trials: SpeedTrials | None = None,
     ) -> None:
         """Prepare to run a partition; sessions are created by `prepare`.
 
@@ -92,6 +89,7 @@ class PartitionRunner:
         self.freezes = freezes  # whether these may become constants of a session
         self.cached = cached  # whether an earlier process converted the model
         self.ran_before = False  # whether the runner has had a session
+        self.is_lost = False  # whether PyTorch runs the partition from now on
         self.attempts = 0  # how often a session was to be created, those that ONNX Runtime refused included
         self.table_bytes = 0  # size of the weights that stay inputs because the model only looks them up
         self.weights_change: WeightsChange | None = None  # what the last change of frozen weights was; None before the first
@@ -99,7 +97,7 @@ class PartitionRunner:
         # The function to call now, with the partition's inputs; replaced as sessions come and go.
         self.run: Callable[..., tuple[Any, ...]] = self._run_torch
         self._in_session: Callable[..., tuple[Any, ...]] = self._run_for_sizes  # what `run` is as long as nothing failed
-        self._callbacks, self._options, self._trials = callbacks, factory.options, trials
+        self._callbacks, self._options = callbacks, factory.options
         self.updates = updates or {}  # see `in_place.updates_of`
         self._freezable = weight_inputs if freezes else frozenset()
         self._frozen: dict[int, weights.FrozenWeight] = {}
@@ -107,8 +105,7 @@ class PartitionRunner:
         self._fixed_sizes = self.partition.has_symbolic_sizes and _is_per_size(factory.options)
         self._prepared: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()  # by sizes if these are fixed; least recently used first
         self._failures = Failures(sizes_vary=self.partition.has_symbolic_sizes)
-        self._is_lost = self._has_failed = False
-        self._tried = trials is None
+        self._has_failed = False
         self._refreezes = 0
         self._weights_changed = True  # whether that ended the last session, and not another precision
         self.counter = itertools.count()  # counts the runs of its sessions
@@ -118,11 +115,6 @@ class PartitionRunner:
     def sessions(self) -> list[SessionInfo]:
         """The sessions in use: none before the first call, then one, or one per combination of sizes."""
         return [prepared.info for prepared in list(self._prepared.values())]
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether PyTorch runs the partition from now on."""
-        return self._is_lost
 
     def prepare(self, args: Sequence[Any]) -> None:
         """Create the session for some arguments, of which only weights are read; raise `ModelRefused` if ONNX Runtime rejects the model."""
@@ -145,7 +137,7 @@ class PartitionRunner:
             self._prepared.popitem(last=False)
             self._callbacks.session_dropped(self)
         self._prepared[self._key_of(args)] = made
-        self._use(self._before_a_trial(self._run_for_sizes if self._fixed_sizes else made.call))
+        self._use(self._run_for_sizes if self._fixed_sizes else made.call)
 
     def ensure_session(self, args: Sequence[Any]) -> None:
         """Have a session for some arguments: the one there is, if it holds their weights, else a new one."""
@@ -162,7 +154,7 @@ class PartitionRunner:
         return None if prepared is None else prepared.session_id
 
     def unlogged(self) -> Callable[..., tuple[Any, ...]]:
-        """Return what `run` is where no lens logs it; `run` itself where sizes, a trial or failures choose what runs."""
+        """Return what `run` is where no lens logs it; `run` itself where sizes or failures choose what runs."""
         prepared = [prepared for prepared in self._prepared.values() if prepared.call is self.run]
         return self._call_of(prepared[0].info, None) if prepared else self.run
 
@@ -216,43 +208,14 @@ class PartitionRunner:
             return "sizes"
         return "weights" if self._weights_changed else "precision"  # either ends all earlier sessions
 
-    def _before_a_trial(self, run: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-        """Return the function, watched until a trial has decided where the partition runs."""
-        if self._tried:
-            return run
-
-        def settle(args: tuple[Any, ...]) -> None:
-            self._try(args)
-            if self._in_session is watched:
-                self._use(run)
-
-        watched = before_a_trial(run, settle)
-        return watched
-
-    def _try(self, args: tuple[Any, ...]) -> None:
-        """Time the partition against PyTorch, and leave it there if that is faster; a trial that fails changes nothing."""
-        info, trials = self.session_for(args), self._trials
-        if info is None or trials is None or self._tried:
-            return
-        self._tried = True
-        try:
-            compared = trials.compare(self._call_of(info, None, count=lambda: 0), self.partition.module, self.with_copies(args))
-        except Exception:  # noqa: BLE001 - the call has its result; the partition stays where it runs
-            return
-        if compared is not None and torch_is_faster(compared):
-            with self._lock:
-                self._is_lost, self.run = True, self._run_torch
-                self._prepared.clear()  # the memory of its sessions is free again
-            self._callbacks.left_to_torch(self, compared)
-
-    def _call_of(self, info: SessionInfo, log: RunLog | None, count: Callable[[], int] | None = None) -> Callable[..., tuple[Any, ...]]:
+    def _call_of(self, info: SessionInfo, log: RunLog | None) -> Callable[..., tuple[Any, ...]]:
         return call.make_call(
             info.session,
             [replace(item, steady=place in self.weight_inputs) for place, item in enumerate(self.factory.inputs(info.frozen))],
             self.outputs_in_place(info.session),
             on_stale=self._refreeze,
             on_failure=self.failed,
-            count=count or self.counter.__next__,
+            count=self.counter.__next__,
             log=log,
             preallocate=self._options.preallocate_output,
             rest=info.threads.rest(),
@@ -270,7 +233,7 @@ class PartitionRunner:
 
     def _prepared_for(self, args: Sequence[Any]) -> _Prepared | None:
         """Return the session that runs these arguments; None if PyTorch does."""
-        if self._is_lost or self._failures.are_lost(self._sizes_of(args)):
+        if self.is_lost or self._failures.are_lost(self._sizes_of(args)):
             return None
         return self._prepared.get(self._key_of(args))
 
@@ -287,7 +250,7 @@ class PartitionRunner:
     def _use(self, function: Callable[..., tuple[Any, ...]]) -> None:
         """Have calls run in ONNX Runtime by this function, and watched while failures are remembered."""
         self._in_session = function
-        if not self._is_lost:
+        if not self.is_lost:
             self.run = self._run_watched if self._failures else function
 
     def _run_for_sizes(self, *args: Any) -> tuple[Any, ...]:
@@ -359,7 +322,7 @@ class PartitionRunner:
             raise SessionError(f"ONNX Runtime failed while running a {where}: {error}") from error
         verdict = self._failures.failed(self._sizes_of(args))
         if verdict == "partition lost":
-            self._is_lost, self.run = True, self._run_torch
+            self.is_lost, self.run = True, self._run_torch
         else:
             self._use(self._in_session)
         if verdict != "kept" or not self._has_failed:
@@ -407,7 +370,6 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
     work: int | None,
     updates: Mapping[int, int] | None = None,
     cached: bool = False,
-    trials: SpeedTrials | None = None,
 ) -> PartitionRunner:
     """Make the runner of a partition from its model, which has weights as inputs and the user's transforms applied.
 
@@ -431,7 +393,6 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
         freezes=inference and options.freeze_weights is not False,
         updates=updates if devices.runs_on_cpu_alone(options) else {},
         cached=cached,
-        trials=trials,
     )
 
 

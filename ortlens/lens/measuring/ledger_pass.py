@@ -69,7 +69,6 @@ class Work:
     compiled: int  # Dynamo compiles functions without a graph too, an exported program has only graphs
     created: int  # sessions, by their ids
     attempts: int  # to create a session: one that ONNX Runtime refuses has no id
-    trial_ns: int  # left for the trials of `on_slow="fallback"`
 
 
 @dataclass(slots=True)
@@ -93,13 +92,10 @@ class LedgerPass:
 
     def work(self) -> Work:
         """Read what was compiled and created so far; nothing is counted in a call itself, except where a session is created."""
-        graphs = self.graphs()
-        trials = {id(graph.context.trials): graph.context.trials for graph in graphs if graph.context.trials is not None}
         return Work(
             compiled=len(self.watch.started) + self.recorder.count(r.Graph),
             created=self.recorder.ids_given("s"),
-            attempts=sum(runner.attempts for graph in graphs for runner in graph.runners),
-            trial_ns=sum(made.left_ns for made in trials.values()),
+            attempts=sum(runner.attempts for graph in self.graphs() for runner in graph.runners),
         )
 
     def measure(

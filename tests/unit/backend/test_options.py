@@ -19,7 +19,6 @@ SIN = torch.ops.aten.sin.default
 UNUSABLE: dict[str, tuple[Any, ...]] = {
     "freeze_weights": ("yes", None),
     "on_error": ("ignore", None, ["raise"]),
-    "on_slow": ("raise", None),
     "upcast": ("bfloat16", ["float64"], [torch.bfloat16], None),
     "min_partition_nodes": (0, -3, 2.0, True, "2", None),
     "preferred_execution_providers": (CPU, 3, [(CPU,)], [(CPU, {}, 1)], [(CPU, "fast")]),

@@ -57,7 +57,7 @@ def test_options_multiply_the_cases_and_those_of_a_case_win() -> None:
         ("b", {"min_partition_nodes": 9}),
     ]
     assert cases_from(cases) == cases
-    assert [dict(case.options) for case in cases_from(["m:a"], {"on_slow": "fallback"})] == [{"on_slow": "fallback"}]
+    assert [dict(case.options) for case in cases_from(["m:a"], {"on_error": "raise"})] == [{"on_error": "raise"}]
 
 
 @pytest.mark.parametrize(

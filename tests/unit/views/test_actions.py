@@ -156,7 +156,7 @@ def test_a_setting_is_a_line_to_paste() -> None:
     assert logged.settings == ("torch._dynamo.config.ignore_logging_functions.add(logging.Logger.info)",)
     (upcast,) = advise("bfloat16", unknown=True).settings
     assert upcast == 'model = torch.compile(model, backend="ortlens", options={"upcast": ("bfloat16",)})'
-    assert option_lines(on_slow="fallback") == ('model = torch.compile(model, backend="ortlens", options={"on_slow": "fallback"})',)
+    assert option_lines(on_error="raise") == ('model = torch.compile(model, backend="ortlens", options={"on_error": "raise"})',)
     assert remedy("Use it.", "Or not.", min_partition_nodes=9) == {
         "mitigation": "Use it. Or not.",
         "todo": "Use it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortlens.backend.runtime.left_to_torch import MAX_SIZES, Failures
+from ortlens.backend.runtime.failures import MAX_SIZES, Failures
 
 
 @pytest.mark.parametrize(

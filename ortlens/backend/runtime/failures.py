@@ -1,4 +1,4 @@
-"""Decides what stays in PyTorch: what fails again and again, and, with `on_slow="fallback"`, what is slower in ONNX Runtime.
+"""Leaves to PyTorch what fails again and again.
 
 A run counts as failed only if PyTorch computes it: where PyTorch raises as well, the input is to blame. One failed run decides nothing,
 because memory may have been short for a moment. Sizes that fail again and again are left to PyTorch by themselves.
@@ -6,21 +6,11 @@ because memory may have been short for a moment. Sizes that fail again and again
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-import torch
-
-from ortlens.analysis.speed import WORTH_APART
-from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from ortlens.analysis.speed import AbTiming
+    from collections.abc import Hashable
 
 IN_A_ROW = 3
 """How many failed runs in a row leave sizes, or the partition, to PyTorch."""
@@ -71,48 +61,3 @@ class Failures:
         with self._lock:
             self._row.clear()
             self._by_sizes.pop(sizes, None)
-
-
-AFTER_CALLS = 5
-"""Calls before the trial: the first ones warm up."""
-
-EACH_NS = 200_000_000
-ALL_NS = 2_000_000_000
-
-
-@dataclass(slots=True)
-class SpeedTrials:
-    """The trials of one backend."""
-
-    left_ns: int = ALL_NS  # time left for trials; a partition that it does not suffice for stays in ONNX Runtime
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def compare(self, in_ort: Callable[..., tuple[Any, ...]], in_torch: Callable[..., Any], args: tuple[Any, ...]) -> AbTiming | None:
-        """Time a partition in both places, PyTorch second, one trial at a time; None when no time is left."""
-        with self._lock, torch.no_grad():
-            if self.left_ns <= 0:
-                return None
-            started, wait = time.perf_counter_ns(), waiting_for(args)
-            ours, theirs = clocked(lambda: in_ort(*args), wait), clocked(lambda: in_torch(*args), wait)
-            compared = compare_briefly(ours, theirs, min(EACH_NS, self.left_ns))
-            self.left_ns -= time.perf_counter_ns() - started
-            return compared
-
-
-def torch_is_faster(compared: AbTiming) -> bool:
-    """Tell whether PyTorch, timed second, is surely faster, and by a tenth at least."""
-    ort_ns, torch_ns = compared.least_ns
-    return compared.is_faster and ort_ns >= WORTH_APART * torch_ns
-
-
-def before_a_trial(run: Callable[..., tuple[Any, ...]], tried: Callable[[tuple[Any, ...]], None]) -> Callable[..., tuple[Any, ...]]:
-    """Return a function that runs a partition and, once, after some calls, has it `tried`, which decides what runs from then on."""
-    calls = itertools.count()
-
-    def counted(*args: Any) -> tuple[Any, ...]:
-        outputs = run(*args)
-        if next(calls) == AFTER_CALLS:  # of several threads, one
-            tried(args)
-        return outputs
-
-    return counted
