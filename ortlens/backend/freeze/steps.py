@@ -12,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from ortlens import _torch
 from ortlens.backend.freeze.entry import EntryWriter
 from ortlens.backend.lowering.exported import mutated_inputs
-from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, resolved, resolving
+from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, resolving
 from ortlens.backend.memory_order import is_contiguous, is_dense
 from ortlens.backend.runtime import call, in_place
 from ortlens.backend.runtime.generated import function_from_source
@@ -91,66 +91,33 @@ class FrozenSteps:
         `slow` gets arguments that are not exactly as traced. Without `checks_all`, the function checks neither autocast nor what calls
         assume about memory, and takes negative and conjugate views.
         """
-        runner = self._only_runner()
+        whole = self._runs_in_sessions_alone()
         placeholders = self.graph.placeholders() if self.graph.runners else inputs_of(self.graph.lowered.module.graph)
         names = dict(zip((placeholders[place] for place in self._user), (f"u{n}" for n in range(len(self._user))), strict=True))
-        if runner is not None and checks_all:
-            names |= {node: f"a{place}" for place, (node, _) in enumerate(_passed(runner)) if node in names}
         leaves = [names[placeholders[place]] for place in self._user]
         entry = EntryWriter(arguments.spec, arguments.signature.leaves, leaves)
         entry.refuses_signs = entry.asks_interpreter = checks_all
         if checks_all and self.memory.needed:
             entry.slow_if.append(f"not {entry.constant('holds', self.memory.holds)}(({''.join(f'{name}, ' for name in leaves)}))")
-        if checks_all and runner is None:  # what PyTorch computes depends on it
+        if checks_all and not whole:  # what PyTorch computes depends on it
             entry.slow_if.append(f"{entry.constant('autocasts', _torch.autocasts)}()")
         for place, node in enumerate(placeholders):
             if node not in names:
                 names[node] = entry.constant("input", self._values[place])
-        results, body = self._through_program(entry, placeholders, names) if runner is None else self._inlined(entry, runner, names)
-        effects, returned = self._outcome(entry, results, names, placeholders)
-        body = self._guarded([*body, *effects], entry, needs_no_grad=runner is None or bool(effects))
+        run = self._call_of_program(entry, placeholders, names)
+        effects, returned = self._outcome(entry, names, placeholders)
+        body = self._guarded([run, *effects], entry, needs_no_grad=not whole or bool(effects))
         source = entry.source(body, entry.result(self.program.call_spec.out_spec, returned))
         made = function_from_source("call", source, {**entry.scope, "slow": slow, "admits": arguments.admits})
         return _torch.skipped_by_dynamo(made, "a frozen callable has been compiled already")
 
-    def _only_runner(self) -> PartitionRunner | None:
-        """Return the runner whose session computes all outputs from the graph's inputs; None if PyTorch computes something too."""
+    def _runs_in_sessions_alone(self) -> bool:
+        """Tell whether PyTorch computes nothing; then neither gradients nor autocast can change a call."""
         graph = self.graph
-        if self._watched or len(graph.runners) != 1 or graph.lowered.views is not None or eager_nodes(graph.plan):
-            return None
-        (runner,) = graph.runners
-        given = set(graph.placeholders())
-        known = {*given, *runner.partition.outputs}
-        outputs = [node for node in graph.output_nodes() if isinstance(node, torch.fx.Node)]
-        return runner if given.issuperset(runner.partition.inputs) and known.issuperset(outputs) else None
+        return bool(graph.runners) and not self._watched and graph.lowered.views is None and not eager_nodes(graph.plan)
 
-    def _inlined(self, entry: EntryWriter, runner: PartitionRunner, names: dict[Any, str]) -> tuple[list[str], list[str]]:
-        """Write the call of the only session as part of the function."""
-        passed = _passed(runner)
-        plain = "{}" if entry.refuses_signs else entry.constant("resolved", resolved) + "({})"
-        lines, scope = call.inlined_call(
-            runner.sessions[0].session,
-            [item for _, item in passed],
-            self._outputs(runner),
-            preallocate=runner.factory.options.preallocate_output,
-            rest=runner.sessions[0].threads.rest(),
-            constants=self._constants(runner),
-            replays=runner.factory.options.cuda_graph,
-        )
-        entry.scope |= scope
-        places = range(len(runner.partition.outputs))
-        made = {node: f"r{place}" for place, node in enumerate(runner.partition.outputs)}
-        assigned = [f"a{place} = {plain.format(names[node])}" for place, (node, _) in enumerate(passed) if names[node] != f"a{place}"]
-        failed = entry.constant("failed", self._failure_of(runner))
-        args = "".join(f"a{place}, " for place in range(len(passed)))
-        body = [*assigned, "try:", *(f"    {line}" for line in lines)]
-        body += [f"except Exception as error: {''.join(f'r{place}, ' for place in places)}= {failed}(({args}), error)"]
-        return [_text(node, {**names, **made}) for node in self.graph.output_nodes()], body
-
-    def _through_program(
-        self, entry: EntryWriter, placeholders: Sequence[torch.fx.Node], names: dict[Any, str]
-    ) -> tuple[list[str], list[str]]:
-        """Write a call of the straight-line function that alternates between sessions and PyTorch."""
+    def _call_of_program(self, entry: EntryWriter, placeholders: Sequence[torch.fx.Node], names: dict[Any, str]) -> str:
+        """Write the call of the straight-line function that alternates between sessions and PyTorch; its results are `out`."""
         graph = self.graph
         passed = list(range(len(placeholders)))
         run: Callable[[list[Any]], list[Any]]
@@ -170,8 +137,7 @@ class FrozenSteps:
             else:
                 run = graph.lowered.views.around(_taking(run, others))
         args = ", ".join(names[placeholders[place]] for place in passed)
-        count = len(self.program.graph_signature.output_specs)
-        return [f"out[{place}]" for place in range(count)], [f"out = {entry.constant('program', run)}([{args}])"]
+        return f"out = {entry.constant('program', run)}([{args}])"
 
     def call_of(self, runner: PartitionRunner, log: RunLog | None = None) -> Callable[..., tuple[Any, ...]]:
         """Make a function that runs a partition's session without weight checks; it takes neither weights nor constants."""
@@ -218,9 +184,7 @@ class FrozenSteps:
 
         return failed
 
-    def _outcome(
-        self, entry: EntryWriter, results: Sequence[str], names: dict[Any, str], placeholders: Sequence[torch.fx.Node]
-    ) -> tuple[list[str], list[str]]:
+    def _outcome(self, entry: EntryWriter, names: dict[Any, str], placeholders: Sequence[torch.fx.Node]) -> tuple[list[str], list[str]]:
         """Write the lines that store new values of state and of inputs, and the source of each leaf of the result."""
         old = [names[node] for node in placeholders]
         lines: list[str] = []
@@ -229,9 +193,9 @@ class FrozenSteps:
         state: list[tuple[str, str]] = []
         dense = True
         returned: list[str] = []
-        for spec, node, text, result in zip(
-            self.program.graph_signature.output_specs, outputs_of(self.program.graph), results, self.results, strict=True
-        ):
+        made = zip(self.program.graph_signature.output_specs, outputs_of(self.program.graph), self.results, strict=True)
+        for place, (spec, node, result) in enumerate(made):
+            text = f"out[{place}]"
             if result.written is not None:
                 lines.append(f"if {text} is not {old[result.written]}: {old[result.written]}.copy_({text})")
             elif isinstance(spec.arg, ConstantArgument):
@@ -315,10 +279,6 @@ def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, Input]]:
     weights = runner.weight_nodes()
     items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
     return [(node, item) for node, item in items if node not in weights]
-
-
-def _text(node: Any, names: dict[Any, str]) -> str:
-    return names[node] if isinstance(node, torch.fx.Node) else repr(node)
 
 
 def _never(_args: tuple[Any, ...]) -> tuple[Any, ...]:

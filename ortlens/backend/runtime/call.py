@@ -69,40 +69,14 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     It calls `on_stale` instead when a frozen weight has changed, as far as `intact` looks, and `on_failure` when ONNX Runtime raises.
     `preallocate` covers outputs of symbolic size too, where their sizes follow from the inputs. `replays` is the option `cuda_graph`.
     """
+
+    def new_binding() -> Binding:
+        return Binding(session, inputs, outputs, constants)
+
     writer = _Writer(session, inputs, outputs, preallocate=preallocate, replays=replays)
     source = writer.source(recording=log is not None, resting=rest is not None, watching=intact is not None)
-    scope = {
-        **_scope(writer, lambda: Binding(session, inputs, outputs, constants)),
-        "on_stale": on_stale,
-        "on_failure": on_failure,
-        "count": count,
-        "rest": rest,
-        "intact": intact,
-        "log": None if log is None else log.record,
-        "unlogged": None if log is None else log.on_failure,
-    }
-    return function_from_source("call", source, scope)
-
-
-def inlined_call(  # noqa: PLR0913 - those of `make_call`
-    session: onnxruntime.InferenceSession,
-    inputs: Sequence[Input],
-    outputs: Sequence[Output],
-    *,
-    preallocate: bool,
-    rest: Callable[[], object] | None,
-    constants: Sequence[tuple[Input, torch.Tensor]],
-    replays: bool | Literal["auto"] = False,
-) -> tuple[list[str], dict[str, Any]]:
-    """Write the lines, with their globals, that call a session on checked inputs `a0`, `a1`, ... and leave outputs in `r0`, `r1`, ..."""
-    writer = _Writer(session, inputs, outputs, preallocate=preallocate, replays=replays, checked=True)
-    lines = writer.inlined(resting=rest is not None)
-    return lines, {**_scope(writer, lambda: Binding(session, inputs, outputs, constants)), "rest": rest}
-
-
-def _scope(writer: _Writer, new_binding: Callable[[], Binding]) -> dict[str, Any]:
     free: list[Binding] = []
-    return {
+    scope = {
         **writer.constants,
         **writer.graphs(new_binding),
         "free": free,
@@ -116,13 +90,21 @@ def _scope(writer: _Writer, new_binding: Callable[[], Binding]) -> dict[str, Any
         "reorder": reorder,
         "restride": restride,
         "math": math,
+        "on_stale": on_stale,
+        "on_failure": on_failure,
+        "count": count,
+        "rest": rest,
+        "intact": intact,
+        "log": None if log is None else log.record,
+        "unlogged": None if log is None else log.on_failure,
     }
+    return function_from_source("call", source, scope)
 
 
 class _Writer:
     """Writes the source of one call. All names in it are made here; user names appear as constants only."""
 
-    def __init__(  # noqa: PLR0913 - those of `make_call`
+    def __init__(
         self,
         session: onnxruntime.InferenceSession,
         inputs: Sequence[Input],
@@ -130,9 +112,7 @@ class _Writer:
         *,
         preallocate: bool,
         replays: bool | Literal["auto"],
-        checked: bool = False,
     ) -> None:
-        self._checked = checked
         self._inputs = inputs
         self._outputs = outputs
         self._calls = _ort.calls_of(session)
@@ -188,10 +168,12 @@ class _Writer:
     def source(self, *, recording: bool, resting: bool, watching: bool) -> str:
         params = "".join(f"a{i}, " for i in range(len(self._inputs)))
         head = ["t0 = clock()"] if recording else []
-        head += self._unless_capturing(f"return on_failure(({params}), captured())")
+        if self._calls is not None:
+            self.constants |= {"capturing": cuda.is_capturing, "captured": cuda.CalledInCapture}
+            head.append(f"if capturing(): return on_failure(({params}), captured())")
         checks = self._staleness()
         checks += ["if not intact(): break"] if watching else []
-        body = [*self.body(recording=recording, resting=resting), "count()"]
+        body = [*self._body(recording=recording, resting=resting), "count()"]
         # A failure to record the run is none of the run.
         body += ["try: log(t0, t1, t2, clock(), thread())", "except Exception as error: unlogged(error)"] if recording else []
         body.append(f"return ({''.join(f'r{i}, ' for i in range(len(self._outputs)))})")
@@ -200,18 +182,7 @@ class _Writer:
             guarded = ["while True:", *(f"    {line}" for line in (*checks, *guarded)), f"return on_stale(({params}))"]
         return f"def call({params}):\n" + "\n".join(f"    {line}" for line in (*head, *guarded)) + "\n"
 
-    def _unless_capturing(self, otherwise: str) -> list[str]:
-        """Write what happens while PyTorch captures a graph."""
-        if self._calls is None:
-            return []
-        self.constants |= {"capturing": cuda.is_capturing, "captured": cuda.CalledInCapture}
-        return [f"if capturing(): {otherwise}"]
-
-    def inlined(self, *, resting: bool) -> list[str]:
-        """Write the body for a place that handles exceptions."""
-        return [*self._unless_capturing("raise captured()"), *self.body(recording=False, resting=resting)]
-
-    def body(self, *, recording: bool, resting: bool) -> list[str]:
+    def _body(self, *, recording: bool, resting: bool) -> list[str]:
         """Bind the inputs in `a0`, `a1`, ..., run, and leave the outputs in `r0`, `r1`, ..."""
         taken = [(self._take_input(index, item), self._bind_input(index, item)) for index, item in self._passed().items()]
         made = [(self._make_output(index, output), self._bind_output(index, output)) for index, output in enumerate(self._outputs)]
@@ -283,7 +254,7 @@ class _Writer:
         dtype = self._constant("k", index, item.meta.dtype)
         turn = ".resolve_neg()" if item.meta.is_neg() else ""  # the memory of a negative view holds the values before the sign changed
         turn += "" if item.permutation is None else f".permute({item.permutation!r})"
-        given = f"a{index}" if self._checked else f"(a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype}))"
+        given = f"(a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype}))"
         return [f"i{index} = {given}{turn}", f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()"]
 
     def _bind_input(self, index: int, item: Input) -> list[str]:
