@@ -18,7 +18,7 @@ from ortlens._files import whole_file
 from ortlens.backend.error_text import full_text, short_text
 from ortlens.backend.lowering.returned_views import inputs_of
 from ortlens.backend.options import dump_prefix
-from ortlens.backend.runtime import in_place
+from ortlens.backend.runtime import devices, in_place
 from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.program import eager_nodes
 from ortlens.backend.runtime.runner import MAX_SIZE_SESSIONS, RunnerCallbacks, count_of, runner_from_model
@@ -122,8 +122,8 @@ class CompileContext:
 
     def updates_in_place(self, lowered: LoweredGraph) -> bool:
         """Tell whether sessions may update inputs of the graph: their new values are its first outputs, unless these are made as views."""
-        views = lowered.views
-        return lowered.phase == "inference" and (views is None or views.new_values_first) and not self.deployed
+        first = lowered.views is None or lowered.views.new_values_first
+        return lowered.phase == "inference" and first and not self.deployed and devices.runs_on_cpu_alone(self.options)
 
     def callbacks(self) -> RunnerCallbacks:
         """Return what the runners of the graph call."""

@@ -163,7 +163,7 @@ class Planner:
             mutated=lowered.mutated,
             of_users={**registered_ops(), **(context.options.custom_translation_table or {})},
             writes=lowered.phase == "inference" and not context.deployed,  # a model to deploy returns the new values
-            leaves=self._context.updates_in_place(self._lowered) and runs_on_cpu_alone(context.options),
+            leaves=context.updates_in_place(lowered),
         )
         self.promoted = self._prepared.module
         self.exclusions = Exclusions({**storage_readers(self.promoted.graph), **self._writes()})  # the nodes that failed so far

@@ -141,7 +141,7 @@ class _Writer:
         device = self._calls.device
         metas = [item.meta for item in self._inputs if item.frozen is None and item.bound] + [item.meta for item in self._outputs]
         on_device = all(isinstance(meta, torch.Tensor) and meta.device == device and 0 not in meta.shape for meta in metas)
-        return on_device and all(output.in_place is None and self._shape(output) is not None for output in self._outputs)
+        return on_device and all(self._shape(output) is not None for output in self._outputs)
 
     def graphs(self, new_binding: Callable[[], Binding]) -> dict[str, Any]:
         """Return the global that replays CUDA graphs, if the calls do."""

@@ -32,7 +32,6 @@ class DeviceKind:
     rank: int = 0  # among the providers that are inferred, the lowest first
     takes_device_id: bool = True  # as an option of the provider, for any device but the first
     holds_weights: bool = False  # sessions hold weights as constants
-    writes_over_inputs: bool = False  # sessions may write new values over inputs
     calls: type[cuda.DeviceCalls] | None = None  # how sessions are configured and called; None: without more ado
     checksums: Callable[[Sequence[torch.Tensor]], Callable[[], tuple[int, ...] | None]] | None = None  # None: the host reads its memory
     is_capturing: Callable[[], bool] | None = None  # whether PyTorch captures a graph, so that no session may be called
@@ -46,7 +45,6 @@ _KINDS = {
         rank=2,
         takes_device_id=False,
         holds_weights=True,
-        writes_over_inputs=True,
         generator=lambda _: torch.default_generator,
     ),
     "cuda": DeviceKind(

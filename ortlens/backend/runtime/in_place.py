@@ -11,6 +11,10 @@ value first, unless it lies where the new one is to be; and if a run fails and P
 element-wise operators cannot be repeated once it has begun: if it fails, for want of memory, the call raises.
 
 Nothing is written in place that a check before it in the program could have prevented.
+
+Both kinds pay, measured on one thread. A compiled step of Adam, AdamW or RMSprop of 33,000 to 1,200,000 parameters takes 1.4 to 1.7
+times as long where sessions return new values; the average of weights by `copy_`, 1.5 to 1.9 times. A decode step over caches of 512 KiB
+to 4 MiB takes 1.2 to 3 times as long where sessions return new caches, and 1.0 to 1.7 times where PyTorch writes rows between partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +30,6 @@ from ortlens.backend.conversion.node_provenance import captured
 from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.memory_order import has_fixed_sizes, is_contiguous
-from ortlens.backend.runtime.devices import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,12 +42,10 @@ if TYPE_CHECKING:
 
 _POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "Reciprocal"})
 """Operators whose kernels read each element before they write the one in its place: ONNX Runtime reuses their operands' memory itself."""
-_PASSING = frozenset(
-    {"Cast", "CastLike", "Identity"}
-)  # where they change nothing, ONNX Runtime drops them, and their readers read the source
-_COMPARING = frozenset({"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "Where", "Max", "Min", "Clip"})
 _WRITES_AT_INDICES = frozenset({"ScatterElements", "ScatterND"})
-_ELEMENTWISE = _POINTWISE | _PASSING | _COMPARING | {"Constant", "Pow", "Exp", "Log", "Sign", "Floor", "Ceil", "Round"}
+_COMPARING = frozenset({"Greater", "Less", "Equal", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "Where", "Max", "Min", "Clip"})
+_UNARY = frozenset({"Cast", "CastLike", "Identity", "Exp", "Log", "Sign", "Floor", "Ceil", "Round"})
+_ELEMENTWISE = _POINTWISE | _COMPARING | _UNARY | {"Constant", "Pow"}
 
 
 def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict[int, int]:
@@ -111,34 +112,31 @@ def _is_only_written_at_indices(model: onnx.ModelProto, *, old: str, new: str) -
 
 
 def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[onnx.NodeProto]], *, old: str, new: str) -> bool:
-    """Tell whether every value that depends on `old` other than through `new` is needed to compute `new`."""
+    """Tell whether every value that depends on `old` other than through `new` is needed to compute `new`, element by element."""
+    if makers[new].op_type not in _POINTWISE:
+        return False
     needed, ahead = set(), [new]
     while ahead:
         name = ahead.pop()
         if name in makers and name not in needed:
             needed.add(name)
             ahead.extend(makers[name].input)
-    same, reached, ahead = {old}, set(), [old]
+    reached, ahead = set(), [old]
     while ahead:
         name = ahead.pop()
         for node in readers.get(name, ()):
             made = node.output[0]
             if made not in needed:
                 return False
-            if node.op_type in _PASSING and name in same:
-                same.add(made)
             if made != new and made not in reached:
                 reached.add(made)
                 ahead.append(made)
-    return makers[new].op_type in _POINTWISE or same.isdisjoint(makers[new].input)
+    return True
 
 
 def _are_alike(output: Output, source: Input) -> bool:
     made, given = output.meta, source.meta
-    if (
-        not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound)
-        or not kind_of(made.device).writes_over_inputs
-    ):
+    if not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound and made.is_cpu and given.is_cpu):
         return False
     laid = output.permutation is None and output.shape is None and source.permutation is None
     plain = laid and is_contiguous(made) and is_contiguous(given) and not given.is_neg()

@@ -391,7 +391,7 @@ def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each 
         callbacks,
         weight_inputs=weight_inputs,
         freezes=inference and options.freeze_weights is not False,
-        updates=updates if devices.runs_on_cpu_alone(options) else {},
+        updates=updates,
         cached=cached,
     )
 

@@ -23,7 +23,6 @@ SAFE = {
     "an update": "(float[4,4] x, float[4,4] g) => (float[4,4] y) { y = Add(x, g) }",
     "read before by what the update needs": "(float[4,4] x, float[4,4] g) => (float[4,4] y) { a = Mul(x, g) b = Sqrt(a) y = Sub(x, b) }",
     "the new value is read": "(float[4,4] x, float[4,4] g) => (float[4,4] y, float[4,4] z) { y = Add(x, g) z = Mul(y, y) }",
-    "selected from intermediate values": "(float[4,4] x, bool[4,4] c) => (float[4,4] y) { a = Exp(x) b = Neg(x) y = Where(c, a, b) }",
 }
 HEAD = "(float[4,8] x, int64[2,1] i, float[2,8] g, float[8,4] w, bool c)"
 BODY = "If(c) <then_branch = then () => (t) {{ t = MatMul({0}, w) }}, else_branch = other () => (e) {{ e = MatMul({0}, w) }}>"
@@ -35,6 +34,7 @@ SAFE |= {
     "elements written": "(float[4,8] x, int64[2,8] i, float[2,8] g) => (float[4,8] y) { y = ScatterElements<axis = 0>(x, i, g) }",
 }
 UNSAFE = {
+    "selected from intermediate values": "(float[4,4] x, bool[4,4] c) => (float[4,4] y) { a = Exp(x) b = Neg(x) y = Where(c, a, b) }",
     "rows are written, and a body reads the old value": HEAD
     + f" => (float[4,8] y, float[4,4] z) {{ y = ScatterND(x, i, g) z = {BODY.format('x')} }}",
     "rows are written, and the old value is read": HEAD
