@@ -262,6 +262,7 @@ class CompiledTargets:
         self.example: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # what `explain` calls it with, for `freeze`
         self.program: ExportedProgram | None = None  # of the target, if it is traced already
         self.calls = SeenCalls()  # what the compilations were for
+        self.changes_objects = False  # whether a compilation traced a change of Python objects
         self.is_empty = False  # whether there were none, because the target computes nothing
         self.steps: list[StepReading] | None = None  # calls of the model inside the `generate` that is explained; None for any other target
         self._recorder = recorder
@@ -275,6 +276,7 @@ class CompiledTargets:
             return None
         with lens_guard(self._recorder, _NOTING):
             self.calls.note(found.function, found.args, found.kwargs)
+            self.changes_objects |= _torch.has_side_effects()
         for part, owner in self._owners:
             if part == found.function:
                 return owner

@@ -27,7 +27,8 @@ from ortlens.lens.compilations import runs_uncompiled
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
 from ortlens.lens.measuring.tried_changes import Trials
-from ortlens.lens.stand_ins import fake, fake_weights, modules_of
+from ortlens.lens.stand_ins import fake, fake_weights
+from ortlens.lens.verify.call_state import Reachable
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 
@@ -154,8 +155,8 @@ def _try_with_fakes(  # noqa: PLR0913, PLR0917 - a call, and where it is planned
     device: torch.device | None,
 ) -> Any:
     """Call a compiled target on fake tensors, on a device if one is given; None, and a finding, where it needs the values of one."""
-    modules = modules_of(target)
-    weights = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    modules = Reachable([("", target)]).modules
+    weights = [tensor for module in modules for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))]
     mode = _torch.fake_mode_of(weights)
     tensors = [*weights, *_torch.tensors_of((args, dict(kwargs)))]
     with _planned_for([device] if device else [tensor.device for tensor in tensors], lens, tensors):

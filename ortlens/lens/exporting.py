@@ -12,8 +12,8 @@ from ortlens.backend.deploy.export import export_graph, takes_numbers
 from ortlens.backend.freeze.arguments import Untraceable, parameter_names, program_of
 from ortlens.backend.freeze.exporting import boundary_of_graph, export_program
 from ortlens.errors import UsageError
-from ortlens.lens.stand_ins import fake, fake_weights, modules_of
-from ortlens.lens.verify.call_state import CallState
+from ortlens.lens.stand_ins import fake, fake_weights
+from ortlens.lens.verify.call_state import CallState, Reachable, module_behind
 
 if TYPE_CHECKING:
     import os
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from ortlens.backend.deploy.export import ExportedModel
     from ortlens.lens.compilations import CompiledTargets, SeenCalls
 
-_CALLS_OF_MODULE = ("forward", "_wrapped_call_impl", "__call__", "_call_impl")  # methods that compiled modules have as their targets
-
 
 def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: str | os.PathLike[str], weights: object) -> ExportedModel:
     """Write the model of the only target of a lens; raise `UsageError` where it has none, or it is not one graph."""
-    target = targets.program or _module_behind(targets.calls.function)
+    target = targets.program or module_behind(targets.calls.function)
     graph = None if targets.is_empty else targets.require_one_graph()
     # What was compiled ahead of time, or not by `torch.compile`, cannot be traced; and torch.export takes numbers for sizes, which it takes
     # to be 0 at least.
@@ -59,16 +57,10 @@ def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: st
             raise
 
 
-def _module_behind(function: Any) -> Any:
-    """Return the module whose call a function is, so that its weights have their own names; anything else as it is."""
-    owner = getattr(function, "__self__", None)
-    return owner if isinstance(owner, torch.nn.Module) and getattr(function, "__name__", "") in _CALLS_OF_MODULE else function
-
-
 def _traced(target: Any, example: Any, calls: SeenCalls, note: Callable[[Any], None]) -> ExportedProgram:
     """Trace a target with arguments that were noted, on fake tensors where it has no data."""
-    modules = modules_of(target)
-    weights = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    modules = Reachable([("", target)]).modules
+    weights = [tensor for module in modules for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))]
     if not any(_torch.is_fake(tensor) or tensor.device.type == "meta" for tensor in weights):
         example = _torch.map_tensors(_torch.with_room, example)
         state = CallState(target, *example, parameters=False)

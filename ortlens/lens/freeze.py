@@ -68,7 +68,7 @@ def freeze(
 
 
 def _breaks_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[r.Break]:
-    """Where `torch.compile` would break the graph: the target is called once, uncompiled but for Dynamo, and what it changed restored."""
+    """Where `torch.compile` would break the graph: the target is called once, uncompiled but for Dynamo, and tensors restored."""
     lens, state = Lens("eager"), CallState(target, args, kwargs)
     try:
         with _torch.isolated_compilations() as apart, _torch.quiet(), torch.no_grad():

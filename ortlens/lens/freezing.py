@@ -66,22 +66,18 @@ def _traced(
 
 
 def refusal_of(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: OrtBackend) -> str | None:
-    """Do what `freeze` does before it converts anything, and put back what that changed; return why it is not to be advised.
-
-    That is what it would raise, or that the program keeps something from call to call, which would be a constant; None where it works.
-    """
+    """Do what `freeze` does before it converts anything, and return what it would raise; None where it works."""
     if clash := sorted(_OPTIONS & set(kwargs)):
         return f"freeze takes {clash[0]}= as an option"
     state = CallState(target, args, kwargs, parameters=False)  # these are fake in a trace; a tensor that is no buffer is not
-    refusal = None
     try:
         program, _ = _traced(target, args, kwargs, None)
         lowered_for(_torch.normalized(program), backend, source=target, traced=parameters_source(target))
     except (UsageError, Untraceable) as error:
-        refusal = str(error)
+        return str(error)
     finally:
-        changed = state.restore()
-    return refusal or ("it changes Python objects, which would be constants" if changed else None)
+        state.restore()
+    return None
 
 
 def call_text(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

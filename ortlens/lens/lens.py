@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.trace.recorder import Recorder
 
-_CALLS_OF_MODULE = ("forward", "_wrapped_call_impl")  # methods that a compiled module has as its target
+_CHANGES_OBJECTS = "it changes Python objects, which may be constants then"
 _TRACING_NS = 2_000_000_000  # a function that took longer to trace is not traced once more, to find out whether it can be frozen
 
 
@@ -280,17 +280,15 @@ class Lens(CaptureView):
         """Note whether the target can be frozen, unless that is known, or tracing it took long."""
         from ortlens.backend.freeze.frozen import Frozen
         from ortlens.lens.freezing import call_text, refusal_of
+        from ortlens.lens.verify.call_state import module_behind
 
-        target, figures = self._targets.first(), self._recorder.captured().figures
-        owner = getattr(target, "__self__", None)
-        if isinstance(owner, torch.nn.Module) and getattr(target, "__name__", "") in _CALLS_OF_MODULE:
-            target = owner
+        target, figures = module_behind(self._targets.first()), self._recorder.captured().figures
         spent = sum((graph.dynamo_ns or 0) + (graph.aot_ns or 0) for graph in self._recorder.records(r.Graph))
         is_known = figures.freeze_call is not None or figures.freeze_refused is not None
         is_ready = isinstance(target, Frozen) or _torch.compiled_ahead(target) is not None
         if self._ort is None or example is None or is_known or spent > _TRACING_NS or not callable(target) or is_ready:
             return
-        refused = refusal_of(target, *example, self._backend_for(None))
+        refused = _CHANGES_OBJECTS if self._targets.changes_objects else refusal_of(target, *example, self._backend_for(None))
         self._recorder.note(**({"freeze_refused": refused} if refused else {"freeze_call": call_text(target, *example)}))
 
     def live(self, *, every: float | None = None) -> Live:
@@ -354,9 +352,9 @@ class Lens(CaptureView):
 
         Calls the compiled target, and the target itself, from the same inputs, state and random seed, each twice; what the target itself
         gives otherwise in its second call has no verdict. Results, errors, written tensors, shared memory, the random state and, if
-        gradients are enabled, gradients are compared. Inputs, weights, buffers, gradients, random generators and Python attributes are
-        put back afterwards, and nothing is recorded as a call. Inside, each partition gets the same inputs on both sides. A run in double
-        precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is.
+        gradients are enabled, gradients are compared. Inputs, weights, buffers, gradients and random generators are put back afterwards,
+        other Python state is not, and nothing is recorded as a call. Inside, each partition gets the same inputs on both sides. A run in
+        double precision decides: a value beyond the tolerance is still ok if ONNX Runtime is about as close to it as PyTorch is.
         Memory: a copy of inputs, weights and buffers, the values inside a partition once (in groups of 1 GiB), and PyTorch's activations
         once more and in double precision.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,20 +11,6 @@ from ortlens import _torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-
-def modules_of(target: Any) -> list[torch.nn.Module]:
-    """List the modules that a target calls: itself, that of a method, and what a function names."""
-    while isinstance(target, functools.partial):
-        target = target.func
-    owner = getattr(target, "__self__", target)
-    if isinstance(owner, torch.nn.Module):
-        return [owner]
-    try:
-        names = inspect.getclosurevars(target)
-    except (TypeError, ValueError):  # no function of Python, and one that names what is not there yet
-        return []
-    return [value for value in (*names.nonlocals.values(), *names.globals.values()) if isinstance(value, torch.nn.Module)]
 
 
 def fake(tensor: torch.Tensor, mode: Any, device: torch.device | None) -> torch.Tensor:
@@ -47,10 +31,10 @@ def fake(tensor: torch.Tensor, mode: Any, device: torch.device | None) -> torch.
 
 @contextlib.contextmanager
 def fake_weights(modules: Iterable[torch.nn.Module], mode: Any, device: torch.device | None) -> Iterator[None]:
-    """Replace weights on the meta device, or all that are not on the given one, by fake tensors; tied weights stay tied."""
+    """Replace the modules' own weights on the meta device, or all not on the given one, by fake tensors; tied weights stay tied."""
     replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
     stand_ins: dict[int, torch.Tensor] = {}
-    for owner in dict.fromkeys(each for module in modules for each in module.modules()):
+    for owner in modules:
         named = (owner.named_parameters, owner.named_buffers)
         for name, tensor in (pair for each in named for pair in each(recurse=False, remove_duplicate=False)):
             if _is_elsewhere(tensor, device):

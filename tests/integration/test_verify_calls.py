@@ -348,6 +348,26 @@ def test_what_differs_from_itself_has_no_verdict() -> None:
     assert "call_differs" not in set(lens.findings.rule)
 
 
+class Counting(torch.nn.Module):
+    """Has a counter, which goes on with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x.sin() * self.calls
+
+
+@torch.no_grad()
+def test_what_differs_by_a_counter_has_no_verdict() -> None:
+    numerics = ortlens.explain(Counting(), calls=1)(torch.rand(3)).verify(torch.rand(3))
+    (result,) = numerics[numerics.scope == "call"].itertuples()
+    assert pd.isna(result.ok)
+    assert "differ between two calls" in result.note
+
+
 @torch.no_grad()
 def test_an_error_that_the_function_itself_raises_too_is_raised() -> None:
     def picked(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -171,7 +171,7 @@ class OnnxLens(CaptureView):
 
         The module is called with the model's inputs as tensors, by place and in the model's order, without gradients: twice, more often
         if it draws random numbers, and once in double precision, if it runs so, to tell rounding from faults. What differs between two
-        calls has no verdict. Random generators, buffers and whatever else it changes are put back. Nothing is recorded as a call.
+        calls has no verdict. Random generators, weights and buffers are put back. Nothing is recorded as a call.
 
         Args:
             reference: The module or function, in evaluation mode.

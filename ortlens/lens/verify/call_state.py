@@ -1,30 +1,162 @@
 """The state that a call starts from and may change, and what a call gave.
 
-The state is copied, so that several calls can start alike and leave nothing behind. The outcome of a call is its results, what it wrote,
-its gradients, and how its results share memory.
+The state is copied, so that several calls can start alike and leave it as it was. It is tensors, what arguments hold, and random
+generators; Python objects that a module or function holds are the user's. The outcome of a call is its results, what it wrote, its
+gradients, and how its results share memory.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import random
 import sys
+import types
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from ortlens import _torch
+from ortlens.backend.freeze.arguments import named_arguments, parameters_source
 from ortlens.backend.memory_order import block_of, tensors_overlap
-from ortlens.lens.verify.reachable import Reachable, argument_roots, restorer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.lens.verify.reachable import Named
-
+Named: TypeAlias = tuple[str, Any]
 
 _MAX_COPIED_BYTES = 8 << 30  # weights beyond this are not copied: a model of this size may just fit into memory once
+_MAX_OBJECTS = 200_000  # objects looked at, nearest first: a data set with a million entries is no state of a model
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_OPAQUE = frozenset(sys.stdlib_module_names) | {"torch", "ortlens", "onnxruntime", "onnx", "onnxscript", "numpy", "pandas", "IPython"}
+_TENSOR_OR_NONE = (torch.Tensor, type(None))
+_OPEN = (torch.optim.Optimizer, types.SimpleNamespace)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_STATE = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.Generator, *_FUNCTIONS)
+"""What is looked at of all that a module holds and a function names: their lists and other objects are not put back, so not compared."""
+
+
+class Reachable:
+    """What is reachable from some roots."""
+
+    def __init__(self, roots: Iterable[Named], *, with_plain: bool = False) -> None:
+        """Look around from named objects; `with_plain` collects numbers, strings and None as well."""
+        # every tensor with data of its own, by the first name it was found under; gradients among them
+        self.tensors: dict[str, torch.Tensor] = {}
+        # numbers, strings and None, likewise; only if they were asked for, and then tensors are listed under all their names
+        self.plain: dict[str, Any] = {}
+        self.modules: list[torch.nn.Module] = []
+        self.generators: list[torch.Generator] = []
+        self.containers: list[Any] = []  # lists, dictionaries, and attributes of objects, of arguments and optimisers
+        self._with_plain = with_plain
+        self._seen: dict[int, object] = {}  # holds on to what was seen, so that no id is used twice
+        waiting = collections.deque(roots)
+        while waiting and len(self._seen) < _MAX_OBJECTS:
+            waiting.extend(self._look(*waiting.popleft()))
+
+    def _look(self, name: str, value: Any) -> Iterator[Named]:
+        if isinstance(value, _PLAIN):
+            if self._with_plain:
+                self.plain[name] = value
+            return
+        if id(value) in self._seen:
+            if self._with_plain and isinstance(value, torch.Tensor):  # a result that is returned twice is two results
+                self.tensors[name] = value
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            yield from self._tensor(name, value)
+        elif isinstance(value, torch.Generator):
+            self.generators.append(value)
+        elif isinstance(value, torch.nn.Module):
+            self.modules.append(value)
+            named = [(_joined(name, key), item) for table in _tables_of(value) for key, item in table.items()]
+            yield from (each for each in (*named, (name, type(value).forward)) if isinstance(each[1], _STATE))
+        elif isinstance(value, _FUNCTIONS):
+            yield from _captured(name, value)
+        else:
+            yield from self._parts(name, value)
+
+    def _tensor(self, name: str, value: torch.Tensor) -> Iterator[Named]:
+        if _torch.is_fake(value) or value.layout is not torch.strided or value.device.type == "meta":
+            return
+        while name in self.tensors:
+            name += "'"
+        self.tensors[name] = value
+        if value.is_leaf and value.grad is not None:
+            yield f"grad of {name}", value.grad
+
+    def _parts(self, name: str, value: Any) -> Iterator[Named]:
+        if type(value).__module__ in ("builtins", "collections") and isinstance(value, (dict, list, collections.deque)):
+            self.containers.append(value)
+        if isinstance(value, dict):
+            for place, (key, item) in enumerate(value.items()):
+                yield f"{name}[{key!r}]" if isinstance(key, (str, int)) else f"{name}[#{place}]", item
+        elif isinstance(value, (list, tuple, collections.deque)):
+            fields = getattr(value, "_fields", None)
+            yield from ((f"{name}.{fields[n]}" if fields else f"{name}[{n}]", item) for n, item in enumerate(value))
+        elif isinstance(value, _OPEN) or not (isinstance(value, (type, types.ModuleType)) or _is_opaque(type(value))):
+            yield from self._attributes(name, value)
+
+    def _attributes(self, name: str, value: Any) -> Iterator[Named]:
+        own = getattr(value, "__dict__", {})
+        self.containers.append(own)
+        everything = dataclasses.is_dataclass(value)
+        yield from ((_joined(name, key), item) for key, item in own.items() if everything or not isinstance(item, _PLAIN))
+        members = {key: member for kind in type(value).__mro__ for key, member in vars(kind).items()}
+        for key, member in members.items():
+            if isinstance(member, types.MemberDescriptorType) and hasattr(value, key):  # a slot
+                yield _joined(name, key), getattr(value, key)
+
+
+def _tables_of(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
+    """Return the dictionaries in which a module holds what its attributes are."""
+    return module._parameters, module._buffers, module._modules, vars(module)  # noqa: SLF001 - what `register_buffer` changes
+
+
+def _captured(name: str, function: Any) -> Iterator[Named]:
+    """Yield what a function is bound to, or the state that its code names."""
+    if isinstance(function, functools.partial):
+        yield from ((name, function.func), (f"{name}.args", function.args), (f"{name}.keywords", function.keywords))
+    elif isinstance(function, types.MethodType):
+        yield from ((name, function.__self__), (name, function.__func__))
+    elif not _is_opaque(function):
+        named = {used: function.__globals__[used] for used in _global_names(function.__code__) if used in function.__globals__}
+        named |= {f"{function.__name__}.defaults[{n}]": item for n, item in enumerate(function.__defaults__ or ())}
+        named |= function.__kwdefaults__ or {}
+        for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it has no value yet
+                named[free] = cell.cell_contents
+        yield from (each for each in named.items() if isinstance(each[1], _STATE))
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
+
+
+def _joined(name: str, part: str) -> str:
+    return part if not name or name == "_orig_mod" else name if part == "_orig_mod" else f"{name}.{part}"
+
+
+def _is_opaque(of: Any) -> bool:
+    """Tell whether a class or function is one of a library whose inside is no state of a model."""
+    return (of.__module__ or "").partition(".")[0] in _OPAQUE
+
+
+_CALLS_OF_MODULE = ("forward", "_wrapped_call_impl", "__call__", "_call_impl")  # methods that compiled modules have as their targets
+
+
+def module_behind(function: Any) -> Any:
+    """Return the module whose call a function is, so that its weights have their own names; anything else as it is."""
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, torch.nn.Module) and getattr(function, "__name__", "") in _CALLS_OF_MODULE else function
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +186,14 @@ class CallState:
         """Copy the state; values of parameters only if `parameters` may change."""
         program = isinstance(target, torch.export.ExportedProgram)
         owned = [("", target.state_dict), ("", target.constants)] if program else [("", target)]
-        self._roots: list[Named] = [*argument_roots(target, args, kwargs), *owned]
+        names = [name for name, _ in named_arguments(parameters_source(module_behind(target)), tuple(range(len(args))), {})]
+        self._roots: list[Named] = [*zip(names, args, strict=True), *kwargs.items(), *owned]
         found = Reachable(self._roots)
         self.tensors = found.tensors
         self.left_out = 0  # bytes of weights that were not copied
-        self._containers = [restorer for held in found.containers if (restorer := restorer_of(held)) is not None]
-        self._globals = [(names, name, names[name]) for names, name in found.globals]
+        self._containers = [(held, held.copy()) for held in found.containers]
+        tables = [table for module in found.modules for table in _tables_of(module)]
+        self._tables = [(table, {key: item for key, item in table.items() if isinstance(item, _TENSOR_OR_NONE)}) for table in tables]
         self._tensors = [
             _Tensor(tensor, tensor.detach(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
             for tensor in self.tensors.values()
@@ -67,7 +201,8 @@ class CallState:
         self._copies: dict[int, tuple[Any, Any]] = {}  # storages, whose methods have no annotations
         self._copy_storages(parameters=parameters)
         # Functions that read and put back the state of each random generator, and the state then.
-        self._generators = [(*access, access[0]()) for access in (*map(_access, found.generators), *_global_generators())]
+        accesses = (*((each.get_state, each.set_state) for each in found.generators), *_global_generators())
+        self._generators = [(read, put_back, read()) for read, put_back in accesses]
         self.random_state = torch.get_rng_state()  # state of torch's generator on the CPU
 
     def _copy_storages(self, *, parameters: bool) -> None:
@@ -83,15 +218,13 @@ class CallState:
             copied += storage.nbytes()
             self._copies[key] = storage, storage.clone()
 
-    def restore(self, *, random: bool = True) -> bool:
-        """Put everything back, except version counters; without `random`, generators go on, and the next call draws other numbers.
-
-        Return whether a Python container or a global had changed.
-        """
-        changed = sum(bool(restorer()) for restorer in self._containers) > 0
-        for names, name, value in self._globals:
-            if names.get(name) is not value:
-                names[name], changed = value, True
+    def restore(self, *, random: bool = True) -> None:
+        """Put everything back, except version counters; without `random`, generators go on, and the next call draws other numbers."""
+        for held, before in self._containers:
+            held.clear()
+            (held.update if isinstance(held, dict) else held.extend)(before)
+        for table, tensors in self._tables:
+            table.update(tensors)
         for noted in self._tensors:
             noted.put_back()
         for storage, copy in self._copies.values():
@@ -102,7 +235,6 @@ class CallState:
         if random:
             for _, put_back, state in self._generators:
                 put_back(state)
-        return changed
 
     def drew(self) -> bool:
         """Tell whether random numbers were drawn since, from any generator that is put back."""
@@ -133,21 +265,10 @@ def _equal_bytes(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool
 
 
 def _is_same_state(one: Any, other: Any) -> bool:
-    """Tell whether two states of a generator are equal: plain values, dictionaries, tuples, tensors or arrays."""
-    if isinstance(one, dict):
-        return all(_is_same_state(value, other[key]) for key, value in one.items())
+    """Tell whether two states of a generator are equal: plain values, tuples, tensors or arrays."""
     if isinstance(one, tuple):
         return all(map(_is_same_state, one, other))
     return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
-
-
-def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    """Return functions that read and set the state of a generator of torch, Python or NumPy."""
-    if isinstance(generator, random.Random):
-        return generator.getstate, generator.setstate
-    if (bits := getattr(generator, "bit_generator", None)) is not None:
-        return lambda: bits.state, functools.partial(setattr, bits, "state")
-    return generator.get_state, generator.set_state
 
 
 def _global_generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:

@@ -1,8 +1,8 @@
 """`Lens.verify`: compares ONNX Runtime's results with PyTorch's, partition by partition, inside a call of the user's function.
 
 Runs of the check are not counted, and the call gets the results of the session. Then the call as a whole is compared with the same call
-of the function itself. Several functions that were compiled for the same arguments are compared one after the other. Everything that
-a call changes is put back.
+of the function itself. Several functions that were compiled for the same arguments are compared one after the other. Weights, buffers,
+gradients, arguments and random generators are put back.
 """
 
 from __future__ import annotations
