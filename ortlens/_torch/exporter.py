@@ -132,12 +132,14 @@ _NEVER_DECOMPOSED = frozenset(
         # Decomposed, they draw other random numbers than PyTorch's own kernels and leave the generator in another state.
         *("cauchy", "cauchy_", "exponential", "exponential_", "geometric", "geometric_", "log_normal", "log_normal_"),
         *("uniform", "uniform_"),  # decomposed, a draw does not read what it overwrites, so that an earlier draw goes away as dead code
-        "cumprod",  # quadratic in time and memory
-        "cumprod_",
-        "diagonal_scatter",  # writes in place through a view, which AOTAutograd rejects
+        *("cumprod", "cumprod_"),  # quadratic in time and memory
+        # The first writes at offset 0 where none is given, the second in place through a view, which AOTAutograd rejects.
+        *("as_strided_scatter", "diagonal_scatter"),
+        # Their parts have no ONNX functions, so that PyTorch would compute them one by one.
+        *("digamma", "igamma", "igammac", "lgamma", "log_ndtr", "mvlgamma", "ndtri", "spherical_bessel_j0", "zeta"),
     }
 )
-"""Operators whose decompositions in torch's table are wrong or slow; they stay in PyTorch."""
+"""Operators whose decompositions in torch's table are wrong or slow, without the prefix of `torch.special`; they stay in PyTorch."""
 
 
 @functools.cache
@@ -183,7 +185,7 @@ def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozen
     has_side_effect(torch.ops.aten._linalg_check_errors.default)
     implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - always_decompose
     table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
-    for overload in [overload for overload in table if getattr(overload, "_opname", "") in _NEVER_DECOMPOSED]:
+    for overload in [each for each in table if getattr(each, "_opname", "").removeprefix("special_") in _NEVER_DECOMPOSED]:
         del table[overload]
     for overload in (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default):
         # AOTAutograd lifts tensor constants itself; a decomposition would mix the real constant with fake tensors.

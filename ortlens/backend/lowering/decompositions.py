@@ -21,19 +21,15 @@ _aten = torch.ops.aten
 _STAYS: Any = NotImplemented  # a decomposition returns it to leave the operator as it is
 
 
+_HALVES = (torch.float16, torch.bfloat16)
 _OF_FLOATS = (
-    *(_aten.igamma.default, _aten.igammac.default, _aten.log_sigmoid_forward.default, _aten.soft_margin_loss.default),
+    *(_aten.log_sigmoid_forward.default, _aten.soft_margin_loss.default),
     *(_aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default),  # noqa: SLF001 - names
-)
-_OF_WIDE = (
-    *(_aten.special_bessel_j0.default, _aten.special_bessel_j1.default, _aten.special_spherical_bessel_j0.default),
-    *(_aten.special_log_ndtr.default, _aten.special_ndtri.default, _aten.special_zeta.default),
-    *(_aten.special_zeta.other_scalar, _aten.special_zeta.self_scalar),
 )
 _REFUSED: dict[Any, Callable[..., bool]] = {
     **dict.fromkeys(_OF_FLOATS, lambda tensor, *_: not tensor.is_floating_point()),
-    **dict.fromkeys(_OF_WIDE, lambda *given: any(map(_is_half, given))),
-    **dict.fromkeys((_aten.mvlgamma.default, _aten.trace.default), lambda tensor, *_: tensor.dtype is torch.bool),
+    **dict.fromkeys((_aten.special_bessel_j0.default, _aten.special_bessel_j1.default), lambda tensor: tensor.dtype in _HALVES),
+    _aten.trace.default: lambda tensor: tensor.dtype is torch.bool,
     **dict.fromkeys((_aten.nan_to_num.default, _aten.nansum.default, _aten.aminmax.default), lambda tensor, *_, **__: tensor.is_complex()),
 }
 """Operator -> whether arguments are left to PyTorch's kernel: it refuses them where torch's decomposition takes them, or the reverse."""
@@ -77,7 +73,6 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.index_fill.int_Tensor: functools.partial(_index_fill, _aten.index_fill.int_Tensor),
         _aten.masked_scatter.default: _masked_scatter,
         _aten.slice_scatter.default: _slice_scatter,
-        _aten.as_strided_scatter.default: _as_strided_scatter,
         _aten.channel_shuffle.default: _channel_shuffle,
         _aten._convolution.default: _convolution,  # noqa: SLF001 - an operator's name
         _aten.convolution.default: _whole_convolution,
@@ -221,7 +216,7 @@ def _loss(target: Any, tensor: torch.Tensor, other: torch.Tensor, reduction: int
 
 def _smooth_l1_loss_backward(grad: torch.Tensor, tensor: torch.Tensor, target: torch.Tensor, reduction: int, beta: float) -> torch.Tensor:
     """Decompose as torch does, but keep NaN, of which its decomposition makes 0 by the sign."""
-    dtype = torch.float32 if _is_half(tensor) else tensor.dtype
+    dtype = torch.float32 if tensor.dtype in _HALVES else tensor.dtype
     apart, grads = tensor.to(dtype) - target.to(dtype), grad.to(dtype)
     grads = grads / tensor.numel() if reduction == 1 else grads
     return torch.where(apart.abs() >= beta, grads * apart.sign(), grads * apart / beta).to(tensor.dtype)
@@ -327,11 +322,6 @@ def _slice_scatter(tensor: torch.Tensor, source: torch.Tensor, *_: Any, **__: An
     return _aten.clone.default(tensor) if _is_empty(source) else _STAYS
 
 
-def _as_strided_scatter(*_: Any, **__: Any) -> Any:
-    """Leave the operator as it is: torch's decomposition writes at offset 0 where none is given, the operator at the tensor's."""
-    return _STAYS
-
-
 def _ldexp(tensor: torch.Tensor, exponent: torch.Tensor) -> Any:
     """Scale floats by whole exponents in float64, which rounds once, and what PyTorch multiplies by powers; PyTorch keeps the rest."""
     if exponent.dtype is torch.bool or tensor.is_complex():
@@ -360,10 +350,6 @@ def _channel_shuffle(tensor: torch.Tensor, groups: int) -> Any:
 
 def _is_empty(tensor: torch.Tensor) -> bool:
     return any(isinstance(size, int) and not size for size in tensor.shape)
-
-
-def _is_half(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _is_whole(value: Any) -> bool:

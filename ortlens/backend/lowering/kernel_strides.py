@@ -44,9 +44,7 @@ _WRONG_AS_WHOLE = frozenset(
     }
 )
 """Operators whose decompositions lie as their results, and whose shape functions do not."""
-_NO_ITERATORS = frozenset(
-    {_aten.ldexp.Tensor, _aten.clone.default, _aten.equal.default, _aten.frexp.Tensor, _aten.masked_fill.Scalar, _aten.mvlgamma.default}
-)
+_NO_ITERATORS = frozenset({_aten.ldexp.Tensor, _aten.clone.default, _aten.equal.default, _aten.frexp.Tensor, _aten.masked_fill.Scalar})
 """Operators of numbers one by one whose results no iterator lays out."""
 
 

@@ -19,7 +19,7 @@ from ortlens.units import time_from_ns
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_aten, _prims = torch.ops.aten, torch.ops.prims
+_aten = torch.ops.aten
 _TRANSFORMS = (_aten._fft_r2c.default, _aten._fft_c2c.default, _aten._fft_c2r.default)  # noqa: SLF001 - names of operators
 BAGS = (
     *(_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default),  # noqa: SLF001 - same
@@ -179,11 +179,6 @@ SLOW = (
         fault="max_pool_of_nan",
     ),
     Rule(decompositions.WHOLE_GRADIENTS, f"{_ON_PURPOSE}PyTorch computes it in one pass, ONNX Runtime in many"),
-    Rule(
-        (_aten.lgamma.default, _aten.digamma.default, _aten.polygamma.default, _prims.lgamma.default, _prims.digamma.default),
-        f"{_ON_PURPOSE}ONNX has no such operator, and made of some fifty others it takes 3 to 10 times as long",
-        figure="one thread, 100,000 float32: PyTorch 2.5, 11 and 4 ms, some fifty ONNX operators 25, 30 and 19 ms",
-    ),
     Rule(  # what `embedding_bag` makes of a table of ids: the offsets of its rows, and one row
         (_aten.arange.default, _aten.arange.start, _aten.arange.start_step, _aten.view.default),
         "only serves a bag of embeddings, which stays in PyTorch: a partition of its own would take longer",

@@ -30,7 +30,7 @@ from ortlens.backend.partitioning.slow_functions import BAGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_aten, _prims = torch.ops.aten, torch.ops.prims
+_aten = torch.ops.aten
 _FACTORS = ("alpha", "beta")
 _CHECKING_FLOATS = (_aten.logit.default,)  # operators that convert what their schemas call a float, with the check
 _UNCHECKED = frozenset({"other", "self", "element", "test_element", "correction", "p", "ord"})
@@ -61,11 +61,8 @@ def _is_boolean(call: Call) -> bool:
     return bool(tensors) and tensors[0].dtype is torch.bool
 
 
-def _makes(dtype: torch.dtype, call: Call) -> bool:
-    return call.result is not None and call.result.dtype is dtype
-
-
-_makes_booleans = functools.partial(_makes, torch.bool)
+def _makes_booleans(call: Call) -> bool:
+    return call.result is not None and call.result.dtype is torch.bool
 
 
 def _is_integer(call: Call) -> bool:
@@ -309,12 +306,7 @@ def _takes_a_dimension_twice(call: Call) -> bool:
     return value is not None and len({dim % max(value.dim(), 1) for dim in dims}) < len(dims)
 
 
-def _higher_polygamma(call: Call) -> bool:
-    return isinstance(call.node.args[0], int) and call.node.args[0] > 1
-
-
 _REFUSED = ", which PyTorch refuses"
-_GAMMA = (_aten.lgamma.default, _aten.digamma.default, _aten.polygamma.default, _prims.lgamma.default, _prims.digamma.default)
 _POWERS = (_aten.pow.Tensor_Scalar, _aten.pow.Tensor_Tensor, _aten.pow.Scalar)
 _INDEX_PUTS = (_aten.index_put.default, _aten._unsafe_index_put.default)  # noqa: SLF001 - a name
 _ANTIALIASED = (_aten._upsample_bicubic2d_aa.default, _aten._upsample_bilinear2d_aa.default)  # noqa: SLF001 - names
@@ -462,8 +454,6 @@ WRONG = (
     Rule(
         (_aten.sort.default, _aten.sort.stable, _aten.topk.default), "takes NaN in float64 for any value", _is_double, fault="top_with_nan"
     ),
-    Rule((_aten.polygamma.default,), "is known for n = 0 and 1 only: the others need the zeta function", _higher_polygamma),
-    Rule(_GAMMA, "has fewer digits than float64", functools.partial(_makes, torch.float64)),
     Rule((_aten.masked_fill.Tensor,), "", _filled),
     Rule((_aten.logcumsumexp.default,), "overflows, or loses what is small beside the largest"),
     # outputs that the functions fill with constants, marked as faked in torchlib; inference never reads them
