@@ -94,7 +94,8 @@ def own() -> dict[Any, Callable[..., Any]]:
     """List the decompositions of those that have an ONNX function for some calls."""
     repeating = {target: functools.partial(_interpolated, target) for target in _REPEATING}
     recurrent = {target: functools.partial(_recurrent, target) for target in RECURRENT}
-    return {**repeating, **recurrent, ONE_HOT: _one_hot, CIRCULAR: _pad_circular, _WHOLE_ATTENTION: _attention}
+    pools = {_aten.max_pool1d.default: _max_pool1d}
+    return {**repeating, **recurrent, **pools, ONE_HOT: _one_hot, CIRCULAR: _pad_circular, _WHOLE_ATTENTION: _attention}
 
 
 def with_calls_left_to_torch(table: Mapping[Any, Callable[..., Any]], users: Collection[Any]) -> dict[Any, Callable[..., Any]]:
@@ -283,10 +284,7 @@ def _max_pool1d(  # noqa: PLR0913, PLR0917 - the operator's schema
     return _aten.max_pool2d_with_indices(tensor.unsqueeze(-2), *sizes, ceil_mode)[0].squeeze(-2)
 
 
-_TAKEN_APART: Mapping[Any, Callable[..., Any]] = {
-    **{target: functools.partial(_interpolated, target) for target in INTERPOLATIONS},
-    _aten.max_pool1d.default: _max_pool1d,
-}
+_TAKEN_APART: Mapping[Any, Callable[..., Any]] = {target: functools.partial(_interpolated, target) for target in INTERPOLATIONS}
 _LEFT: Mapping[Any, Callable[..., bool]] = {
     **dict.fromkeys((*INTERPOLATIONS, *_APART, _aten.max_pool1d.default, _aten.bucketize.Tensor), _is_large),
     **dict.fromkeys((_aten.huber_loss.default, _aten.smooth_l1_loss.default), _is_large_loss),

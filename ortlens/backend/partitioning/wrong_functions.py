@@ -314,7 +314,7 @@ _REFLECTION_PADS = (_aten.reflection_pad1d.default, _aten.reflection_pad2d.defau
 _REPEATING_PADS = (*_REFLECTION_PADS, _aten.replication_pad1d.default, _aten.replication_pad2d.default, _aten.replication_pad3d.default)
 _ADAPTIVE = (_aten.adaptive_max_pool2d.default, _aten.adaptive_max_pool3d.default)
 _POOLS = {
-    1: (_aten.avg_pool1d.default, _aten.max_pool1d.default),
+    1: (_aten.avg_pool1d.default,),
     2: (_aten.avg_pool2d.default, _aten.max_pool2d.default, _aten.max_pool2d_with_indices.default),
     3: (_aten.avg_pool3d.default, _aten.max_pool3d.default, _aten.max_pool3d_with_indices.default),
 }

@@ -231,7 +231,6 @@ def _places(x: Any, dims: int) -> Any:
 torch_op(_aten.avg_pool1d.default)(_average_pool_of(_aten.avg_pool1d.default, 1))
 torch_op(_aten.avg_pool2d.default)(_average_pool_of(_aten.avg_pool2d.default, 2))
 torch_op(_aten.avg_pool3d.default)(_average_pool_of(_aten.avg_pool3d.default, 3))
-torch_op(_aten.max_pool1d.default)(_pool_of(_aten.max_pool1d.default, 1))
 torch_op(_aten.max_pool2d.default)(_pool_of(_aten.max_pool2d.default, 2))
 torch_op(_aten.max_pool3d.default)(_pool_of(_aten.max_pool3d.default, 3))
 torch_op(_aten.max_pool2d_with_indices.default)(_pool_of(_aten.max_pool2d_with_indices.default, 2))

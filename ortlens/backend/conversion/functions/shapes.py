@@ -169,15 +169,11 @@ def _pad_of(target: Any) -> Callable[..., Any]:
             return basics.registered(target)(x, padding)
         made = basics.registered(target)(x, [max(amount, 0) for amount in known]) if max(known) > 0 else x
         for place in range(0, len(known), 2):
-            made = _cropped(made, known[place], known[place + 1], len(x.shape) - 1 - place // 2)
+            before, after, dim = known[place], known[place + 1], len(x.shape) - 1 - place // 2
+            made = op.Slice(made, _vector([max(-before, 0)]), _vector([min(after, 0) or _END]), _vector([dim]))
         return made
 
     return pad
-
-
-def _cropped(x: Any, before: int, after: int, dim: int) -> Any:
-    """Remove what negative amounts of padding remove at both ends of a dimension."""
-    return op.Slice(x, _vector([max(-before, 0)]), _vector([min(after, 0) or _END]), _vector([dim]))
 
 
 for _target in (
@@ -185,19 +181,6 @@ for _target in (
     *(_aten.replication_pad1d.default, _aten.replication_pad2d.default, _aten.replication_pad3d.default),
 ):
     torch_op(_target)(_pad_of(_target))
-
-
-@torch_op(_aten._pad_circular.default)
-def pad_circular(x: Any, pad: Sequence[int]) -> Any:
-    """`aten._pad_circular` of amounts that repeat what negative ones leave, which lowering leaves whole."""
-    rank = len(x.shape)
-    for place in range(len(pad) // 2):
-        before, after, dim = pad[2 * place], pad[2 * place + 1], rank - 1 - place
-        left = _cropped(x, before, after, dim) if min(before, after) < 0 else x
-        parts = [op.Slice(left, _vector([-before]), _vector([_END]), _vector([dim]))] if before > 0 else []
-        parts += [left, op.Slice(left, _vector([0]), _vector([after]), _vector([dim]))] if after > 0 else [left]
-        x = op.Concat(*parts, axis=dim)
-    return x
 
 
 _MANY = 1 << 16  # longer ranges are not put into the model as constants
