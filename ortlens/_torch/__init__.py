@@ -10,7 +10,6 @@ nowhere else. torch is imported on first use: `import ortlens` stays light.
 | the type promotion pass | `torch/onnx/_internal/fx/passes/type_promotion.py` | the same |
 | AOTAutograd for backends | `torch/_dynamo/backends/common.py` | documented for custom backends in spite of the underscore |
 | compile ids, static inputs, fake mode, sizes that became constants | `torch/_guards.py` | not available elsewhere |
-| counts of failures to trace | `torch/_dynamo/utils.py` | torch 2.9 keeps nothing else of some breaks |
 | the structured trace | `torch/_logging/_internal.py` | the log that tlparse reads has no public name |
 | code that Dynamo skips from then on | `torch/_dynamo/convert_frame.py`, `torch/_C/_dynamo/eval_frame.pyi` | no public name |
 | compiling a frame without running it; what it counts | `torch/_dynamo/convert_frame.py`, `torch/_dynamo/utils.py` | no public name |
@@ -58,7 +57,6 @@ from ortlens._torch.aot import (
     know_shape,
     lookup_backend,
     mutated_input_indices,
-    normalized,
     relaid_inputs,
     replaced_buffers,
     results_known,
@@ -75,6 +73,7 @@ from ortlens._torch.aot import (
     varies_from_the_start,
     with_guards,
     without_autocast,
+    without_idle_moves,
     without_tokens,
     zero_and_one_open,
 )
@@ -97,7 +96,6 @@ from ortlens._torch.dynamo import (
     is_of_dynamo,
     is_signal,
     is_traced,
-    isolated_compilations,
     line_being_traced,
     modules_compiled_by,
     name_compiled_ahead,
@@ -108,8 +106,6 @@ from ortlens._torch.dynamo import (
     trace_artifact,
     traced_value,
     uncompiled,
-    unlogged_failures,
-    unlogged_steps,
     wrapper_of,
 )
 from ortlens._torch.exporter import (
@@ -169,7 +165,6 @@ from ortlens._torch.tensors import (
     shallow_spec,
     share_storage,
     size_hint,
-    spec_children,
     tensors_of,
     unflatten,
     version_of,

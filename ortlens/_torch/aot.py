@@ -53,11 +53,9 @@ def aot_backend(
 
 def compiles_ahead() -> bool:
     """Tell whether `aot_compile` of a compiled function is at work, which sets these (`torch/_dynamo/aot_compile.py`)."""
-    import torch
     from torch._functorch import config
 
-    is_offered = hasattr(torch.compiler, "load_compiled_function")
-    return is_offered and all(getattr(config, name, False) for name in ("bundled_autograd_cache", "bypass_autograd_cache_key"))
+    return config.bundled_autograd_cache and config.bypass_autograd_cache_key
 
 
 @contextlib.contextmanager
@@ -169,9 +167,8 @@ def _of_the_compilation(inputs: Sequence[Any]) -> list[Any]:
     """Convert the fake tensors among a Dynamo graph's inputs to the fake mode of the running compilation.
 
     In a dry run the caller's tensors are fake. AOTAutograd uses a mode of its own that Dynamo makes, which keeps the symbols of the
-    sizes (`compile_and_call_fx_graph` in `torch/_dynamo/output_graph.py`). torch 2.9 rejects fakes of another mode
-    (`detect_fake_mode` in `torch/_guards.py`). torch 2.13 converts them, but without what Dynamo knows about their sizes
-    (`process_inputs` in `torch/_functorch/_aot_autograd/frontend_utils.py`). Converting here gives the same result in all versions.
+    sizes (`compile_and_call_fx_graph` in `torch/_dynamo/output_graph.py`). It would convert fakes of another mode itself, but without what
+    Dynamo knows about their sizes (`process_inputs` in `torch/_functorch/_aot_autograd/frontend_utils.py`).
     """
     from torch._guards import TracingContext
 
@@ -206,7 +203,7 @@ def traced_sizes() -> tuple[TracedSize, ...]:
     import torch
 
     sizes: Iterator[tuple[str, int, Any]] = (
-        (_LOCAL.sub(r"\1", _source_name(item.source) or ""), dim, size)
+        (_LOCAL.sub(r"\1", item.source.name), dim, size)
         for item in _tracked()
         if isinstance(item.fake, torch.Tensor)
         for dim, size in enumerate(item.fake.shape)
@@ -227,7 +224,7 @@ def fixes_a_value() -> bool:
     import torch
 
     numbers = (item for item in _tracked() if isinstance(item.fake, (torch.SymInt, torch.SymFloat)) and item.fake.node.expr.is_number)
-    return any((_source_name(item.source) or "").endswith(".item()") for item in numbers)
+    return any(item.source.name.endswith(".item()") for item in numbers)
 
 
 def _tracked() -> Any:
@@ -236,11 +233,6 @@ def _tracked() -> Any:
 
     mode = getattr(TracingContext.try_get(), "fake_mode", None)
     return getattr(getattr(mode, "shape_env", None), "tracked_fakes", None) or ()
-
-
-def _source_name(source: Any) -> str | None:
-    name = getattr(source, "name", None)  # a method in torch 2.9, a property since
-    return name() if callable(name) else name
 
 
 def varies_from_the_start() -> bool:
@@ -296,7 +288,7 @@ def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
 def input_sources(graph_module: torch.fx.GraphModule) -> list[str | None]:
     """Find the sources of a Dynamo graph's inputs, such as `L['self']._modules['up']`; None where Dynamo records none."""
     inputs = graph_module.graph.find_nodes(op="placeholder")
-    return [_source_name(getattr(node.meta.get("grapharg"), "source", None)) for node in inputs]
+    return [getattr(getattr(node.meta.get("grapharg"), "source", None), "name", None) for node in inputs]
 
 
 def gradient_inputs(graph_module: torch.fx.GraphModule) -> frozenset[int]:
@@ -400,14 +392,10 @@ def holds_transforms(graph_module: Any) -> bool:
     return any("functorch" in home or home == "torch.autograd.forward_ad" for home in homes)
 
 
-_COPY_PASS = re.compile("_remove_unnec+essary_copy_op_pass")
-_STARRED = re.compile(r"L\['([^']+)'\]\[(\d+)\]")
-
-
 def exported_inputs(program: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return all inputs of an exported program's graph: parameters, buffers, constants, then the user's inputs.
 
-    Raises ValueError for another structure; AssertionError, or RuntimeError in some versions of torch, for sizes outside the constraints.
+    Raises ValueError for another structure, RuntimeError for sizes outside the constraints.
     """
     inputs: tuple[Any, ...] = program._graph_module_flat_inputs(args, dict(kwargs))
     return inputs
@@ -429,17 +417,16 @@ def copies_kept() -> Iterator[None]:
     """Keep the copies that make new values of parameters and buffers when a program is decomposed.
 
     PyTorch puts their sources in their place everywhere, which may have another dtype, lie otherwise in memory, or be another input.
-    Source: `_remove_unnecessary_copy_op_pass` in `torch/export/exported_program.py`; torch 2.9 spells it otherwise.
+    Source: `_remove_unnecessary_copy_op_pass` in `torch/export/exported_program.py`.
     """
     from torch.export import exported_program
 
-    passes = {name: value for name, value in vars(exported_program).items() if _COPY_PASS.fullmatch(name)}
-    for name in passes:
-        setattr(exported_program, name, lambda module, signature: (module, signature))
+    before = exported_program._remove_unnecessary_copy_op_pass
+    exported_program._remove_unnecessary_copy_op_pass = lambda module, signature: (module, signature)
     try:
         yield
     finally:
-        vars(exported_program).update(passes)
+        exported_program._remove_unnecessary_copy_op_pass = before
 
 
 def composite_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -452,29 +439,7 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: function for op, function in named.items() if has_kernel(op.name(), "CompositeImplicitAutograd")}
 
 
-def normalized(program: Any) -> Any:
-    """Return a program whose guards use the input names of its graph, and which moves nothing to where it is: itself, or a copy.
-
-    Tracing a `forward(*args)` records guards on `L['args'][0]`, but the graph's signature has `args_0`. torch 2.13 reconciles the two
-    (`_force_gm_signature_match` in `torch/export/_unlift.py`). torch 2.9 does not, and then both the program's module and its decomposition
-    raise a NameError.
-    """
-    from torch.export import _unlift
-
-    program = _without_moves_to_the_same_device(program)
-    starred = {match for guard in guard_texts(program) for match in _STARRED.findall(guard)}
-    if hasattr(_unlift, "_force_gm_signature_match") or not starred:
-        return program
-    names = inspect.signature(program.module(check_guards=False).forward).parameters
-    texts = guard_texts(program)
-    for name, place in starred:
-        if f"{name}_{place}" in names:
-            written, meant = f"L['{name}'][{place}]", f"L['{name}_{place}']"
-            texts = tuple(guard.replace(written, meant) for guard in texts)
-    return with_guards(program, texts)
-
-
-def _without_moves_to_the_same_device(program: Any) -> Any:
+def without_idle_moves(program: Any) -> Any:
     """Return the program, or a copy in which `prims.device_put` that moves nothing is its argument, as PyTorch's kernel returns it."""
     import torch
 
@@ -561,7 +526,7 @@ def size_names(program: Any) -> dict[str, str]:
     symbolic: dict[str, Any] = {source: size.node for source, size in sizes.items() if isinstance(size, torch.SymInt)}
     env = next((node.shape_env for node in symbolic.values()), None)
     given: Mapping[str, Any] = getattr(env, "source_name_to_debug_name", {})
-    found = {_source_name(source): symbol for symbol, sources in getattr(env, "var_to_sources", {}).items() for source in sources}
+    found = {source.name: symbol for symbol, sources in getattr(env, "var_to_sources", {}).items() for source in sources}
     found |= {source: symbol for source, node in symbolic.items() for symbol in node.expr.free_symbols if len(node.expr.free_symbols) == 1}
     names = ((str(symbol), _NAME.findall(str(given.get(str(source)) or ""))) for source, symbol in found.items())
     return {symbol: known[0] for symbol, known in names if len(known) == 1}
@@ -599,8 +564,8 @@ def with_guards(program: Any, texts: Sequence[str]) -> Any:
 
 
 def guard_texts(program: Any) -> tuple[str, ...]:
-    """Return what tracing found about input sizes, as Python over `L['name'].size()[0]`; none where torch does not keep it."""
-    return tuple(getattr(program, "_guards_code", ()))
+    """Return what tracing found about input sizes, as Python over `L['name'].size()[0]`."""
+    return tuple(program._guards_code)
 
 
 def exported_guards(program: Any) -> Callable[..., Any] | None:

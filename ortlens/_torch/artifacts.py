@@ -9,15 +9,8 @@ _loaded: dict[str, bytes] = {}  # what `load_cache_artifacts` brought, by key
 
 
 @functools.cache
-def register_artifacts() -> bool:
-    """Let torch know entries of our cache, once; False where it collects none.
-
-    Without that, it loads nothing of what was saved with them.
-    """
-    import torch
-
-    if not hasattr(torch.compiler, "load_cache_artifacts"):
-        return False
+def register_artifacts() -> None:
+    """Let torch know entries of our cache, once: otherwise it loads nothing of what was saved with them."""
     from torch.compiler._cache import CacheArtifact, CacheArtifactFactory
 
     class ModelArtifact(CacheArtifact):
@@ -29,15 +22,14 @@ def register_artifacts() -> bool:
             return _TYPE
 
     CacheArtifactFactory.register(ModelArtifact)
-    return True
 
 
 def record_artifact(key: str, data: bytes) -> None:
     """Give torch an entry that was used, for `save_cache_artifacts`."""
-    if register_artifacts():
-        from torch.compiler._cache import CacheArtifactManager
+    from torch.compiler._cache import CacheArtifactManager
 
-        CacheArtifactManager.record_artifact(_TYPE, key, data)
+    register_artifacts()
+    CacheArtifactManager.record_artifact(_TYPE, key, data)
 
 
 def loaded_artifact(key: str) -> bytes | None:

@@ -8,7 +8,7 @@ import operator
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint, traced_values
+from ortlens._torch.tensors import expression_of, expression_over, is_symbolic, size_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,6 +100,6 @@ def _holds(symbol: str, sides: Sequence[Any], name: Any, value: int) -> bool | N
 def _with(side: Any, name: Any, value: int) -> int:
     if isinstance(side, int):
         return side
-    expression, hints = side.node.expr, traced_values(side.node)
+    expression, hints = side.node.expr, side.node.shape_env.backed_var_to_val
     values = {symbol: hints.get(symbol, 1) for symbol in expression.free_symbols}
     return int(expression.subs(values | {name: value}))

@@ -15,7 +15,7 @@ import tempfile
 import time
 import types
 import warnings
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortlens._torch.process import torch_folder
@@ -210,8 +210,7 @@ def name_compiled_ahead(target: object) -> str | None:
     """Return the name of the function that was compiled ahead of time, `Module` for a module; None if it is no such function."""
     if compiled_ahead(target) is None:
         return None
-    code = target._artifacts.original_code  # type: ignore[attr-defined]  # it has
-    name: str = getattr(code, "co_qualname", code.co_name)  # the first since Python 3.11
+    name: str = target._artifacts.original_code.co_qualname  # type: ignore[attr-defined]  # it has
     return name.removesuffix("._wrapped_call_impl")
 
 
@@ -349,46 +348,12 @@ def _registered_breaks() -> Iterator[tuple[str, dict[str, Any]]]:
             yield from ((gb_id, item) for item in items)
 
 
-def unlogged_failures() -> dict[str, int]:
-    """Count, by message, failures to trace that Dynamo may not have logged; empty in versions of torch that log them.
-
-    torch 2.9 raises `SkipFrame` without a message for a generator that it cannot trace (`LocalGeneratorObjectVariable.next_variable` in
-    `torch/_dynamo/variables/functions.py`); the message is only in `counters` of `torch/_dynamo/utils.py`. See also `unlogged_steps`.
-    """
-    from torch._dynamo import utils
-
-    if not _skips_silently():
-        return {}
-    return dict(utils.counters.get("unimplemented", Counter()) + utils.counters.get("inline_call", Counter()))
-
-
-def unlogged_steps() -> list[tuple[str, int]]:
-    """Return file and line where Dynamo left the rest of a function to Python since the last reset, which torch 2.9 does not log.
-
-    It does so where it cannot resume behind a break, as inside of `with` or `try` (`step_graph_break` in
-    `torch/_dynamo/symbolic_convert.py`), and keeps the reason in `graph_break_reasons` of `torch/_dynamo/utils.py`. Empty in versions of
-    torch that log it.
-    """
-    from torch._dynamo import utils
-
-    if not _skips_silently():
-        return []
-    frames = [reason.user_stack[-1] for reason in utils.graph_break_reasons if reason.reason == "step_unsupported" and reason.user_stack]
-    return [(frame.filename, frame.lineno or 0) for frame in frames]
-
-
-def _skips_silently() -> bool:
-    from torch._dynamo.variables import functions
-
-    return hasattr(functions, "SkipFrame")
-
-
 @contextlib.contextmanager
 def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
     """Record when Dynamo looks up compiled code, including its guards, and when that code runs.
 
     Fills `heard` at the end, in order, with `(is_lookup, start, end)` on the clock of `time.perf_counter_ns`, accurate to about a
-    microsecond. It stays empty if torch has no such profiler, or while another profiler runs.
+    microsecond. It stays empty while another profiler runs.
 
     The legacy profiler is used because that of `torch.profiler` writes lines to stderr. Rejected: `profile_guard_manager` in
     `torch/_C/_dynamo/guards.pyi`, which needs the frame's locals, and those exist only during the call; and the figure in the compile
@@ -396,12 +361,8 @@ def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
     `torch/_dynamo/convert_frame.py`.
     """
     import torch
+    from torch.autograd import profiler_legacy as legacy
 
-    try:
-        from torch.autograd import profiler_legacy as legacy
-    except ImportError:
-        yield
-        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         profiler: Any = legacy.profile(enabled=not profiler_is_enabled())  # type: ignore[no-untyped-call]  # it has no annotations
@@ -422,13 +383,10 @@ def record_lookups(heard: list[tuple[bool, int, int]]) -> Iterator[None]:
 def record_allocations(sizes: list[int]) -> Iterator[None]:
     """Fill `sizes`, at the end and in order, with the bytes that PyTorch's allocator on the CPU hands out, negative where it takes back.
 
-    It stays empty while another profiler runs, or if torch lacks this one; see `record_lookups`.
+    It stays empty while another profiler runs; see `record_lookups`.
     """
-    try:
-        from torch.autograd import profiler_legacy as legacy
-    except ImportError:
-        yield
-        return
+    from torch.autograd import profiler_legacy as legacy
+
     if profiler_is_enabled():
         yield
         return
@@ -474,21 +432,3 @@ def profiler_is_enabled() -> bool:
 
 def _ends(event: Any) -> tuple[float, float]:
     return event.time_range.start, event.time_range.end
-
-
-@contextlib.contextmanager
-def isolated_compilations() -> Iterator[dict[str, Any]]:
-    """Yield keyword arguments for `torch.compile` with which it compiles a function independently of its other compilations.
-
-    Dynamo compiles a code object only a limited number of times, counted over all backends, and then silently runs it uncompiled. torch
-    2.13 can isolate the compilations of one `torch.compile`; for earlier versions the limit is raised inside the context.
-    """
-    import torch
-
-    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-        yield {"isolate_recompiles": True}
-        return
-    import torch._dynamo
-
-    with torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20):
-        yield {}

@@ -167,22 +167,14 @@ def registry_with(custom: Mapping[Any, Callable[..., Any]] | None) -> Any:
     for target, function in custom.items():
         with quiet():  # warns of a function without annotations, which needs none
             registry.register_op(target, function)
-        # Up to torch 2.10 the dispatcher compares signatures and silently skips a function with other parameter names; since
-        # 2.11 it takes the first. So the user's function is the only one left for its operator.
-        name = target.name() if hasattr(target, "_schema") else target
-        registry.functions[name] = [meta for meta in registry.functions[name] if meta.is_custom or meta.is_complex]
     return registry
 
 
 def decomposition_table(registry: Any, always_decompose: frozenset[Any] = frozenset()) -> dict[Any, Callable[..., Any]]:
     """Return decompositions for AOTAutograd of operators without functions in the registry, and of those in `always_decompose`."""
     import torch
-    from torch.fx.node import has_side_effect
     from torch.onnx._internal.exporter import _decomp
 
-    # `linalg.inv` and others raise for a singular matrix, in a node without outputs. torch 2.9 removes it as dead code and
-    # returns NaN; later versions know that it has an effect (`torch/_higher_order_ops/effects.py`).
-    has_side_effect(torch.ops.aten._linalg_check_errors.default)
     implemented = set(_decomp.get_onnx_implemented_overloads(registry)) - always_decompose
     table = dict(_decomp.create_onnx_friendly_decomposition_table(implemented))
     for overload in [each for each in table if getattr(each, "_opname", "").removeprefix("special_") in _NEVER_DECOMPOSED]:

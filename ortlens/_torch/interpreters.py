@@ -43,9 +43,7 @@ def _has_mode() -> bool:
 
     def sees(mode: Any) -> bool:
         makes_tensors = getattr(mode, "_mode_key", None) is not None  # those of fake tensors, of `make_fx`, and functional ones
-        ignores = getattr(mode, "ignore_compile_internals", None)  # since torch 2.11
-        known = ignores() if ignores is not None else type(mode).__module__.startswith(("torch._functorch", "torch.utils.checkpoint"))
-        return makes_tensors or not known
+        return makes_tensors or not mode.ignore_compile_internals()
 
     return any(map(sees, _get_current_dispatch_mode_stack()))
 
@@ -101,7 +99,6 @@ def skipped_by_dynamo(function: Callable[..., Any], reason: str) -> Callable[...
 
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # Dynamo's marks
     function._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]  # same
-    if (set_strategy := getattr(eval_frame, "set_code_exec_strategy", None)) is not None:
-        skip = eval_frame._FrameAction.SKIP
-        set_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function

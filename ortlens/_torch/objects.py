@@ -7,8 +7,6 @@ import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ortlens._torch.tensors import spec_children
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -85,7 +83,7 @@ def without_objects(program: Any, keys_of: Callable[[Any], Sequence[Any] | None]
     def plain(spec: Any) -> Any:
         if spec.is_leaf():
             return spec
-        children = list(map(plain, spec_children(spec)))
+        children = list(map(plain, spec.children()))
         if spec.type in _pytree.BUILTIN_TYPES:
             return _pytree.TreeSpec(spec.type, spec.context, children)
         keys = keys_of(spec)

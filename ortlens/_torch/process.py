@@ -47,14 +47,14 @@ def torch_folder() -> str:
 
 
 def computes_bfloat16() -> bool | None:
-    """Tell whether the CPU has instructions for bfloat16 (x86-64, `torch/cpu/__init__.py` of torch 2.13); None if torch does not say."""
+    """Tell whether the CPU has instructions for bfloat16 (`torch/cpu/__init__.py`); None, as torch does not say, if it is no x86-64."""
     import platform
 
     import torch
 
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    asked = [ask for name in names if (ask := getattr(torch.cpu, name, None)) is not None]
-    return any(ask() for ask in asked) if asked and platform.machine() in ("x86_64", "AMD64") else None
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return None
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 _TRACING_CUDA = threading.RLock()
@@ -104,8 +104,8 @@ def _fake_cuda_guard() -> Iterator[None]:
     torch asks for the guard of a tensor's device at each slice and copy, even where the tensor has no data; without one it raises, or ends
     the process where gradients are traced. In builds with CUDA, each `FakeTensorMode` has torch put a guard that does nothing in the place
     of one that counts no devices (`c10/core/impl/DeviceGuardImplInterface.cpp`). A build without CUDA has none at all, so here one that
-    answers 0 to every question is there for as long as torch takes to replace it. Nothing happens in builds with CUDA, before torch 2.10,
-    and where the library does not show the function.
+    answers 0 to every question is there for as long as torch takes to replace it. Nothing happens in builds with CUDA, and
+    where the library does not show the function.
     """
     import torch
 
@@ -125,10 +125,6 @@ def _fake_cuda_guard() -> Iterator[None]:
 
 
 def _guard_register() -> Callable[..., None] | None:
-    import torch
-
-    if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # before torch 2.10
-        return None
     library = next((file for name in ("libc10.so", "libc10.dylib") if (file := pathlib.Path(torch_folder(), "lib", name)).is_file()), None)
     try:
         register: Any = None if library is None else getattr(ctypes.CDLL(str(library)), _REGISTER)
@@ -163,14 +159,11 @@ def trace_again(target: object) -> None:
     from torch._dynamo.convert_frame import input_codes
     from torch._dynamo.external_utils import wrap_inline
 
-    set_strategy = getattr(eval_frame, "set_code_exec_strategy", None)
-    if set_strategy is None:
-        return
     usual = eval_frame._FrameExecStrategy(eval_frame._FrameAction.DEFAULT, eval_frame._FrameAction.DEFAULT)
     codes = {code for code in _codes_of(target) if not code.co_filename.startswith(torch_folder())}
     for code in {*codes, wrap_inline(_nothing).__code__}:
         if code in input_codes:
-            set_strategy(code, usual)
+            eval_frame.set_code_exec_strategy(code, usual)
 
 
 def _nothing() -> None:

@@ -32,8 +32,7 @@ def retrace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     from torch._dynamo.utils import CleanupManager
 
     hooks = Hooks()
-    alone = {"enable_compiler_collectives": False} if hasattr(torch._dynamo.config, "enable_compiler_collectives") else {}
-    with torch._dynamo.config.patch(alone), _unseen():  # other ranks trace nothing now
+    with torch._dynamo.config.patch(enable_compiler_collectives=False), _unseen():  # other ranks trace nothing now
         frame = _frame(function, args, kwargs)
         known = frozenset(frame.f_globals)
         try:

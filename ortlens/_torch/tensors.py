@@ -98,16 +98,9 @@ def size_hint(value: object, *, unknown: int = 1) -> int:
     expression = getattr(node, "expr", None)
     if node is None or expression is None:
         return unknown
-    known = traced_values(node)
+    known = node.shape_env.backed_var_to_val  # without those that depend on data
     found = expression.xreplace({symbol: known.get(symbol, unknown) for symbol in expression.free_symbols})
     return int(found) if isinstance(found, int) or found.is_number else int(bool(found))  # a truth value of sympy is no number
-
-
-def traced_values(node: Any) -> Mapping[Any, Any]:
-    """Return the values that the symbols of a size had during tracing, without those that depend on data."""
-    env = node.shape_env  # up to torch 2.9, the attribute had the other name (`torch/fx/experimental/symbolic_shapes.py`)
-    known: Mapping[Any, Any] = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else getattr(env, "var_to_val", {})
-    return known
 
 
 def depends_on_data(value: object) -> bool:
@@ -271,18 +264,11 @@ def _key_of(entry: Any) -> Any:
     return next((getattr(entry, name) for name in ("idx", "key", "name") if hasattr(entry, name)), str(entry))
 
 
-def spec_children(spec: Any) -> list[Any]:
-    """Return the specs of a structure's items; torch 2.9 has no method for it, and later versions deprecate the attribute."""
-    children: list[Any] = spec.children() if hasattr(spec, "children") else spec.children_specs
-    return children
-
-
 def shallow_spec(spec: Any) -> Any:
     """Return a spec of the same type whose children are all leaves; not for the spec of a leaf."""
     from torch.utils import _pytree
 
-    (leaf,) = spec_children(_pytree.tree_flatten([0])[1])
-    return _pytree.TreeSpec(spec.type, spec.context, [leaf] * spec.num_children)
+    return _pytree.TreeSpec(spec.type, spec.context, [_pytree.treespec_leaf()] * spec.num_children)
 
 
 def unflatten(values: list[Any], spec: Any) -> Any:

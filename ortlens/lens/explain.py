@@ -95,7 +95,7 @@ def explain(  # noqa: PLR0913 - the contract's own signature
     Raises:
         UsageError: `calls` is not a positive number, the target cannot be called or is a coroutine function, or there is no such file;
             `device` is another one, or is given without `dry_run` or for an ONNX model or an exported program; without a
-            GPU, the installed torch cannot trace CUDA tensors (torch 2.9, and builds without CUDA on Windows).
+            GPU, the installed torch cannot trace CUDA tensors (builds without CUDA on Windows).
         SessionError: ONNX Runtime refuses the ONNX model or cannot run it; raised when the callable is called.
 
     Example:

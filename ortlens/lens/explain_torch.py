@@ -59,32 +59,30 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     targets.example = args, dict(kwargs)
     with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
         _torch.trace_again(target)
-    with _torch.isolated_compilations() as apart:
-        plain, fast = target, None
-        if is_generate(target):
-            generating = Generating(target, partial(torch.compile, backend=lens, dynamic=dynamic, **apart))
-            plain, fast, targets.steps = generating.uncompiled, generating.compiled, generating.readings
-            targets.add(target, fast, parts=generating.parts)
-        fast = fast or _compiled(target, lens, dynamic=dynamic, apart=apart)
-        if dry_run:
-            lens.result = _try_with_fakes(lens, target, fast, args, kwargs, device)
-        else:
-            again = partial(torch.compile, backend=lens.apart, dynamic=dynamic, **apart)
-            lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls, again)
+    compiler = partial(torch.compile, dynamic=dynamic, isolate_recompiles=True)  # Dynamo's limit counts no other compilations
+    plain, fast = target, None
+    if is_generate(target):
+        generating = Generating(target, partial(compiler, backend=lens))
+        plain, fast, targets.steps = generating.uncompiled, generating.compiled, generating.readings
+        targets.add(target, fast, parts=generating.parts)
+    fast = fast or _compiled(target, lens, compiler)
+    if dry_run:
+        lens.result = _try_with_fakes(lens, target, fast, args, kwargs, device)
+    else:
+        again = partial(compiler, backend=lens.apart)
+        lens.result = _called(lens, target, lambda: fast(*args, **kwargs), _uncompiled(plain, args, kwargs), calls, again)
     if not targets.callables and not recorder.records(r.Break):
         targets.note_empty(target, args, kwargs, varies_whole=bool(dynamic))
 
 
-def _compiled(
-    target: Callable[..., Any] | ExportedProgram, lens: Lens, *, dynamic: bool | None, apart: dict[str, Any]
-) -> Callable[..., Any]:
+def _compiled(target: Callable[..., Any] | ExportedProgram, lens: Lens, compiler: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
     if isinstance(target, torch.export.ExportedProgram):
         return lens.compile_exported(target)
     if isinstance(target, Frozen):
         return lens.compile_frozen(target)
     if _torch.compiled_ahead(target) is not None:
         return lens.compile_ahead(target)
-    return torch.compile(target, backend=lens, dynamic=dynamic, **apart)
+    return compiler(target, backend=lens)
 
 
 def _uncompiled(target: Callable[..., Any] | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
@@ -198,8 +196,7 @@ def _planned_for(places: Iterable[torch.device], lens: Lens, tensors: Iterable[t
     with _torch.tracing_cuda() as is_possible, torch.no_grad():  # autograd asks the GPU for its streams
         if not is_possible:
             raise UsageError(
-                f"torch {torch.__version__} cannot trace CUDA tensors without a GPU here; torch 2.10 and newer can, "
-                "on Windows in builds with CUDA"
+                f"torch {torch.__version__} cannot trace CUDA tensors without a GPU here: on Windows, only builds of torch with CUDA can"
             )
         try:
             yield

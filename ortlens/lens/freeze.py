@@ -71,8 +71,8 @@ def _breaks_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     """Where `torch.compile` would break the graph: the target is called once, uncompiled but for Dynamo, and tensors restored."""
     lens, state = Lens("eager"), CallState(target, args, kwargs)
     try:
-        with _torch.isolated_compilations() as apart, _torch.quiet(), torch.no_grad():
-            compiled: Callable[..., Any] = torch.compile(target, backend=lens, **apart)
+        with _torch.quiet(), torch.no_grad():
+            compiled: Callable[..., Any] = torch.compile(target, backend=lens, isolate_recompiles=True)
             compiled(*args, **kwargs)
     except Exception:  # noqa: BLE001 - what tracing raised is reported anyway
         return lens.captured().breaks

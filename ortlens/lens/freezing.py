@@ -72,7 +72,7 @@ def refusal_of(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
     state = CallState(target, args, kwargs, parameters=False)  # these are fake in a trace; a tensor that is no buffer is not
     try:
         program, _ = _traced(target, args, kwargs, None)
-        lowered_for(_torch.normalized(program), backend, source=target, traced=parameters_source(target))
+        lowered_for(_torch.without_idle_moves(program), backend, source=target, traced=parameters_source(target))
     except (UsageError, Untraceable) as error:
         return str(error)
     finally:

@@ -64,12 +64,11 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
     lens = Lens(options=options, name=name)
     chosen = ["eager", *(way for way in WAYS[1:] if way in ways)]
     with contextlib.ExitStack() as stack:
-        isolated = stack.enter_context(_torch.isolated_compilations())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         makers: Mapping[str, Callable[[], Callable[[], Any]]] = {
             "eager": lambda: lambda: target(*args, **kwargs),
-            "inductor": lambda: partial(torch.compile(target, backend="inductor", **isolated), *args, **kwargs),
-            "ortlens": lambda: partial(torch.compile(target, backend=lens, **isolated), *args, **kwargs),
+            "inductor": lambda: partial(torch.compile(target, backend="inductor", isolate_recompiles=True), *args, **kwargs),
+            "ortlens": lambda: partial(torch.compile(target, backend=lens, isolate_recompiles=True), *args, **kwargs),
             "frozen": lambda: partial(freeze(target, *args, options=options, **kwargs), *args, **kwargs),
             "exported": lambda: _exported(target, args, kwargs, folder),
         }

@@ -101,8 +101,7 @@ def tune(
     def run(*args: Any, **kwargs: Any) -> tuple[OrtBackendOptions, pd.DataFrame]:  # noqa: ANN401 - those of the target
         import pandas as pd
 
-        with _torch.isolated_compilations() as apart:
-            chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s), apart).run(given)
+        chosen, trials = _Tuning(target, args, kwargs, TimeBudget(budget_s)).run(given)
         names = [each.name for each in fields(Trial)]
         return chosen, pd.DataFrame([asdict(trial) for trial in trials], columns=names)
 
@@ -112,10 +111,8 @@ def tune(
 class _Tuning:
     """One run of `tune`."""
 
-    def __init__(
-        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget, apart: Mapping[str, Any]
-    ) -> None:
-        self._target, self._args, self._kwargs, self._apart = target, args, kwargs, apart
+    def __init__(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], budget: TimeBudget) -> None:
+        self._target, self._args, self._kwargs = target, args, kwargs
         self._budget = budget
         self._expected = _torch.tensors_of(target(*args, **kwargs))
         self._wait = waiting_for(target, args, kwargs, self._expected)
@@ -140,7 +137,7 @@ class _Tuning:
         args, kwargs = given or (self._args, self._kwargs)
         backend = OrtBackend(options)
         with _torch.quiet():
-            compiled = torch.compile(self._target, backend=backend, **self._apart)
+            compiled = torch.compile(self._target, backend=backend, isolate_recompiles=True)
             call = partial(compiled, *args, **kwargs)
             call()
         self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)

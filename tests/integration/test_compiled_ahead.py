@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(not hasattr(torch.compiler, "load_compiled_function"), reason="this torch loads no compiled function")
 FOR_CONVERTING = {"onnx_ir", "onnxscript", "ortlens.backend.planner", "ortlens.backend.lowering.decompositions"}
 
 

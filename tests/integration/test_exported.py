@@ -127,7 +127,6 @@ def test_a_size_that_would_take_another_branch_is_refused() -> None:
 
 
 def test_starred_arguments_are_guarded_too() -> None:
-    """Not compared with `program.module()`, which torch 2.9 cannot call for such a program."""
     program = export(
         Of(lambda x, y: (x * 2, y + 1) if x.shape[0] < y.shape[0] else (x, y)),
         (torch.randn(4), torch.randn(6)),

@@ -179,7 +179,7 @@ class Arguments:
 
     def positional(self) -> tuple[str, ...]:
         """Return the names of the positional arguments, as far as they have names."""
-        count = _torch.spec_children(self.spec)[0].num_children
+        count = self.spec.children()[0].num_children
         names = [name for name, parameter in self._parameters.items() if parameter.kind is not _STAR]
         return tuple(names[:count]) if len(names) >= count else ()
 
@@ -220,7 +220,7 @@ class Arguments:
         return found
 
     def _as_traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        positional, named = _torch.spec_children(self.spec)
+        positional, named = self.spec.children()
         names = list(named.context or ())
         if len(args) == positional.num_children and set(kwargs) == set(names):
             return args, {name: kwargs[name] for name in names}
@@ -384,7 +384,7 @@ def _plain(value: Any) -> Any:
 def _shape_of(spec: Any) -> str:
     if spec.is_leaf():
         return "*"
-    children = [_shape_of(child) for child in _torch.spec_children(spec)]
+    children = [_shape_of(child) for child in spec.children()]
     if spec.type is dict:
         return "{" + ", ".join(f"{key!r}: {text}" for key, text in zip(spec.context, children, strict=True)) + "}"
     opened, closed = ("[", "]") if spec.type is list else ("(", ")")

@@ -63,7 +63,7 @@ class EntryWriter:
         return name
 
     def _arguments(self) -> list[str]:
-        args, kwargs = _torch.spec_children(self._spec)
+        args, kwargs = self._spec.children()
         count = f"len(args) != {args.num_children}" if args.num_children else "args"
         named = f"len(kwargs) != {kwargs.num_children}" if kwargs.num_children else "kwargs"
         return [f"if {count} or {named}: {_SLOW}", *self._items("args", args), *self._entries("kwargs", kwargs)]
@@ -84,7 +84,7 @@ class EntryWriter:
         """Make a local name for each child, and the lines that take it apart further."""
         targets: list[str] = []
         lines: list[str] = []
-        for child in _torch.spec_children(spec):
+        for child in spec.children():
             if child.is_leaf():
                 targets.append(next(self._next))
                 continue
@@ -150,7 +150,7 @@ class EntryWriter:
     def _built(self, spec: Any, texts: Iterator[str]) -> str:
         if spec.is_leaf():
             return next(texts)
-        items = [self._built(child, texts) for child in _torch.spec_children(spec)]
+        items = [self._built(child, texts) for child in spec.children()]
         if spec.type is tuple:
             return f"({''.join(f'{item}, ' for item in items)})"
         if spec.type is list:

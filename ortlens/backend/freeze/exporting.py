@@ -50,7 +50,7 @@ def export_program(  # noqa: PLR0913 - a program, how it was traced, and what to
 
     def lowered_of(program: ExportedProgram) -> tuple[ExportedProgram, LoweredGraph]:
         return lower_program(
-            _torch.normalized(program),
+            _torch.without_idle_moves(program),
             decompositions=compiler.decompositions(),
             custom_targets=compiler.custom_targets(),
             on_failure=compiler.failure_reporter(None),

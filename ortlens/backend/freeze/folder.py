@@ -15,7 +15,6 @@ import onnx
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from ortlens import _torch
 from ortlens._files import whole_folder
 from ortlens.backend.deploy.export import export_graph
 from ortlens.backend.freeze import loader, model_file, signature
@@ -173,7 +172,7 @@ def _outputs(steps: FrozenSteps) -> tuple[list[dict[str, Any]], list[dict[str, A
 def _tree(spec: Any) -> Any:
     if spec.is_leaf():
         return "*"
-    children = [_tree(child) for child in _torch.spec_children(spec)]
+    children = [_tree(child) for child in spec.children()]
     if spec.type in (tuple, list):
         return [spec.type.__name__, children]
     keys = keys_of(spec)

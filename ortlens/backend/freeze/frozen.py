@@ -198,7 +198,7 @@ def frozen_from(  # noqa: PLR0913 - a target, how to compile it, and what its tr
     asked: Collection[str] = (),
 ) -> Frozen:
     """Compile a program and freeze it; `asked` is what the traced code asked about layouts."""
-    program = _torch.normalized(program)
+    program = _torch.without_idle_moves(program)
     decomposed, lowered, arguments = lowered_for(program, backend, source=source, traced=traced)
     steps = _steps_of(program, decomposed, lowered, backend, recorder=None, arguments=arguments, asked=asked)
     frozen = Frozen(program, source, steps=steps, arguments=arguments, fallback=fallback, backend=backend)
@@ -247,7 +247,7 @@ def lowered_for(
 def watched(frozen: Frozen, backend: OrtBackend, recorder: Recorder) -> Callable[..., Any]:
     """Compile a frozen callable's program once more, through sessions that a lens records; its state is that of the source."""
     asked = frozen.steps.memory.asked
-    program = _torch.normalized(frozen.program)
+    program = _torch.without_idle_moves(frozen.program)
     decomposed, lowered = _lowered(program, backend, recorder)
     steps = _steps_of(program, decomposed, lowered, backend, recorder=recorder, arguments=frozen.arguments, asked=asked)
     call = steps.function(frozen.arguments, frozen.call_with_rearranged_args)

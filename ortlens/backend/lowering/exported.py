@@ -52,7 +52,7 @@ class CompiledProgram:
         `on_failure` reports that the program could not be decomposed and is compiled as it is; None to raise. `assumptions_of` makes the
         check of what the program assumes about memory, see `runtime.memory_assumptions`; None: no check.
         """
-        program = _torch.normalized(program)
+        program = _torch.without_idle_moves(program)
         self._in_torch = functools.cache(functools.partial(in_torch, program))
         self._program, lowered = lower_program(program, decompositions=decompositions, custom_targets=custom_targets, on_failure=on_failure)
         inputs = self._program.graph_signature.input_specs
@@ -403,7 +403,7 @@ def paths_of(spec: Any) -> list[tuple[Any, ...]]:
     """List the keys that lead to each leaf of a structure; places where its parts have no names."""
     if spec.is_leaf():
         return [()]
-    children = _torch.spec_children(spec)
+    children = spec.children()
     keys = keys_of(spec) or range(len(children))
     return [(key, *path) for key, child in zip(keys, children, strict=True) for path in paths_of(child)]
 

@@ -103,7 +103,7 @@ def trace_from_events(events: Iterable[Any]) -> Trace:
     for event in events:
         name, start, end = event.name(), event.start_ns(), event.start_ns() + event.duration_ns()
         if event.device_type().name != "CPU":
-            if not event.is_user_annotation() and name not in windows and not _NO_WORK.search(_kind(event)):
+            if not _NO_WORK.search(event.activity_type()):
                 work.append(Work(name, start, end, event.correlation_id()))
         elif name in windows:
             windows[name].append(Window(start, end, event.device_resource_id()))
@@ -116,8 +116,3 @@ def trace_from_events(events: Iterable[Any]) -> Trace:
         profiled=tuple(sorted(windows[_PROFILED])),
         plain=tuple(sorted(windows[_PLAIN])),
     )
-
-
-def _kind(event: Any) -> str:
-    """Return the kind of an event, such as `kernel`; empty where this version of torch does not tell."""
-    return str(getattr(event, "activity_type", str)())

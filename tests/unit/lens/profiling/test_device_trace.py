@@ -20,15 +20,13 @@ from ortlens.lens.profiling.kernel_records import Turns
 
 @dataclass(frozen=True)
 class Event:
-    """An event as of torch 2.9, which does not tell its kind."""
-
     _name: str
     _start: int
     _duration: int
     _device: str = "CPU"
     _correlation: int = 0
     _thread: int = 1
-    _is_annotation: bool = False
+    _kind: str = ""
 
     def name(self) -> str:
         return self._name
@@ -48,14 +46,6 @@ class Event:
     def device_resource_id(self) -> int:
         return self._thread
 
-    def is_user_annotation(self) -> bool:
-        return self._is_annotation
-
-
-@dataclass(frozen=True)
-class KindedEvent(Event):
-    _kind: str = ""
-
     def activity_type(self) -> str:
         return self._kind
 
@@ -66,19 +56,18 @@ RANGE = "ortlens: profiled run"
 def test_work_launches_and_ranges_are_told_apart() -> None:
     seen = trace_from_events(
         [
-            Event(RANGE, 100, 900, _thread=42, _is_annotation=True),
-            Event("ortlens: plain run", 1100, 900, _thread=42, _is_annotation=True),
-            Event(RANGE, 150, 500, "CUDA", 3, 7, _is_annotation=True),  # the same range on the device
-            Event(RANGE, 150, 500, "CUDA", 3, 7),  # likewise, where the profiler does not tell
+            Event(RANGE, 100, 900, _thread=42, _kind="user_annotation"),
+            Event("ortlens: plain run", 1100, 900, _thread=42, _kind="user_annotation"),
+            Event(RANGE, 150, 500, "CUDA", 3, 7, _kind="gpu_user_annotation"),  # the same range on the device
             Event("cudaLaunchKernel", 200, 5, "CPU", 31, 42),
             Event("cuLaunchKernelEx", 220, 5, "CPU", 32, 42),
             Event("cudaStreamSynchronize", 700, 200, "CPU", 33, 42),
             Event("aten::add", 210, 5, "CPU", 32, 42),  # torch numbers its own events otherwise
             Event("sgemm", 300, 40, "CUDA", 31, 7),
             Event("nvjet", 340, 50, "CUDA", 32, 7),
-            KindedEvent("Memset (Device)", 400, 2, "CUDA", 99, 7, _kind="gpu_memset"),
-            KindedEvent("Stream Sync", 400, 300, "CUDA", 98, 7, _kind="cuda_sync"),
-            KindedEvent("somebody's range", 100, 900, "CUDA", 97, 7, _kind="gpu_user_annotation"),
+            Event("Memset (Device)", 400, 2, "CUDA", 99, 7, _kind="gpu_memset"),
+            Event("Stream Sync", 400, 300, "CUDA", 98, 7, _kind="cuda_sync"),
+            Event("somebody's range", 100, 900, "CUDA", 97, 7, _kind="gpu_user_annotation"),
         ]
     )
     assert seen.profiled == (Window(100, 1000, 42),)
