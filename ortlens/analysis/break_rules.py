@@ -279,8 +279,6 @@ _BREAK_RULES: Sequence[tuple[tuple[str, ...], str | Callable[[Break], Advice | N
     (("Failed to convert args/kwargs to proxy",), _packed),
     (("Backend compiler", "failed with aten._local_scalar_dense"), _lowering),
     (("recompile limit exceeded",), "keep_listed_values"),
-    (("cache limit exceeded",), "keep_listed_values"),
-    (("recompile_limit reached",), "keep_listed_values"),
     (("graph break in loop",), "unbreak_loop"),
     (("RNN, GRU, or LSTM",), _recurrent),
     (("Data-dependent branching",), _branching),

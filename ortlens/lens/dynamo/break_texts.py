@@ -31,8 +31,6 @@ _HINT = re.compile(r"^ *Hint: (?P<text>.*?)(?=\n *Hint: |\n *Developer debug con
 _RECURRENT = re.compile(r"when calling `(?P<name>[^`]+)`. Reason: Dynamo does not support RNN")
 _CONTEXT = re.compile(r"^ *Developer debug context: (?P<text>.*)$", re.MULTILINE)
 _COMPILE_ID = re.compile(r"(?P<id>(?:!\d+/)?\d+/\d+): ")
-_WHOLE_FRAME = re.compile(r"Graph break: |WON'T CONVERT ")
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Interrupt)\b: \S")
 _TENSOR = re.compile(
     r"(?P<subject>tensor '.+?' .*?mismatch(?: at index \d+)?)\. [Ee]xpected (?P<expected>.+?)(?:, actual (?P<actual>.+))?$"
 )
@@ -92,7 +90,7 @@ def line_text(file: str | None, line: int | None) -> str | None:
 
 def is_break(text: str) -> bool:
     """Tell whether a `dynamo_graph_break_reason` artifact reports a graph break, and not an exception that leads to one."""
-    return "raph break" in text or "WON'T CONVERT" in text or _EXPLANATION.search(text) is not None
+    return not text.startswith("WON'T CONVERT") and ("raph break" in text or _EXPLANATION.search(text) is not None)
 
 
 def break_from_text(text: str) -> BreakText:
@@ -104,7 +102,7 @@ def break_from_text(text: str) -> BreakText:
     gb_id, context, recurrent = _GB_ID.search(found), _CONTEXT.search(found), _RECURRENT.search(found)
     file, line = _place(message, frames)
     return BreakText(
-        reason=_raised(trace) if explanation is None and _WHOLE_FRAME.match(message) else _reason(found, explanation),
+        reason=_reason(found, explanation),
         gb_id=f"GB{gb_id['number']}" if gb_id else None,
         explanation=_one_line(explanation["text"]) if explanation else None,
         hints=tuple(_one_line(match["text"]) for match in _HINT.finditer(found)),
@@ -148,12 +146,6 @@ def _reason(text: str, explanation: re.Match[str] | None) -> str:
 def _said(line: str) -> str:
     """Strip a line of the prefixes of Dynamo and Python."""
     return line.rsplit("Unsupported: ", 1)[-1].removeprefix("Graph Break Reason: ").strip()
-
-
-def _raised(trace: str) -> str:
-    """Return the exception at the end of a traceback: if a whole frame is skipped, torch 2.9 reports nothing else."""
-    raised = [line for line in trace.splitlines() if _EXCEPTION.match(line)]
-    return _said(raised[-1]) if raised else "Dynamo gave no reason"
 
 
 def _one_line(text: str) -> str:

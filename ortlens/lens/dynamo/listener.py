@@ -54,46 +54,31 @@ class DynamoWatch:
         """Ids of the compilations for this lens, in order, of functions without a graph too: those reach no backend."""
         self._breaks: dict[tuple[object, ...], r.Break] = {}
         self._heard: dict[object, list[tuple[str, str]]] = {}  # entry -> (compile id, break id), in order
-        self._announced: dict[str, str] = {}  # compile id -> the break that the short text on a skipped frame made
         self._boundaries: dict[str, int] = {}
         self._ahead: dict[str, str] = {}  # frame number -> the break before its graph
         self._entries: dict[object, int] = {}  # entry -> graphs so far, without recompiles
         self._recompiles: dict[str, str | None] = {}
         self._sizes: dict[str, set[TracedSize]] = {}  # frame number -> sizes that its versions were compiled for
         self._backend_ns: dict[str, int] = {}
-        self._unlogged: dict[str, tuple[dict[str, int], int]] = {}  # compile id -> failures and steps before it began
         with lens_guard(recorder, "listening to torch's log"):
             _LISTENER.add(self)
         weakref.finalize(self, _LISTENER.leave_when_alone)
 
     def heard_start(self, compile_id: str) -> None:
-        """Note that a compilation is for this lens, and the failures that Dynamo does not log before it, to find those during it."""
+        """Note that a compilation is for this lens."""
         self.started.append(compile_id)
         if compile_id.endswith("/0"):  # numbers start again after a reset
             self._sizes.pop(frame_of(compile_id), None)
-        self._unlogged[compile_id] = _torch.unlogged_failures(), len(_torch.unlogged_steps())
 
     def on_graph_break(self, compile_id: str, text: str) -> None:
         """Record a graph break."""
-        if not is_break(text):  # the exception that causes a break is logged too, right before it
-            return
-        self._drop_announced(compile_id)
-        break_id = self._record_break(compile_id, text)
-        if text.startswith("WON'T CONVERT"):
-            self._announced[compile_id] = break_id
+        if is_break(text):  # the exception that causes a break is logged too, right before it
+            self._record_break(compile_id, text)
 
     def _breaks_of(self, compile_id: str) -> Iterator[r.Break]:
         return (known for known in self._breaks.values() if compile_id in known.compile_ids)
 
-    def _drop_announced(self, compile_id: str) -> None:
-        """Forget the short text on a frame that PyTorch gives up once the long one follows; torch 2.9 logs only the short one."""
-        break_id = self._announced.pop(compile_id, None)
-        if break_id is not None:
-            self._breaks = {key: item for key, item in self._breaks.items() if item.break_id != break_id}
-            self._heard = {entry: [pair for pair in heard if pair[1] != break_id] for entry, heard in self._heard.items()}
-            self.recorder.drop(r.Break, break_id)
-
-    def _record_break(self, compile_id: str, text: str) -> str:
+    def _record_break(self, compile_id: str, text: str) -> None:
         heard = break_from_text(text)
         code = _code_of_the_model()
         said = _placed(heard, code)
@@ -106,7 +91,6 @@ class DynamoWatch:
         self._breaks[key] = known
         self._heard.setdefault(_torch.dynamo_entry(), []).append((compile_id, known.break_id))
         self.recorder.amend(r.Break, known.break_id, compile_ids=known.compile_ids)  # amended, not replaced: its cost may be known already
-        return known.break_id
 
     def _new_break(self, said: BreakText, heard: BreakText) -> r.Break:
         own = [frame for frame in said.frames if not is_of_torch_or_ortlens(frame.file)]
@@ -159,7 +143,6 @@ class DynamoWatch:
     def heard_metrics(self, compile_id: str, metrics: dict[str, Any]) -> None:
         """Fill in what Dynamo reports at the end of a compilation: fields of `torch._dynamo.utils.CompilationMetrics`."""
         self._heard_skip(compile_id, metrics)
-        self._infer_silent_break(compile_id, metrics)
         name, file, line = _torch.display_code(*_compiled_code(metrics))
         place = {"name": plain_function(name) or None, "file": display_name(file) or None, "line": line}
         whole_ns = int(metrics.get("dynamo_cumulative_compile_time_us") or 0) * 1000
@@ -175,12 +158,11 @@ class DynamoWatch:
             )
 
     def _heard_skip(self, compile_id: str, metrics: dict[str, Any]) -> None:
-        """Record a frame that Dynamo gave up as a break, if the log does not report it: torch up to 2.10, and the recompile limit."""
+        """Record a frame that Dynamo gave up as a break, if the log does not report it: in full graph mode, and at the recompile limit."""
         reason = metrics.get("fail_reason")
-        kind = metrics.get("fail_type")
-        if not reason or kind not in ("Unsupported", "RecompileLimitExceeded"):
+        if not reason or metrics.get("fail_type") != "Unsupported":
             return
-        if "recompile_limit" in str(reason) or kind == "RecompileLimitExceeded":
+        if "recompile_limit" in str(reason):
             self._recompiles.pop(compile_id, None)  # it was not compiled again, which is what the break reports
             self._heard_limit(compile_id, str(reason))
             return
@@ -201,20 +183,6 @@ class DynamoWatch:
             place = {"file": file, "line": line, "source": line_text(file, line)} if file and line else {}
             said = {"refused_guard": refused.guard, "refused_reason": refused.reason, "refused_values": refused.values}
             self.recorder.amend(r.Break, made.break_id, traits=refused.traits or (), **said, **place)
-
-    def _infer_silent_break(self, compile_id: str, metrics: dict[str, Any]) -> None:
-        """Record a frame that Dynamo silently left to Python, or its rest, as a break, with the reason found in its counters."""
-        before, seen = self._unlogged.pop(compile_id, ({}, 0))
-        steps = _torch.unlogged_steps()[seen:]
-        compiled = metrics.get("guard_count") is not None and not steps
-        if compiled or metrics.get("fail_type") or any(self._breaks_of(compile_id)):
-            return
-        failed = [text for text, count in _torch.unlogged_failures().items() if count > before.get(text, 0)]
-        if failed:
-            file, line, name = (metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name"))
-            file, line = steps[-1] if steps else (file, line)
-            frame = f'User code traceback:\n  File "{file}", line {line}, in {name}'
-            self.on_graph_break(compile_id, f"Graph break in user code at {file}:{line}\n{failed[-1]}\n\n{frame}")
 
     @contextlib.contextmanager
     def backend_at_work(self) -> Iterator[str | None]:

@@ -1,4 +1,4 @@
-"""Advice for breaks and recompiles that three versions of torch recorded, and for others; test_wording.py asserts the sentences."""
+"""Advice for breaks and recompiles that two versions of torch recorded, and for others; test_wording.py asserts the sentences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.catalogue import Advice
 
 FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"
-VERSIONS = ("2.9", "2.13", "2.15")
+VERSIONS = ("2.13", "2.15")
 TEXTS = {version: json.loads((FOLDER / f"advice-{version}.json").read_text(encoding="utf-8")) for version in VERSIONS}
 MODEL = "/home/ada/model.py"
 SOURCE = (FOLDER / "record_advice.py").read_text(encoding="utf-8").splitlines()
