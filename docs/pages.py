@@ -251,15 +251,8 @@ ortlens accepts torch {torch} and onnxruntime {onnxruntime}. Python {python} whe
 `make sweep-versions` runs all of it, `python -m tests.versions torch==2.14.1` one version. Torch comes with 5 GB of libraries per version;
 its part takes two to three minutes on an idle core. `python==3.13` makes an environment with `python3.13` from the PATH.
 
-Where tests fail with an older or newer torch, ortlens says less, or other words, because torch does:
-
-- torch 2.9 leaves a function to Python without a word where it is told to skip it, marks a tensor dirty, or lists the values of a
-  tensor; those breaks are not recorded. Breaks inside of `with` and `try` are, with the line of the statement, which may differ by one
-  or two lines from that of newer versions. It calls autocast one guard, whatever of it changed.
 - With Python 3.13.0, torch warns that guards may run slower and asks for 3.13.1. Where warnings are errors, Dynamo fails there, with any
   backend.
-- torch 2.10, 2.11 and 2.12 fail some of the same tests of breaks and recompiles as torch 2.9. Of the conformance tests, torch 2.10
-  fails one about conditions, for a warning of its own while it exports them. With 2.10 and 2.12, no break names the limit of recompiles.
 - OpenVINO's own provider ran seven small models (dense, convolutions, attention, an embedding, integers, float16, a sort beside an
   operator that stays in PyTorch): results within 2e-7 of PyTorch's, no value outside the tolerance of `verify`. `lens.kernels`, and
   `nodes` of an ONNX model, name what ran on it and what on the CPU. Its kernel is a whole subgraph, whose nodes `lens.kernels` does not

@@ -68,10 +68,10 @@ class SupportedRange:
 SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
     {
         # Each release may change the private names that ortlens/_torch reads; tests/packaging/test_private_names.py lists them.
-        "torch": SupportedRange(low=(2, 9), high=(2, 16)),
+        "torch": SupportedRange(low=(2, 13), high=(2, 16)),
         "onnxruntime": SupportedRange(low=(1, 23)),
-        "onnx": SupportedRange(low=(1, 19)),
-        "onnxscript": SupportedRange(low=(0, 6)),
+        "onnx": SupportedRange(low=(1, 22)),
+        "onnxscript": SupportedRange(low=(0, 7)),
     }
 )
 

@@ -33,7 +33,7 @@ FEATURES = {
 }
 """Features that need packages of their own. All of them are dependencies; `pip install --no-deps` leaves them out."""
 
-_MIN_PYTHON = (3, 10)
+_MIN_PYTHON = (3, 11)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def _python() -> Check:
     found = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info[:2] >= _MIN_PYTHON:
         return Check(name="python", status="ok", found=found)
-    return Check(name="python", status="error", found=found, advice="ortlens needs Python 3.10 or later")
+    return Check(name="python", status="error", found=found, advice="ortlens needs Python 3.11 or later")
 
 
 def _packages() -> Iterator[Check]:

@@ -39,7 +39,7 @@ def measured_with(*packages: str) -> dict[str, Any]:
     from benchmarks.measure import processor  # with torch, which those that only read do without
 
     return {
-        "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
         "packages": {name: metadata.version(name) for name in packages},
         "python": platform.python_version(),
         "machine": processor(),

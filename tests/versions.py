@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "versions"
-TORCH = ("2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
+TORCH = ("2.13.0", "2.14.1", "2.15.0")
 # What needs another one comes with it: pandas 2 needs pytz, and pandas 3 no longer takes numpy 1.
 PANDAS = "pandas==2.2.* pytz"
-OLDEST = ("onnx==1.19.*", "onnx-ir==0.1.16", "onnxscript==0.6.*", PANDAS, f"numpy==1.26.* {PANDAS}")
+OLDEST = ("onnx==1.22.*", "onnx-ir==0.2.0", "onnxscript==0.7.0", PANDAS, f"numpy==1.26.* {PANDAS}")
 REQUIREMENTS = (
     *("python==3.12", "python==3.13"),
     *(f"torch=={version}" for version in TORCH),

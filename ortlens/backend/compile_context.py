@@ -97,7 +97,7 @@ class CompileContext:
         for place, transform in enumerate(self.options.pre_ort_model_transforms or ()):
             try:
                 model = transform(model) or model
-            except Exception as error:  # noqa: PERF203 - the message names the transform that raised
+            except Exception as error:
                 name = getattr(transform, "__name__", repr(transform))
                 raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
         return model

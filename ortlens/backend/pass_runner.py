@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-
-    from typing_extensions import Self
 
 _Graph = TypeVar("_Graph")
 

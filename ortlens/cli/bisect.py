@@ -31,7 +31,7 @@ _EXAMPLES = """
     ortlens bisect mymodels:net --input f32[8,256] --onnxruntime 1.30.0 1.31.1 1.32.0
     ortlens bisect model.onnx --levels disable all -o issue  # a folder with the smallest model that differs
     ortlens bisect model.onnx --onnxruntime onnxruntime-openvino==1.24.1 --providers OpenVINOExecutionProvider
-    ortlens bisect mymodels:net --input f32[8,256] --torch 2.12.0 --pip-args='-i https://download.pytorch.org/whl/cpu'
+    ortlens bisect mymodels:net --input f32[8,256] --torch 2.14.1 --pip-args='-i https://download.pytorch.org/whl/cpu'
     ortlens bisect mymodels:net --input f32[8,256] --runs 2000  # does its memory grow?
 """
 

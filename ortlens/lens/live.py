@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ortlens._process import resident_bytes
 from ortlens._shell import in_notebook
@@ -19,8 +19,6 @@ from ortlens.views.live import live_html, live_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from typing_extensions import Self
 
     from ortlens.trace.recorder import Recorder
 

@@ -6,12 +6,12 @@ import contextlib
 import functools
 import json
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens._optional import require
 from ortlens.errors import UsageError
 from ortlens.job.targets import object_from_text
 from ortlens.studies.child import answer, stage
@@ -109,8 +109,7 @@ def cases_from_text(text: str, options: Mapping[str, Any] | Sequence[Mapping[str
 def _table(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        toml = "tomllib" if sys.version_info >= (3, 11) else "tomli"
-        table = json.loads(text) if path.suffix == ".json" else require(toml, "A survey from a TOML file").loads(text)
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as err:
         raise UsageError(f"{path} cannot be read: {err.strerror or err}") from err
     except ValueError as err:

@@ -17,7 +17,7 @@ import time
 import warnings
 import zlib
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -300,4 +300,4 @@ def _replay(recorder: Recorder, entry: dict[str, Any], data: bytes) -> None:
 
 
 def _time_text(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

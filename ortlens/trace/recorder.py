@@ -14,7 +14,7 @@ import itertools
 import threading
 from collections import defaultdict
 from dataclasses import fields, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortlens.trace import records as r
@@ -248,7 +248,7 @@ class Recorder:
         return r.Capture(
             name=name,
             backend=backend,
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
             environment=dict(environment or {}),
             figures=figures,
             attachments=attachments,

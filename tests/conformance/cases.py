@@ -8,25 +8,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import nn
 
-from tests.conformance.operator_case import Elsewhere, OpCase, case, r, steady, whole
+from tests.conformance.operator_case import OpCase, case, r, steady, whole
 
+# Since then, attention gives its arguments the missing dimension, and the number of features is a constant.
+SINCE_2_15 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 SIZE_NUMBER = {"aten.scalar_tensor.default": "policy"}  # the same, made a tensor before anything is computed
-ODD_OR_EVEN = Elsewhere("guards on whether the stride divides a size", before="2.13", roads=("dynamic",), graphs=2)
 EFFECT = {"with_effects": "no_converter"}  # Dynamo keeps the check of the result in order by a token
 CHECK = {"aten._linalg_check_errors.default": "side_effect"}
 SHAPES_OF_DATA = {"capture_dynamic_output_shape_ops": True}
 CAPTURED = {"capture_scalar_outputs": True, **SHAPES_OF_DATA}
 
-
-def without_tokens(operator: str) -> Elsewhere:
-    return Elsewhere(
-        "AOTAutograd knows no effect of this check: it is a plain node", before="2.13", stays={operator: "no_converter", **CHECK}
-    )
-
-
-# torch 2.9 takes an LSTM's own list of its weights for attributes that were assigned, and refuses; 2.13 warns of them
-# (`_detect_attribute_assignment` in `torch/_functorch/_aot_autograd/frontend_utils.py`).
-ASSIGNED = "were assigned during export" if Elsewhere("refuses", before="2.13", roads=("exported",)).holds("exported") else ""
 
 SHAPES: dict[str, OpCase] = {
     "sympy_floor_division": case(lambda x: x.view(x.shape[0] // 2, -1) * 2, r(6), then=(r(10),)),
@@ -150,7 +141,6 @@ NUMBERS: dict[str, OpCase] = {
         r(3, 3),
         stays={"aten.linalg_inv_ex.default": "no_converter", **EFFECT},
         exported_stays={"aten.linalg_inv_ex.default": "no_converter", **CHECK},
-        elsewhere=without_tokens("aten.linalg_inv_ex.default"),
     ),
     "solve": case(
         torch.linalg.solve,
@@ -158,7 +148,6 @@ NUMBERS: dict[str, OpCase] = {
         r(3),
         stays={"aten._linalg_solve_ex.default": "no_converter", **EFFECT},
         exported_stays={"aten._linalg_solve_ex.default": "no_converter", **CHECK},
-        elsewhere=without_tokens("aten._linalg_solve_ex.default"),
     ),
     "index_tensor": case(lambda x, i: (x[i], x[:, i], x[i, i]), r(4, 4), torch.tensor([0, -1, 2]), then=(r(5, 5), torch.tensor([0, 1]))),
     "index_boolean": case(lambda x: x[x > 0] * 2, r(9), graphs=None),
@@ -182,9 +171,9 @@ LAYERS: dict[str, OpCase] = {
         r(2, 3, 8, 8),
         then=(r(3, 3, 8, 8),),
     ),
-    "lstm": case(steady(nn.LSTM(4, 5, batch_first=True)), r(2, 3, 4), graphs=0, not_exported=ASSIGNED),
-    "max_pool2d": case(lambda x: F.max_pool2d(x, 3, 2, 1), r(2, 3, 9, 8), then=(r(4, 3, 7, 7),), elsewhere=ODD_OR_EVEN),
-    "avg_pool2d": case(lambda x: F.avg_pool2d(x, 3, 2, 1), r(2, 3, 9, 8), then=(r(4, 3, 7, 7),), elsewhere=ODD_OR_EVEN),
+    "lstm": case(steady(nn.LSTM(4, 5, batch_first=True)), r(2, 3, 4), graphs=0),
+    "max_pool2d": case(lambda x: F.max_pool2d(x, 3, 2, 1), r(2, 3, 9, 8), then=(r(4, 3, 7, 7),)),
+    "avg_pool2d": case(lambda x: F.avg_pool2d(x, 3, 2, 1), r(2, 3, 9, 8), then=(r(4, 3, 7, 7),)),
     "avg_pool_ceil_padded": case(
         lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), r(1, 2, 8, 8), dynamic_stays={"aten.avg_pool2d.default": "no_converter"}
     ),
@@ -201,16 +190,9 @@ LAYERS: dict[str, OpCase] = {
         lambda q: F.scaled_dot_product_attention(q, q, q),
         r(2, 6, 8),
         then=(r(3, 5, 8),),
-        dynamic_stays={"aten.mul.Scalar": "dtype"},
-        elsewhere=Elsewhere(
-            "gives it the missing dimension, and the number of features is a constant", since="2.15", roads=("dynamic",), stays={}
-        ),
+        dynamic_stays={} if SINCE_2_15 else {"aten.mul.Scalar": "dtype"},
     ),
-    "encoder_layer": case(
-        steady(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)),
-        r(2, 3, 8),
-        elsewhere=Elsewhere("breaks: the fused layer has no fake values for symbolic sizes", before="2.13", roads=("dynamic",), graphs=0),
-    ),
+    "encoder_layer": case(steady(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)), r(2, 3, 8)),
     "cross_entropy_smoothing": case(
         lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1),
         r(4, 6),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,36 +21,10 @@ if TYPE_CHECKING:
 
     from ortlens.trace.records import Capture
 
-# Of values and sizes that depend on data. torch 2.9 exports the second beside the first, newer ones the first alone
-# (`insert_deferred_runtime_asserts` in `torch/fx/passes/runtime_assert.py`).
-_CHECKS = ("aten._assert_", "aten.sym_constrain_range_for_size")
+_CHECKS = "aten._assert_"  # of values and sizes that depend on data
 
 Stays = dict[str, str]
 """What must stay in PyTorch: operator -> reason code."""
-
-
-class Elsewhere(NamedTuple):
-    """What a case gives on other versions of torch, where torch itself does something else before ortlens sees the graph.
-
-    It holds from version `since` on and below `before`; what is None is as the case has it.
-    """
-
-    why: str
-    before: str = ""
-    since: str = ""
-    roads: tuple[str, ...] = ("static", "dynamic")
-    stays: Stays | None = None
-    graphs: int | None = None
-
-    def holds(self, road: str) -> bool:
-        """Whether the installed torch is one of these versions, and the road is touched."""
-        installed = _version(torch.__version__)
-        early = not self.before or installed < _version(self.before)
-        return road in self.roads and early and (not self.since or installed >= _version(self.since))
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("+", maxsplit=1)[0].split(".")[:2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +45,16 @@ class OpCase:
     not_exported: str = ""
     atol: float = 1e-5
     config: dict[str, Any] = field(default_factory=dict)
-    elsewhere: Elsewhere | None = None
 
     def expected_stays(self, road: str) -> Stays:
         """What stays in PyTorch with the installed torch."""
         special = {"dynamic": self.dynamic_stays, "exported": self.exported_stays}.get(road)
-        if self.elsewhere is not None and self.elsewhere.holds(road) and self.elsewhere.stays is not None:
-            special = self.elsewhere.stays
         return self.stays if special is None else special
 
     def is_plain(self, road: str) -> bool:
         """Whether all of it goes to ONNX Runtime as one graph, with the settings that most cases have."""
-        usual: Any = (1, "", 1e-5, {}, None)
-        return not self.expected_stays(road) and usual == (self.graphs, self.not_exported, self.atol, self.config, self.elsewhere)
-
-    def expected_graphs(self, road: str) -> int | None:
-        """How many graphs there are with the installed torch."""
-        if self.elsewhere is not None and self.elsewhere.holds(road) and self.elsewhere.graphs is not None:
-            return self.elsewhere.graphs
-        return self.graphs
+        usual: Any = (1, "", 1e-5, {})
+        return not self.expected_stays(road) and usual == (self.graphs, self.not_exported, self.atol, self.config)
 
 
 def case(function: Callable[..., Any], *args: Any, **columns: Any) -> OpCase:
@@ -134,31 +99,20 @@ def together(cases: Sequence[OpCase]) -> OpCase:
     """Put cases without anything special into one, so that they are compiled together."""
     if len(cases) == 1:
         return cases[0]
-    calls = Calls(*(_of_users(given.function) for given in cases))
+    calls = Calls(*(given.function for given in cases))
     return OpCase(function=calls, args=tuple(given.args for given in cases), then=tuple(given.then or given.args for given in cases))
 
 
 def compiled_like_eager(given: OpCase, *, dynamic: bool) -> Capture:
     """Send a case through `torch.compile` and compare results and arguments with eager."""
     lens = Lens()
-    compiled = torch.compile(_of_users(given.function), backend=lens, dynamic=dynamic)
+    compiled = torch.compile(given.function, backend=lens, dynamic=dynamic)
     calls = [given.args] + ([given.then] if dynamic and given.then is not None else [])
     # Sizes that are equal by chance stay sizes of their own.
     with torch.no_grad(), torch._dynamo.config.patch(**given.config), shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]  # torch adds it when it is imported
         for args in calls:
             _compare(compiled, given.function, args, given.atol)
     return lens.captured()
-
-
-def _of_users(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As a user's code calls it: up to torch 2.9, Dynamo compiles a function of torch's own only where other code calls it."""
-    if isinstance(function, nn.Module) or not str(getattr(function, "__module__", "")).startswith("torch"):
-        return function
-
-    def called(*args: Any) -> Any:
-        return function(*args)
-
-    return called
 
 
 def exported_like_eager(given: OpCase) -> Capture:

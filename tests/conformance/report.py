@@ -46,7 +46,7 @@ def _counts(cases: Iterable[ET.Element]) -> dict[str, collections.Counter[str]]:
 def main() -> None:
     """Run the suite and keep its counts in place of those of the same torch, beside those of others."""
     counts, before, torch = run_suite(), read("conformance"), version("torch").partition("+")[0]
-    run = {"onnxruntime": version("onnxruntime"), "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat()}
+    run = {"onnxruntime": version("onnxruntime"), "date": dt.datetime.now(tz=dt.UTC).date().isoformat()}
     others = {name: other for name, other in before["runs"].items() if name != torch}
     results = {}
     for line in LINES:

@@ -78,8 +78,6 @@ def test_8_7_dynamic_dimensions() -> None:
         assert whole(as_its_module(program, r(rows, 4)))
 
 
-# torch 2.9's own reading of the archive: `_create_flat_tensor_from_bytes` in `torch/export/pt2_archive/_package.py`.
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
 def test_8_7_saved_and_loaded_and_retraced() -> None:
     file, args = io.BytesIO(), (r(5, 4), r(3))
     torch.export.save(torch.export.export(Flexible(), args), file)

@@ -224,7 +224,7 @@ def test_what_cannot_be_installed_or_used_is_a_row_with_the_reason(model: str, v
         (["--onnxruntime", "new"], "write a version, such as 1.2.3"),
         (["--levels", "fast"], "the levels are: disable"),
         (["--environment", "old=/no/such/python"], "with the path of an interpreter that exists"),
-        (["--torch", "2.12.0"], "has no effect on"),
+        (["--torch", "2.14.1"], "has no effect on"),
         (["--input", "f31[2]"], "f31"),
     ],
 )

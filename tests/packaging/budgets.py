@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = ROOT / "tests" / "packaging" / "budgets.toml"

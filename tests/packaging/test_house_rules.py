@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
 import ortlens
 from ortlens import _versions, doctor
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -39,8 +39,8 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return distributions
 
 
-INSIDE = ("2.9", "2.9.0.0.0", "2.9.0a0+50eac811a6.nv25.09", "2.13.0+cpu", "2.14.0.dev20260101", "2.15.99", "2.15.1.post2", "0!2.10")
-OUTSIDE = ("2.8.1", "2", "1.13.1+cu117", "2.16", "2.16.0a0", "2.16.0.dev20270101+cpu", "3.0", "", "unknown")
+INSIDE = ("2.13", "2.13.0.0.0", "2.13.0a0+50eac811a6.nv26.05", "2.13.0+cpu", "2.14.0.dev20260101", "2.15.99", "2.15.1.post2", "0!2.14")
+OUTSIDE = ("2.12.1", "2", "1.13.1+cu117", "2.16", "2.16.0a0", "2.16.0.dev20270101+cpu", "3.0", "", "unknown")
 
 
 def test_versions_inside_and_outside_of_the_range() -> None:
@@ -51,15 +51,15 @@ def test_versions_inside_and_outside_of_the_range() -> None:
 @given(st.integers(min_value=0, max_value=40), st.integers(min_value=0, max_value=40))
 def test_the_range_is_what_its_text_says(major: int, minor: int) -> None:
     supported = _versions.SUPPORTED["torch"]
-    assert str(supported) == ">=2.9,<2.16"
-    assert supported.holds(f"{major}.{minor}") == (major == 2 and 9 <= minor < 16)
+    assert str(supported) == ">=2.13,<2.16"
+    assert supported.holds(f"{major}.{minor}") == (major == 2 and 13 <= minor < 16)
 
 
 def test_installed_leaves_out_what_is_missing(metadata: dict[str, str]) -> None:
     assert _versions.installed() == {}
     assert _versions.onnxruntime_distributions() == {}
-    metadata["onnx"] = "1.20.0"
-    assert _versions.installed() == {"onnx": "1.20.0"}
+    metadata["onnx"] = "1.22.0"
+    assert _versions.installed() == {"onnx": "1.22.0"}
     two = {"onnxruntime": "1.24.0", "onnxruntime-gpu": "1.23.2"}
     metadata.update(two)
     assert _versions.onnxruntime_distributions() == two
@@ -78,8 +78,8 @@ def test_a_refusal_holds_the_version_the_range_and_the_pip_line(metadata: dict[s
     with pytest.raises(UnsupportedVersionError) as caught:
         _versions.check_supported("torch")
     assert str(caught.value) == (
-        "torch 2.6.0+cu124 is installed, but ortlens supports torch>=2.9,<2.16. "
-        "To install a supported version: pip install 'torch>=2.9,<2.16'"
+        "torch 2.6.0+cu124 is installed, but ortlens supports torch>=2.13,<2.16. "
+        "To install a supported version: pip install 'torch>=2.13,<2.16'"
     )
     metadata["onnxruntime-gpu"] = "1.17.0"
     with pytest.raises(UnsupportedVersionError, match=r"pip uninstall --yes onnxruntime-gpu && pip install 'onnxruntime-gpu>=1\.23'"):
@@ -134,7 +134,7 @@ def test_the_command_for_a_build_leaves_no_other(metadata: dict[str, str]) -> No
 
 def test_a_missing_package_is_told_with_its_pip_line(metadata: dict[str, str]) -> None:
     metadata["torch"] = "2.13.0"
-    with pytest.raises(OptionalDependencyError, match=r"onnxscript is not installed.*pip install 'onnxscript>=0\.6'") as caught:
+    with pytest.raises(OptionalDependencyError, match=r"onnxscript is not installed.*pip install 'onnxscript>=0\.7'") as caught:
         _versions.check_supported("torch", "onnxscript")
     assert caught.value.name == "onnxscript"
 

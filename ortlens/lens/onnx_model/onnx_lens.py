@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.findings.kernels import provider_fallback
@@ -217,7 +217,7 @@ class OnnxLens(CaptureView):
         if self._stop is not None:
             self._stop()
 
-    def __enter__(self) -> OnnxLens:  # noqa: PYI034 - `Self` is in `typing` from Python 3.11 on
+    def __enter__(self) -> Self:
         """Watch until the end of the block."""
         return self
 

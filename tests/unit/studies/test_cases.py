@@ -97,7 +97,6 @@ def test_python_files_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         cases_from_text("json")
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
 def test_tables_name_targets_from_their_own_folder(tmp_path: Path) -> None:
     toml = tmp_path / "cases.toml"
     toml.write_text(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_every_kind_of_record_comes_out_where_it_belongs() -> None:
         "runs": ()
     }
     assert (capture.name, capture.backend, capture.environment) == ("x", "eager", {"torch": "2.13"})
-    age = datetime.now(timezone.utc) - datetime.fromisoformat(capture.created)
+    age = datetime.now(UTC) - datetime.fromisoformat(capture.created)
     assert 0 <= age.total_seconds() < 60
 
 
