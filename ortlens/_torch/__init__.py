@@ -84,6 +84,7 @@ from ortlens._torch.dynamo import (
     code_being_compiled,
     code_wrapped_by_compiled,
     compiled_ahead,
+    compiled_apart,
     compiled_callable,
     current_compile_id,
     display_code,

@@ -422,7 +422,7 @@ def copies_kept() -> Iterator[None]:
     from torch.export import exported_program
 
     before = exported_program._remove_unnecessary_copy_op_pass
-    exported_program._remove_unnecessary_copy_op_pass = lambda module, signature: (module, signature)
+    exported_program._remove_unnecessary_copy_op_pass = lambda module, signature: (module, signature)  # type: ignore[assignment]  # by place
     try:
         yield
     finally:

@@ -432,3 +432,10 @@ def profiler_is_enabled() -> bool:
 
 def _ends(event: Any) -> tuple[float, float]:
     return event.time_range.start, event.time_range.end
+
+
+def compiled_apart(target: Any, backend: Any, *, dynamic: bool | None = None) -> Any:
+    """Call `torch.compile`; Dynamo's limit of compilations, after which it runs code uncompiled, does not count those of other calls."""
+    import torch
+
+    return torch.compile(target, backend=backend, dynamic=dynamic, isolate_recompiles=True)  # type: ignore[call-overload]  # torch's lack it

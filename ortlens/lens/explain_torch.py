@@ -59,7 +59,7 @@ def explain_under(  # noqa: PLR0913 - those of `explain`
     targets.example = args, dict(kwargs)
     with lens_guard(recorder, "letting Dynamo trace again what it gave up on"):
         _torch.trace_again(target)
-    compiler = partial(torch.compile, dynamic=dynamic, isolate_recompiles=True)  # Dynamo's limit counts no other compilations
+    compiler = partial(_torch.compiled_apart, dynamic=dynamic)
     plain, fast = target, None
     if is_generate(target):
         generating = Generating(target, partial(compiler, backend=lens))

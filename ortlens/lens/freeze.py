@@ -72,7 +72,7 @@ def _breaks_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     lens, state = Lens("eager"), CallState(target, args, kwargs)
     try:
         with _torch.quiet(), torch.no_grad():
-            compiled: Callable[..., Any] = torch.compile(target, backend=lens, isolate_recompiles=True)
+            compiled: Callable[..., Any] = _torch.compiled_apart(target, lens)
             compiled(*args, **kwargs)
     except Exception:  # noqa: BLE001 - what tracing raised is reported anyway
         return lens.captured().breaks

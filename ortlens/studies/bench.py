@@ -67,8 +67,8 @@ def bench(  # noqa: PLR0913 - those of `explain`, and what to measure
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         makers: Mapping[str, Callable[[], Callable[[], Any]]] = {
             "eager": lambda: lambda: target(*args, **kwargs),
-            "inductor": lambda: partial(torch.compile(target, backend="inductor", isolate_recompiles=True), *args, **kwargs),
-            "ortlens": lambda: partial(torch.compile(target, backend=lens, isolate_recompiles=True), *args, **kwargs),
+            "inductor": lambda: partial(_torch.compiled_apart(target, "inductor"), *args, **kwargs),
+            "ortlens": lambda: partial(_torch.compiled_apart(target, lens), *args, **kwargs),
             "frozen": lambda: partial(freeze(target, *args, options=options, **kwargs), *args, **kwargs),
             "exported": lambda: _exported(target, args, kwargs, folder),
         }

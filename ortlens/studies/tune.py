@@ -137,7 +137,7 @@ class _Tuning:
         args, kwargs = given or (self._args, self._kwargs)
         backend = OrtBackend(options)
         with _torch.quiet():
-            compiled = torch.compile(self._target, backend=backend, isolate_recompiles=True)
+            compiled = _torch.compiled_apart(self._target, backend)
             call = partial(compiled, *args, **kwargs)
             call()
         self._partitions = self._partitions or sum(len(graph.runners) for graph in backend.compiler.graphs)

@@ -130,7 +130,7 @@ def check_reported(planted: Planted, patch: pytest.MonkeyPatch) -> None:
     lens, numerics = verified(planted, patch)
     wrong = numerics[(numerics.scope == "call") & (numerics.ok == False)]  # noqa: E712 - a column with gaps
     assert set(wrong.node) == set(planted.wrong)
-    assert all(planted.wrong[row.node] in row.note for row in wrong.itertuples())
+    assert all(planted.wrong[node] in note for node, note in zip(wrong.node, wrong.note, strict=True))
     place = (inspect.getsourcefile(planted.function), line_of(planted.function))
     assert {(row.file, row.line) for row in wrong.itertuples() if row.node not in planted.elsewhere} <= {place}
     seen_as = "call_differs" if planted.wrong or planted.inside is None else planted.inside[1]

@@ -194,7 +194,7 @@ def test_a_module_is_converted_once_and_its_levels_and_partitions_compared(
 def test_a_level_whose_rewrites_break_the_model_is_refused_and_the_others_go_on(versions: Path, tmp_path: Path) -> None:
     nodes = [helper.make_node("Identity", ["x"], ["kept"]), helper.make_node("Div", ["one", "x"], ["q"], name="q")]
     x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])] for name in ("x", "y"))
-    one = onnx.numpy_helper.from_array(np.float32(1).reshape(()), "one")
+    one = onnx.numpy_helper.from_array(np.array(1, np.float32), "one")
     graph = helper.make_graph([*nodes, helper.make_node("Mul", ["kept", "q"], ["y"], name="y")], "g", x, y, [one])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "broken.onnx")
     result = bisected(str(tmp_path / "broken.onnx"), versions, tmp_path, levels=["disable", "basic"])

@@ -94,9 +94,10 @@ def test_onnx_names_in_the_chain_are_those_of_the_model(lens: ortlens.Lens) -> N
     model = onnx.load_from_string(lens.captured().attachments["models/m0.onnx"])
     labels = {node.name: provenance_of(node) for node in iter_nodes(model.graph)}
     found = lens.links()
-    for row in found[found.onnx_node.notna()].itertuples():
-        assert row.node in labels[row.onnx_node].nodes
-        assert row.onnx_confidence == labels[row.onnx_node].confidence
+    known = found[found.onnx_node.notna()]
+    for node, name, confidence in zip(known.node, known.onnx_node, known.onnx_confidence, strict=True):
+        assert node in labels[name].nodes
+        assert confidence == labels[name].confidence
     assert set(found.onnx_node.dropna()) == set(labels)
 
 

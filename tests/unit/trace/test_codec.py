@@ -88,7 +88,7 @@ def test_scalars_of_array_libraries_become_numbers() -> None:
     numeric = r.Numeric(partition_id="p0", node="add", max_abs=np.float32(0.5), ok=np.bool_(True))  # type: ignore[arg-type]  # that is the point  # noqa: FBT003
     row = row_from_record(TABLES["numerics"], numeric)
     assert (type(row["max_abs"]), type(row["ok"])) == (float, bool)
-    node = r.Node(graph_id="g0", node="add", target="t", supported=True, line=np.int64(7), shape=(np.int32(2), "s0"))
+    node = r.Node(graph_id="g0", node="add", target="t", supported=True, line=np.int64(7), shape=(np.int32(2), "s0"))  # type: ignore[arg-type]  # same
     again = row_from_record(NODES, node)
     assert (type(again["line"]), again["shape"]) == (int, [2, "s0"])
 
