@@ -33,6 +33,9 @@ FEATURES = {
 }
 """Features that need packages of their own. All of them are dependencies; `pip install --no-deps` leaves them out."""
 
+LOOKED_FOR = _versions.SupportedRange(low=(1, 30), high=(1, 33))
+"""The versions of onnxruntime in which the faults of `tests/faults/faults.toml` were looked for; each of them is avoided."""
+
 _MIN_PYTHON = (3, 11)
 
 
@@ -159,18 +162,20 @@ def _cuda() -> Iterator[Check]:
         yield Check(name="CUDA session", status="warning" if reason else "ok", found=found)
     elif devices:
         found = f"torch sees {', '.join(devices)}, and {name} is a build without CUDA"
-        yield Check(name="CUDA", status="warning", found=found, advice=_versions.install_onnxruntime("onnxruntime-gpu", cuda=torch_has))
+        yield Check(name="CUDA", status="warning", found=found, advice=_versions.install_onnxruntime("onnxruntime-gpu"))
 
 
 def _cuda_versions(build: str, made_for: str, torch_has: str) -> Check:
     found = f"{build} is built for CUDA {made_for}, torch {f'for CUDA {torch_has}' if torch_has else 'without CUDA'}"
-    wanted = _versions.major(made_for)
-    if _versions.major(torch_has) == wanted:
+    wanted = _major(made_for)
+    if _major(torch_has) == wanted:
         return Check(name="CUDA versions", status="ok", found=found)
     advice = f"install torch for CUDA {wanted} (https://pytorch.org/get-started/locally), which brings the libraries as well"
-    if torch_has:
-        advice += f", or the other build of ONNX Runtime: {_versions.install_onnxruntime('onnxruntime-gpu', cuda=torch_has)}"
     return Check(name="CUDA versions", status="warning", found=found, advice=advice)
+
+
+def _major(cuda: str) -> str:
+    return cuda.partition(".")[0]
 
 
 _NVIDIA_PACKAGES = {
@@ -200,10 +205,8 @@ def _cuda_libraries(made_for: str) -> Iterator[Check]:
         yield Check(name="CUDA libraries", status="ok", found=f"all {len(needed)}, cuDNN included")
         return
     packaged = {name for name in missing for folder in _folders_of("nvidia") for _ in folder.glob(f"*/lib/{name}")}
-    suffix = f"-cu{_versions.major(made_for)}"
     parts = {_NVIDIA_PACKAGES.get(name.removeprefix("lib").partition(".")[0]) for name in missing if name not in packaged}
-    # From CUDA 13 on, the packages have no suffix, except that of cuDNN.
-    packages = sorted(f"nvidia-{part}{suffix if part == 'cudnn' or suffix == '-cu12' else ''}" for part in parts if part)
+    packages = sorted(f"nvidia-{part}{f'-cu{_major(made_for)}' * (part == 'cudnn')}" for part in parts if part)
     advice = [
         "install NVIDIA's driver" * ("libcuda.so.1" in missing),
         f"pip install {' '.join(packages)}" * bool(packages),
@@ -284,24 +287,12 @@ def _probe() -> bytes:
 
 
 def _faults() -> Iterator[Check]:
-    try:
-        import onnxruntime
-
-        from ortlens.backend.faults import register
-    except Exception:  # noqa: BLE001 - as above, where it is reported
-        return
-    version = onnxruntime.__version__
-    known = register.faults_of(version)
-    unavoided = [fault for fault in known if not fault.avoided]
-    found = f"{len(known)} known wrong results of onnxruntime {version}, {len(known) - len(unavoided)} avoided"
-    if not register.is_measured(version):
-        found += f"; they were looked for in {register.MEASURED[0]} to {register.MEASURED[-1]}"
-    if not unavoided:
-        yield Check(name="ORT faults", status="info", found=found)
-        return
-    named = "; ".join(f"{fault.culprit}: {fault.form}" for fault in unavoided)
-    advice = "use a version of onnxruntime without them (Faults of ONNX Runtime in the documentation), or `ortlens explain --verify`"
-    yield Check(name="ORT faults", status="warning", found=f"{found}. Not avoided: {named}", advice=advice)
+    if version := _versions.installed().get("onnxruntime"):
+        found, advice = f"those known of onnxruntime{LOOKED_FOR} are avoided", ""
+        if not LOOKED_FOR.holds(version):
+            found += f"; in {version}, nobody looked for them"
+            advice = "compare results with `ortlens explain --verify`; the known ones are in the documentation, Faults of ONNX Runtime"
+        yield Check(name="ORT faults", status="info", found=found, advice=advice)
 
 
 def _features() -> Iterator[Check]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ortlens.backend.faults.register import FAULTS, MEASURED
 from tests.faults.page import issue
+from tests.faults.register import FAULTS, MEASURED
 from tests.versions import environment_with
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortlens.backend.faults.register import FAULTS, MEASURED, faults_of
+from tests.faults.register import FAULTS, MEASURED, faults_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortlens.backend.faults.register import Fault
+    from tests.faults.register import Fault
 
 _HEAD = """# Faults of ONNX Runtime
 
 Some rewrites and kernels of ONNX Runtime give wrong results. ortlens avoids them: it disables a rewrite, writes an operator in another
-way, or leaves it to PyTorch. This page lists the known ones. `ortlens doctor` counts those of the installed version, and names any that
-is not avoided. If you run ONNX models without ortlens, nothing avoids them.
+way, or leaves it to PyTorch. This page lists the known ones. `ortlens doctor` says whether the installed version is one of those in
+which they were looked for. If you run ONNX models without ortlens, nothing avoids them.
 
-Each was looked for in onnxruntime {versions} on x86-64. "From" is the oldest
-and "to" the newest of these versions that has the fault; without a "to", the newest version that was measured has it, too. PyTorch's
-results count as right. The version that ortlens is tested with, {tested}, has {count} of the {all}.
+Each was looked for in onnxruntime {versions} on x86-64. "From" is the oldest and "to" the newest of these versions
+that has the fault; without a "to", the newest version that was measured has it, too. PyTorch's results count as right. The version that
+ortlens is tested with, {tested}, has {count} of the {all}.
 
-`python -m tests.faults` checks the list against the installed version, `make sweep-faults` against all versions.
+`tests/faults/faults.toml` has them with a model that shows each. `python -m tests.faults` checks the list against the installed version,
+`make sweep-faults` against all versions.
 `python -m tests.faults --issue NAME` writes an issue with a script that shows a fault.
 
 """
@@ -35,7 +36,7 @@ def faults() -> str:
     """Write the page, for the version of onnxruntime that `constraints.txt` pins."""
     pins = (Path(__file__).resolve().parents[2] / "constraints.txt").read_text(encoding="utf-8").splitlines()
     (tested,) = (pin.removeprefix("onnxruntime==") for pin in pins if pin.startswith("onnxruntime=="))
-    versions = f"{', '.join(MEASURED[:-1])}\nand {MEASURED[-1]}"
+    versions = f"{', '.join(MEASURED[:-1])} and {MEASURED[-1]}"
     text = _HEAD.format(versions=versions, tested=tested, count=len(faults_of(tested)), all=len(FAULTS))
     for kind, title in (("rewrite", "Rewrites"), ("kernel", "Kernels")):
         text += f"## {title}\n\n| {kind} | name | when | from | to | how ortlens avoids it |\n|---|---|---|---|---|---|\n"
@@ -45,13 +46,13 @@ def faults() -> str:
 
 def _row(fault: Fault) -> str:
     issue = f" ({fault.issue})" if fault.issue else ""
-    avoided = f"{fault.avoided[1]}{issue} (`{fault.avoided[0]}`)" if fault.avoided else "it does not"
-    return f"| {fault.culprit} | `{fault.name}` | {fault.form} | {fault.first} | {fault.last or ''} | {avoided} |\n"
+    place, how = fault.avoided
+    return f"| {fault.culprit} | `{fault.name}` | {fault.form} | {fault.first} | {fault.last or ''} | {how}{issue} (`{place}`) |\n"
 
 
 def issue(fault: Fault, versions: Mapping[str, str]) -> str:
     """The text of an issue in Markdown, in the form that `lens.repro` writes."""
-    expected, found = fault.expected(), _answer(fault)
+    expected, found = fault.right(), _answer(fault)
     counts = Counter(node.op_type for node in fault.model().graph.node)
     lines = [f"# {fault.culprit}: {fault.form}", "", "## Versions", "", *(f"- {name} {version}" for name, version in versions.items()), ""]
     lines += ["## To reproduce", "", "```python", script(fault), "```", "", f"## {fault.name}", ""]

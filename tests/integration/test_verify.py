@@ -13,10 +13,10 @@ import torch
 from onnxscript import opset18
 
 import ortlens
-from ortlens.backend.faults.register import faults_of
 from ortlens.backend.runtime import rewrites
 from ortlens.backend.runtime.optimizers import OPTIMIZERS
 from ortlens.lens.verify import inner_values
+from tests.faults.register import faults_of
 from tests.integration.marked_lines import line_of
 
 if TYPE_CHECKING:

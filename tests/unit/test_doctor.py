@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import re
 import struct
 import sys
 from importlib import metadata
@@ -12,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ortlens import _versions, doctor
-from ortlens.backend.faults import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,35 +52,20 @@ def test_a_package_or_a_python_out_of_range_is_an_error(monkeypatch: pytest.Monk
     assert doctor._python().status == "error"
 
 
-def test_the_faults_of_the_installed_onnxruntime_are_counted() -> None:
-    import onnxruntime
-
+def test_a_version_in_which_nobody_looked_for_wrong_results_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (_check("ORT faults").status, _check("ORT faults").advice) == ("info", "")
+    monkeypatch.setattr(_versions, "installed", lambda: {"onnxruntime": "1.99.0"})
     check = _check("ORT faults")
-    assert (check.status, check.advice) == ("info", "")
-    known = len(register.faults_of(onnxruntime.__version__))
-    assert check.found.startswith(f"{known} known wrong results of onnxruntime {onnxruntime.__version__}, {known} avoided")
-
-
-def test_a_fault_that_nothing_avoids_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = dataclasses.replace(register.FAULTS[0], first="1.0.0", last=None, avoided=(), form="it adds wrongly")
-    monkeypatch.setattr(register, "FAULTS", (fault, register.FAULTS[0]))
-    check = _check("ORT faults")
-    assert check.status == "warning"
-    assert f"Not avoided: {fault.culprit}: it adds wrongly" in check.found
+    assert "1.99.0" in check.found
     assert "--verify" in check.advice
-    monkeypatch.setattr("onnxruntime.__version__", "1.99.0")
-    assert f"looked for in {register.MEASURED[0]} to {register.MEASURED[-1]}" in _check("ORT faults").found
 
 
-def test_a_build_of_onnxruntime_that_the_backend_refuses_is_an_error(run_python: Callable[..., str]) -> None:
+def test_a_backend_that_does_not_import_is_an_error(run_python: Callable[..., str]) -> None:
     told = run_python(
-        "import sys, onnxruntime\n"
-        "del onnxruntime.capi._pybind_state.OrtValue.from_dlpack\n"
-        "from ortlens.cli.entry import main\n"
-        "print(main(['doctor']), 'has no DLPack')\n"
+        "import sys\nsys.modules['onnxscript.rewriter'] = None\nfrom ortlens.cli.entry import main\nprint(main(['doctor']), 'halted')\n"
     )
-    assert told.splitlines()[-1] == "1 has no DLPack"
-    assert told.count("has no DLPack") == 2
+    assert told.splitlines()[-1] == "1 halted"
+    assert told.count("halted") == 2
 
 
 def test_two_builds_of_onnxruntime_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +74,7 @@ def test_two_builds_of_onnxruntime_are_a_warning(monkeypatch: pytest.MonkeyPatch
     check = doctor._distributions()
     assert check.status == "warning"
     assert check.found == "onnxruntime 1.32.0, onnxruntime-gpu 1.31.1; the files are those of onnxruntime 1.32.0"
-    assert "pip uninstall --yes onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu>=1.23'" in check.advice
+    assert "pip uninstall --yes onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu>=1.30'" in check.advice
     monkeypatch.setattr(_versions, "onnxruntime_build", dict)
     assert doctor._distributions().found.endswith("of no whole one")
 
@@ -132,8 +114,6 @@ def test_missing_libraries_of_cuda_are_named_with_what_brings_them(cuda_build: P
     assert (check.status, check.found) == ("warning", "missing: libcublasLt.so.13, libcublas.so.13, libcuda.so.1, libcudnn.so.9")
     assert "pip install nvidia-cublas nvidia-cudnn-cu13;" in check.advice
     assert "driver" in check.advice
-    (check,) = doctor._cuda_libraries("12.8")
-    assert "pip install nvidia-cublas-cu12 nvidia-cudnn-cu12;" in check.advice
     for path in ("cu13/lib/libcublas.so.13", "cu13/lib/libcublasLt.so.13", "cudnn/lib/libcudnn.so.9"):
         (cuda_build / path).parent.mkdir(parents=True, exist_ok=True)
         (cuda_build / path).touch()
@@ -154,16 +134,12 @@ def test_what_is_no_elf_file_is_not_judged(cuda_build: Path) -> None:
 
 @pytest.mark.parametrize(
     ("torch_has", "status", "advice"),
-    [
-        ("13.2", "ok", ""),
-        ("", "warning", "install torch for CUDA 13 "),
-        ("12.8", "warning", "install torch for CUDA 13 .*onnxruntime-gpu>=1.23,<1.27'"),
-    ],
+    [("13.2", "ok", ""), *((torch_has, "warning", "install torch for CUDA 13 ") for torch_has in ("", "12.8"))],
 )
 def test_builds_for_different_versions_of_cuda_are_a_warning(torch_has: str, status: str, advice: str) -> None:
     check = doctor._cuda_versions("onnxruntime-gpu 1.31.1", "13.0", torch_has)
     assert check.status == status
-    assert re.match(advice, check.advice)
+    assert check.advice.startswith(advice)
 
 
 @pytest.mark.usefixtures("cuda_build")
@@ -190,7 +166,7 @@ def test_a_gpu_beside_a_build_without_cuda_is_a_warning(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     (check,) = doctor._cuda()
     assert (check.status, check.found) == ("warning", "torch sees NVIDIA H100, and onnxruntime is a build without CUDA")
-    assert check.advice.endswith("pip install 'onnxruntime-gpu>=1.27'")
+    assert check.advice.endswith("pip install 'onnxruntime-gpu>=1.30'")
 
 
 @pytest.mark.parametrize("names", [(), ("onnxrt",), ("onnxrt", "ortlens", "other")])

@@ -11,8 +11,8 @@ ONNX Runtime's CPU provider computes most float16 operators in float32. It takes
 and also those that the model asks for, so that the next operator reads numbers that were never rounded. Where a result changes gradually
 that is more exact than PyTorch; where it jumps it is wrong. The gradient of `amax` compares each element with the largest one, which was
 rounded: it found none, and divided by 0. An Unsqueeze and a Gather in between keep the casts apart: they have kernels for float16, and no
-rewrite removes the pair, as one removes an Unsqueeze and a Squeeze that follow a Reshape. Seen in versions 1.23.0 to 1.32.0;
-`float16_unrounded` in the register of faults.
+rewrite removes the pair, as one removes an Unsqueeze and a Squeeze that follow a Reshape. `float16_unrounded` in
+`tests/faults/faults.toml` has the versions.
 """
 
 from __future__ import annotations

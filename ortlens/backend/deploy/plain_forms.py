@@ -1,7 +1,7 @@
 """Write a deployed model in forms that no rewrite of ONNX Runtime takes wrongly: whoever runs it has none of our session options.
 
-For our own sessions these rewrites are disabled (`runtime/rewrites.py`); the register of faults has them by version. A Sum computes what an
-Add does, or, of one value, an Identity; no rewrite merges it with a norm, a product or a Transpose, nor removes it.
+For our own sessions these rewrites are disabled (`runtime/rewrites.py`); `tests/faults/faults.toml` has them by version. A Sum computes
+what an Add does, or, of one value, an Identity; no rewrite merges it with a norm, a product or a Transpose, nor removes it.
 """
 
 from __future__ import annotations

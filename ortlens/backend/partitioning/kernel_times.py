@@ -14,8 +14,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens._versions import installed
-from ortlens.backend.faults.register import version_number
+from ortlens._versions import SupportedRange, installed
 from ortlens.backend.lowering import provenance
 from ortlens.backend.partitioning.rules import Call
 
@@ -134,7 +133,7 @@ def _reordered(call: Call) -> Ns:
 @functools.cache
 def _choice() -> Ns:
     """Give the time of a choice. PyTorch takes 0.6 to 3.5 ns, the less it is random; ONNX Runtime 0.4, and from 1.32 on 1.1 to 7.6."""
-    return Ns(1.0, 1.0 if version_number(installed()["onnxruntime"]) < (1, 32) else 2.0)
+    return Ns(1.0, 2.0 if SupportedRange(low=(1, 32)).holds(installed()["onnxruntime"]) else 1.0)
 
 
 def _conversion(call: Call) -> Ns:

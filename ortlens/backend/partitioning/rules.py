@@ -53,7 +53,6 @@ class Rule(NamedTuple):
     reason: str  # the text that users read, after the name of the operator; empty where `when` returns it
     when: Callable[[Call], Any] = lambda _: True  # tells for which calls it holds; a text that it returns is the reason
     figure: str = ""  # what was measured
-    fault: str = ""  # name of the fault of ONNX Runtime, whose row in `backend/faults` has its versions and issue
 
 
 def by_target(rules: Iterable[Rule]) -> Mapping[Any, Sequence[Rule]]:

@@ -176,7 +176,6 @@ SLOW = (
         _has_large_indices,
         figure="one thread, 16 images of 32 channels of 64 x 64 and two smaller layers: the forward of a convolutional net takes 56 ms, "
         "with its pools in PyTorch 40 ms",
-        fault="max_pool_of_nan",
     ),
     Rule(decompositions.WHOLE_GRADIENTS, f"{_ON_PURPOSE}PyTorch computes it in one pass, ONNX Runtime in many"),
     Rule(  # what `embedding_bag` makes of a table of ids: the offsets of its rows, and one row

@@ -357,7 +357,7 @@ WRONG = (
     ),
     Rule((_aten.grid_sampler_2d.default,), "fails where there is nothing to sample", _lacks_elements("input", "grid")),
     Rule((_aten.pixel_unshuffle.default,), "fails where there are no elements, and PyTorch keeps their shape", _lacks_elements("self")),
-    Rule(_GROUP_NORMS, "ends the process for channels without elements", _lacks_elements("input"), fault="instance_norm_of_nothing"),
+    Rule(_GROUP_NORMS, "ends the process for channels without elements", _lacks_elements("input")),
     Rule(
         (_aten.remainder.Tensor, _aten.fmod.Tensor, _aten.floor_divide.default, _aten.div.Tensor_mode),
         "raises for a zero by which nothing is divided",
@@ -378,7 +378,6 @@ WRONG = (
         tuple(_FIRST_FACTOR),
         "may have nothing to multiply, where ONNX Runtime fails or leaves results unwritten",
         _may_multiply_nothing,
-        fault="transposed_product_of_nothing",
     ),
     Rule((_aten.repeat_interleave.Tensor,), "gives nothing for no repeats, whatever size is asked for", _may_lack_elements("repeats")),
     Rule(_INDEX_PUTS, "", _sums_at_indices),
@@ -448,12 +447,10 @@ WRONG = (
     Rule((_aten.addr.default, _aten.prod.dim_int, _aten.prod.default), "multiplies no booleans", _makes_booleans),
     Rule((_aten.erfc.default, _aten.special_erfc.default), "is 1 - erf(x), which is 0 from 4 on"),
     Rule((_aten.special_erfcx.default,), "is exp(x * x) * (1 - erf(x)), which is 0 from 4 on"),
-    Rule(_POWERS, "computes powers of integers through floats, and does not wrap", _power, fault="power_of_int64"),
+    Rule(_POWERS, "computes powers of integers through floats, and does not wrap", _power),
     Rule((*_MEDIANS, _aten.kthvalue.default), "takes another of equal elements, and this graph reads its index", _reads_index),
     Rule((_aten.native_layer_norm.default,), "gives means in float32, and this graph reads them in float16", _reads_half_statistics),
-    Rule(
-        (_aten.sort.default, _aten.sort.stable, _aten.topk.default), "takes NaN in float64 for any value", _is_double, fault="top_with_nan"
-    ),
+    Rule((_aten.sort.default, _aten.sort.stable, _aten.topk.default), "takes NaN in float64 for any value", _is_double),
     Rule((_aten.masked_fill.Tensor,), "", _filled),
     Rule((_aten.logcumsumexp.default,), "overflows, or loses what is small beside the largest"),
     # outputs that the functions fill with constants, marked as faked in torchlib; inference never reads them

@@ -10,11 +10,8 @@ import torch
 
 from ortlens import _torch
 from ortlens.backend.conversion.upcasting import narrow_dtypes
-from ortlens.backend.faults.register import FAULTS
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
-from ortlens.backend.partitioning.slow_functions import SLOW
 from ortlens.backend.partitioning.support import Support
-from ortlens.backend.partitioning.wrong_functions import WRONG
 from tests.unit.backend.graphs import aten, node_named, traced
 
 if TYPE_CHECKING:
@@ -146,7 +143,3 @@ def test_a_check_is_an_effect() -> None:
     check.meta["val"] = None
     assert kind_of(check) is NodeKind.EFFECT
     assert support().verdict(check).code == "side_effect"
-
-
-def test_the_faults_that_keep_operators_in_pytorch_are_in_the_register() -> None:
-    assert {rule.fault for rule in (*SLOW, *WRONG)} - {""} <= {fault.name for fault in FAULTS}
