@@ -257,7 +257,7 @@ its part takes two to three minutes on an idle core. `python==3.13` makes an env
   operator that stays in PyTorch): results within 2e-7 of PyTorch's, no value outside the tolerance of `verify`. `lens.kernels`, and
   `nodes` of an ONNX model, name what ran on it and what on the CPU. Its kernel is a whole subgraph, whose nodes `lens.kernels` does not
   list. ONNX Runtime 1.24.1 refused the part with the sort there, which PyTorch computed.
-- onnxruntime 1.24.1, OpenVINO's build of it included, refuses weights of an ONNX model that lie behind a link, as in Hugging Face's cache.
+- OpenVINO's own build, of onnxruntime 1.24.1, refuses weights of an ONNX model that lie behind a link, as in Hugging Face's cache.
 
 {table}
 """

@@ -69,17 +69,11 @@ SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
     {
         # Each release may change the private names that ortlens/_torch reads; tests/packaging/test_private_names.py lists them.
         "torch": SupportedRange(low=(2, 13), high=(2, 16)),
-        "onnxruntime": SupportedRange(low=(1, 23)),
+        "onnxruntime": SupportedRange(low=(1, 30)),
         "onnx": SupportedRange(low=(1, 22)),
         "onnxscript": SupportedRange(low=(0, 7)),
     }
 )
-
-_BUILDS_FOR_CUDA = {
-    "12": SupportedRange(low=(1, 23), high=(1, 27)),
-    "13": SupportedRange(low=(1, 27)),
-}
-"""The versions of onnxruntime-gpu on PyPI, by the major version of CUDA that they are built for (their extra `cuda` names its packages)."""
 
 
 def installed() -> dict[str, str]:
@@ -118,7 +112,7 @@ def _folder_of_onnxruntime() -> pathlib.Path | None:
     return pathlib.Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
-def install_onnxruntime(distribution: str = "", *, cuda: str = "") -> str:
+def install_onnxruntime(distribution: str = "") -> str:
     """Return the command that makes a build of ONNX Runtime the only one.
 
     Removing comes first: what removes one build also removes the files that another has written over, and `pip install` writes none if a
@@ -126,17 +120,11 @@ def install_onnxruntime(distribution: str = "", *, cuda: str = "") -> str:
 
     Args:
         distribution: Such as `onnxruntime-gpu`; by default the build that is installed, the last of several in `ONNXRUNTIME_DISTRIBUTIONS`.
-        cuda: A version such as `12.8`, for a build of `onnxruntime-gpu` that is made for it.
     """
     here = tuple(onnxruntime_distributions())
     wanted = distribution or (here[-1] if here else ONNXRUNTIME_DISTRIBUTIONS[0])
-    install = f"pip install '{wanted}{_BUILDS_FOR_CUDA.get(major(cuda), SUPPORTED['onnxruntime'])}'"
+    install = f"pip install '{wanted}{SUPPORTED['onnxruntime']}'"
     return f"pip uninstall --yes {' '.join(here)} && {install}" if here else install
-
-
-def major(cuda: str | None) -> str:
-    """Return the major version of a version of CUDA; empty for None."""
-    return (cuda or "").partition(".")[0]
 
 
 def check_supported(*names: str) -> None:

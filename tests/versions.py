@@ -1,8 +1,8 @@
 """Run a part of the suite with other versions of what ortlens needs: `python -m tests.versions [PACKAGE==VERSION ...]`.
 
 Each is installed below `build/versions`, in front of the tested environment, where the output of the tests is kept, too. A Python gets
-an environment of its own there, by its command on the PATH, and so does another distribution of ONNX Runtime, since two of them are a
-mixture. Prints each result and writes it into docs/data/versions.json; what cannot be installed has the reason there.
+an environment of its own there, by its command on the PATH. Prints each result and writes it into docs/data/versions.json; what cannot be
+installed has the reason there.
 Torch comes with its libraries, 5 GB per version: it is deleted after its run, as a Python is, but for `--keep`.
 """
 
@@ -16,14 +16,12 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortlens.backend.faults.register import MEASURED
 from ortlens.studies.environments import install, pip_refusal, place_of
+from tests.faults.register import MEASURED
 from tests.figures import read, write
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ REQUIREMENTS = (
     *("python==3.12", "python==3.13"),
     *(f"torch=={version}" for version in TORCH),
     *(f"onnxruntime=={version}" for version in MEASURED),
-    "onnxruntime-openvino==1.24.1",
     *OLDEST,
     *("numpy==2.*", "pandas==3.*", "onnx==1.*"),
 )
@@ -56,20 +53,19 @@ def environment_with(requirement: str) -> dict[str, str] | None:
     """What a process needs to find another version of a package first; it is installed if it is not there."""
     if _refusal(requirement):
         return None
-    in_front = [] if _has_own_environment(requirement) else [str(_place(requirement))]
+    in_front = [] if _is_python(requirement) else [str(_place(requirement))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*in_front, str(ROOT)])}
 
 
 def _refusal(requirement: str) -> str:
     """Install it unless it is there. Why that fails; nothing if it is there."""
     target = _place(requirement)
-    if not _has_own_environment(requirement):
+    if not _is_python(requirement):
         return install(requirement, target)
     if target.exists():
         return ""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    refusal = _refused_python(requirement) if requirement.startswith("python==") else _refused_distribution(requirement)
-    if refusal:
+    if refusal := _refused_python(requirement):
         shutil.rmtree(target, ignore_errors=True)
     return refusal
 
@@ -91,23 +87,12 @@ def _refused_python(requirement: str) -> str:
     return next(filter(None, (pip_refusal(step, ROOT) for step in steps)), "")
 
 
-def _refused_distribution(requirement: str) -> str:
-    """Make an environment with links to everything in the tested one but ONNX Runtime, and another distribution of that."""
-    venv.create(_place(requirement), with_pip=False)
-    (site,) = _place(requirement).glob("lib/python*/site-packages")
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith("onnxruntime"):
-            (site / entry.name).symlink_to(entry)
-    (pip, *arguments) = _PIP[1:]
-    return pip_refusal([sys.executable, "-m", pip, "--python", _interpreter(requirement), *arguments, "--no-deps", requirement], ROOT)
-
-
-def _has_own_environment(requirement: str) -> bool:
-    return requirement.startswith(("python==", "onnxruntime-"))
+def _is_python(requirement: str) -> bool:
+    return requirement.startswith("python==")
 
 
 def _interpreter(requirement: str) -> str:
-    return str(_place(requirement) / "bin" / "python") if _has_own_environment(requirement) else sys.executable
+    return str(_place(requirement) / "bin" / "python") if _is_python(requirement) else sys.executable
 
 
 def _place(requirement: str) -> Path:
@@ -119,7 +104,7 @@ def _log(requirement: str) -> Path:
 
 
 def _part(requirement: str) -> tuple[str, ...]:
-    if requirement.startswith("python=="):
+    if _is_python(requirement):
         return PART_OF_PYTHON
     return PART_OF_TORCH if requirement.startswith("torch==") else PART
 

@@ -290,5 +290,5 @@ def refusal_words(provider: str, operator: str, cause: Refusal, about: Sequence[
         "dtype": f"{provider} has kernels of {operator}, but not for {', '.join(about)}",
         "chosen": f"{provider} has a kernel of {operator}: ONNX Runtime left it on the CPU, as it does with computations of shapes",
         "compiles": f"{provider} did not take {operator}; it compiles graphs, and ONNX Runtime has no table of what it takes",
-        "unlisted": f"{provider} did not take {operator}; this build of ONNX Runtime does not list its kernels",
+        "unlisted": f"{provider} did not take {operator}; its kernels could not be listed",
     }[cause]

@@ -45,7 +45,7 @@ _WARM_SHARE = 5  # the first fifth of the runs fills caches and arenas
 class Axes:
     """What varies. The first of several values belongs to the base; a single one is compared with what is installed."""
 
-    onnxruntime: Sequence[str] = ()  # versions, or distributions with a version, such as `onnxruntime-openvino==1.24.1`
+    onnxruntime: Sequence[str] = ()  # versions, or distributions with a version, such as `onnxruntime-gpu==1.31.1`
     torch: Sequence[str] = ()  # versions
     environments: Sequence[tuple[str, str]] = ()  # ready ones: names, and the Python of each, with onnxruntime and numpy
     providers: Sequence[str] = ()

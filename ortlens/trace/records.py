@@ -473,7 +473,7 @@ class Kernel:
     refusal: Refusal | None = optional(
         "Of a kernel on the CPU in a session of another provider: why that one does not run it, by its own table of kernels. `no_kernel`; "
         "`opset` and `dtype`, of which `refused` has the operator sets or types; `chosen`: it has a kernel, and ONNX Runtime chose the "
-        "CPU, as for shapes; `compiles`: it compiles graphs and has no table; `unlisted`: this build does not list its kernels."
+        "CPU, as for shapes; `compiles`: it compiles graphs and has no table; `unlisted`: its kernels could not be listed."
     )
     refused: tuple[str, ...] = column("What `refusal` is about.", default=())
     copies_ns: int | None = optional("Of such a kernel: time per call of the copies between devices next to it.", unit="ns")

@@ -303,7 +303,6 @@ def test_a_provider_that_was_asked_for_and_not_registered_is_a_finding(monkeypat
     assert "provider_fallback" in lens.findings.rule.tolist()
 
 
-@pytest.mark.skipif(not hasattr(onnxruntime, "get_ep_devices"), reason="from onnxruntime 1.23 on")
 def test_devices_in_the_session_options_are_not_overridden() -> None:
     options = onnxruntime.SessionOptions()
     options.add_provider_for_devices([device for device in onnxruntime.get_ep_devices() if device.ep_name == "CPUExecutionProvider"], {})

@@ -60,16 +60,16 @@ def test_installed_leaves_out_what_is_missing(metadata: dict[str, str]) -> None:
     assert _versions.onnxruntime_distributions() == {}
     metadata["onnx"] = "1.22.0"
     assert _versions.installed() == {"onnx": "1.22.0"}
-    two = {"onnxruntime": "1.24.0", "onnxruntime-gpu": "1.23.2"}
+    two = {"onnxruntime": "1.31.0", "onnxruntime-gpu": "1.30.0"}
     metadata.update(two)
     assert _versions.onnxruntime_distributions() == two
 
 
 @pytest.mark.parametrize("distribution", _versions.ONNXRUNTIME_DISTRIBUTIONS)
 def test_every_distribution_of_onnxruntime_serves(metadata: dict[str, str], distribution: str) -> None:
-    metadata[distribution] = "1.24.0"
-    assert _versions.installed() == {"onnxruntime": "1.24.0"}
-    assert _versions.onnxruntime_distributions() == {distribution: "1.24.0"}
+    metadata[distribution] = "1.31.0"
+    assert _versions.installed() == {"onnxruntime": "1.31.0"}
+    assert _versions.onnxruntime_distributions() == {distribution: "1.31.0"}
     _versions.check_supported("onnxruntime")
 
 
@@ -82,7 +82,7 @@ def test_a_refusal_holds_the_version_the_range_and_the_pip_line(metadata: dict[s
         "To install a supported version: pip install 'torch>=2.13,<2.16'"
     )
     metadata["onnxruntime-gpu"] = "1.17.0"
-    with pytest.raises(UnsupportedVersionError, match=r"pip uninstall --yes onnxruntime-gpu && pip install 'onnxruntime-gpu>=1\.23'"):
+    with pytest.raises(UnsupportedVersionError, match=r"pip uninstall --yes onnxruntime-gpu && pip install 'onnxruntime-gpu>=1\.30'"):
         _versions.check_supported("onnxruntime")
 
 
@@ -124,12 +124,10 @@ def test_what_uninstalling_one_of_two_builds_leaves_is_not_installed(metadata: d
 
 
 def test_the_command_for_a_build_leaves_no_other(metadata: dict[str, str]) -> None:
-    assert _versions.install_onnxruntime() == "pip install 'onnxruntime>=1.23'"
+    assert _versions.install_onnxruntime() == "pip install 'onnxruntime>=1.30'"
     metadata["onnxruntime"] = "1.31.1"
-    assert _versions.install_onnxruntime() == "pip uninstall --yes onnxruntime && pip install 'onnxruntime>=1.23'"
-    for cuda, bounds in (("", ">=1.23"), ("12.8", ">=1.23,<1.27"), ("13.0", ">=1.27"), ("14.0", ">=1.23")):
-        expected = f"pip uninstall --yes onnxruntime && pip install 'onnxruntime-gpu{bounds}'"
-        assert _versions.install_onnxruntime("onnxruntime-gpu", cuda=cuda) == expected
+    assert _versions.install_onnxruntime() == "pip uninstall --yes onnxruntime && pip install 'onnxruntime>=1.30'"
+    assert _versions.install_onnxruntime("onnxruntime-gpu") == "pip uninstall --yes onnxruntime && pip install 'onnxruntime-gpu>=1.30'"
 
 
 def test_a_missing_package_is_told_with_its_pip_line(metadata: dict[str, str]) -> None:

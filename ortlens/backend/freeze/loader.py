@@ -393,12 +393,12 @@ def _chosen(manifest: Mapping[str, Any], wanted: Sequence[Any] | None) -> list[t
 
 def _load_libraries_of_cuda() -> None:
     """Load the libraries of CUDA from NVIDIA's packages where no torch has loaded them, so that the provider finds them."""
-    torch, load = sys.modules.get("torch"), getattr(onnxruntime, "preload_dlls", None)
-    if load is None or (torch is not None and torch.version.cuda):
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.version.cuda:
         return
     # It prints what it does not find. So does the provider, if it needs that.
     with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-        load()
+        onnxruntime.preload_dlls()
 
 
 def _wait_for_torch(home: _Home) -> None:
@@ -433,7 +433,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
 def _as_tensor(value: Any, device: Any) -> Any:
     """Convert an array or OrtValue to a tensor on a device, in torch's own memory there."""
     torch = sys.modules["torch"]
-    if isinstance(value, onnxruntime.OrtValue) and _device_name(value) == device.type != "cpu" and hasattr(value, "__dlpack__"):
+    if isinstance(value, onnxruntime.OrtValue) and _device_name(value) == device.type != "cpu":
         tensor = torch.from_dlpack(value.__dlpack__())
         # Some versions pass bools as bytes. A copy: torch may read results on streams for which ONNX Runtime does not wait.
         return (tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor).to(device, copy=True)

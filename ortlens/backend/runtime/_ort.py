@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnxruntime
 
-from ortlens.errors import UnsupportedVersionError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Refusal
 
 _native = onnxruntime.capi._pybind_state
-if not (hasattr(_native.OrtValue, "from_dlpack") and hasattr(_native.OrtValue, "to_dlpack")):
-    raise UnsupportedVersionError(f"this build of onnxruntime {onnxruntime.__version__} has no DLPack; install onnxruntime>=1.23")
 
 
 def keep_with(session: onnxruntime.InferenceSession, values: Sequence[Any], calls: DeviceCalls | None) -> None:
@@ -99,8 +95,8 @@ def first_run_of(session: onnxruntime.InferenceSession) -> Any:
     if vars(session).get("_ortlens_has_run"):
         return None
     vars(session)["_ortlens_has_run"] = True
-    if (allocate := getattr(session._sess, "create_ortvalue_from_shape_and_type", None)) is not None:
-        allocate([1], np.float32, device(0, 0))  # the first block of an arena is never given back: let it not be one of activations
+    # The first block of an arena is never given back: let it not be one of activations.
+    session._sess.create_ortvalue_from_shape_and_type([1], np.float32, device(0, 0))
     return shrinking_run_of(session)
 
 
@@ -139,13 +135,7 @@ def bytes_of(value: onnxruntime.OrtValue, itemsize: int) -> bytes:
     return ctypes.string_at(native.data_ptr(), math.prod(value.shape()) * itemsize)
 
 
-def version() -> str:
-    """Return the version of the installed ONNX Runtime."""
-    return str(onnxruntime.__version__)
-
-
 _CPU = "CPUExecutionProvider"
-_LISTABLE = frozenset({_CPU, "AzureExecutionProvider"})
 _LIST_IN_CHILD = """
 import json, sys
 import onnxruntime.capi._pybind_state as native
@@ -170,21 +160,14 @@ class ListedKernel(NamedTuple):
 
 @functools.cache
 def listed_kernels(provider: str) -> tuple[ListedKernel, ...] | None:
-    """List the installed kernels of a provider; none of one that compiles graphs, None where this build does not tell.
+    """List the installed kernels of a provider; none of one that compiles graphs, None where it cannot be asked.
 
-    From version 1.31 on, ONNX Runtime lists a provider by itself. Another than the CPU's is asked in a process of its own: it loads its
-    libraries and its device for that, and may end the process. Earlier versions list all providers at once, which OpenVINO never survives,
-    and CUDA not where TensorRT, in the same package, cannot be loaded.
+    Another than the CPU's is asked in a process of its own: it loads its libraries and its device for that, and may end the process.
     """
-    one = getattr(_native, "get_registered_ep_kernel_defs", None)
-    if one is None:
-        if not _LISTABLE.issuperset(onnxruntime.get_available_providers()):
-            return None
-        return tuple(_plain(kernel) for kernel in getattr(_native, "get_all_opkernel_def", tuple)() if kernel.provider == provider)
     if provider != _CPU and (asked := _listed_in_child(provider)) is not ...:
         return asked
     try:
-        return tuple(map(_plain, one(provider)))
+        return tuple(map(_plain, _native.get_registered_ep_kernel_defs(provider)))
     except RuntimeError:  # no such provider, or no device of it
         return None
 
@@ -253,7 +236,7 @@ def refusal(provider: str, domain: str, operator: str, opset: int, types: Iterab
 
 
 def model_of(session: onnxruntime.InferenceSession) -> tuple[str | None, bytes | None]:
-    """Return the path and the bytes of a session's model, one of them None; both, if this ONNX Runtime version does not keep them."""
+    """Return the path and the bytes of a session's model, one of them None; both where ONNX Runtime does not keep them."""
     return getattr(session, "_model_path", None), getattr(session, "_model_bytes", None)
 
 
@@ -262,18 +245,10 @@ def options_of(session: onnxruntime.InferenceSession) -> onnxruntime.SessionOpti
     return getattr(session, "_sess_options_initial", None)
 
 
-def has_providers(options: onnxruntime.SessionOptions) -> bool:
-    """Tell whether options name devices of providers, by `add_provider_for_devices`; no version before 1.23 has these."""
-    return bool(getattr(options, "has_providers", bool)())
-
-
 def assigned_providers(session: onnxruntime.InferenceSession) -> dict[str, str]:
-    """Return the provider assigned to each node of a session that records it; empty before ONNX Runtime 1.24."""
-    assignments = getattr(session, "get_provider_graph_assignment_info", None)
-    if assignments is None:
-        return {}
+    """Return the provider assigned to each node of a session that records it."""
     try:
-        subgraphs = assignments()
+        subgraphs = session.get_provider_graph_assignment_info()
     except Exception:  # noqa: BLE001 - an exception class of its own: the session was not asked to record them
         return {}
     return {node.name: subgraph.ep_name for subgraph in subgraphs for node in subgraph.get_nodes()}

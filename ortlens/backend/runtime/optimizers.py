@@ -22,7 +22,7 @@ OPTIMIZERS: tuple[str, ...] = (
     *("BiasSkipLayerNormFusion", "FastGeluFusion", "QuickGeluFusion", "BiasSoftmaxFusion", "BiasDropoutFusion", "MatMulScaleFusion"),
     "SwiGluFusion",
     *("MatMulActivationFusion", "MatMulNBitsFusion", "GroupQueryAttentionPreNormFusion", "NchwcTransformer", "NhwcTransformer"),
-    *("ConvAddActivationFusion", "RemoveDuplicateCastTransformer", "CastFloat16Transformer", "GeluFusion", "LayerNormFusion"),
+    *("ConvAddActivationFusion", "RemoveDuplicateCastTransformer", "CastFloat16Transformer"),
 )
 """Rewrites of ONNX Runtime that can be disabled by name, as listed in its verbose log; unknown names are ignored.
 

@@ -17,10 +17,9 @@ _WRONG_OPTIMIZERS = ("Pad_Fusion", "DivMulFusion")
 """Rewrites that change results: Pad_Fusion fuses a Pad with zeros into a MaxPool, which pads with -inf. DivMulFusion makes x / y of
 (1 / y) * x, also of integers, whose quotient is rounded."""
 
-_NORM_OPTIMIZERS = ("LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
+_NORM_OPTIMIZERS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 """They replace an epsilon that is no constant float32, or the first operand, by 1e-5 (`layer_norm_fusion.cc`). They also fuse a scale or a
-bias that is larger than what is normalised, which makes an invalid model or one whose runs fail. ONNX Runtime 1.31 has two variants of the
-first, by level. Names that a version does not know are ignored."""
+bias that is larger than what is normalised, which makes an invalid model or one whose runs fail."""
 
 _DOUBLE_OPTIMIZERS = ("MatMulScaleFusion",)  # they keep a factor of float64 in an attribute, which is a float32
 

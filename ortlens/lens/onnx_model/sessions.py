@@ -11,7 +11,6 @@ import onnxruntime
 
 from ortlens.backend.conversion.node_provenance import iter_nodes
 from ortlens.backend.options import OrtBackendOptions
-from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.optimizers import breaking
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.signature import described
@@ -76,7 +75,7 @@ def choice_from(options: OrtBackendOptions | Mapping[str, Any] | None) -> Sessio
             chosen.setdefault(name, settings)
     if not chosen and given.infer_execution_providers and _CUDA in available:
         chosen[_CUDA] = {}
-    if chosen or given.ort_session_options is None or not _ort.has_providers(given.ort_session_options):
+    if chosen or given.ort_session_options is None or not given.ort_session_options.has_providers():
         chosen.setdefault(CPU, {})
     return SessionChoice(providers=tuple(chosen.items()), options=given.ort_session_options)
 

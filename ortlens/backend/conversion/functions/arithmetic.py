@@ -181,12 +181,6 @@ def angle(x: Any) -> Any:
     return op.Where(op.IsNaN(x), x, op.Where(op.Less(x, zero), basics.number(x, torch.pi), zero))
 
 
-@torch_op(_aten.erf.default, _aten.special_erf.default)
-def erf(x: Any) -> Any:
-    """`aten.erf`; of NaN, ONNX Runtime's operator is 1 below version 1.27."""
-    return op.Where(op.IsNaN(x), x, op.Erf(x)) if basics.is_float(x) else basics.registered(_aten.erf.default)(x)
-
-
 def _times(factor: float) -> Callable[..., Any]:
     @basics.in_float32
     def times(x: Any) -> Any:

@@ -149,10 +149,6 @@ def _average_pool_of(target: Any, dims: int) -> Callable[..., Any]:
         window = _window(dims, kernel_size, stride, padding, 1)
         up = ceil_mode and not rounds_down(x.shape[-dims:], *window.values())
         del window["dilation"]
-        if up and count_include_pad and divisor_override is None:
-            return basics.registered(target)(
-                _padded(x, window), **window | {"padding": [0] * dims}, ceil_mode=True, count_include_pad=False
-            )
         pooled = basics.registered(target)(x, **window, ceil_mode=up, count_include_pad=count_include_pad or divisor_override is not None)
         if divisor_override is None:
             return pooled
@@ -193,17 +189,6 @@ def _unpool_of(dims: int) -> Callable[..., Any]:
         return op.Reshape(made, op.Concat(planes, size, axis=0))
 
     return unpool
-
-
-def _padded(x: Any, window: dict[str, Any]) -> Any:
-    """Add the zeros that a pool counts to its tensor. ONNX Runtime below 1.29 also counts what lies past them, with `ceil_mode`."""
-    amounts = [0] * (len(x.shape) - len(window["padding"])) + list(window["padding"])
-    if not any(amounts):
-        return x
-    made = op.Pad(x, op.Constant(value_ints=[*amounts, *amounts]))
-    sizes = [size + 2 * amount if isinstance(size, int) else None for size, amount in zip(x.shape, amounts, strict=True)]
-    made.dtype, made.shape = x.dtype, type(x.shape)(sizes)
-    return made
 
 
 def _window(dims: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:

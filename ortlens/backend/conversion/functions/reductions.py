@@ -271,7 +271,7 @@ def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dt
 @torch_op(_aten.logsumexp.default)
 @basics.in_float32
 def logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
-    """`aten.logsumexp`; NaN where an element is."""
+    """`aten.logsumexp`, written out: ONNX Runtime's ReduceLogSumExp subtracts no largest number if the first is minus infinity."""
     axes = _axes(x, dim)
     if not len(x.shape):
         return op.Identity(x)

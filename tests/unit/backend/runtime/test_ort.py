@@ -59,15 +59,6 @@ def test_listed_kernels_are_those_of_which_sessions_can_be_made(operator: str, k
     assert (names[kind] in next(iter(listed.values()))) is (not failed)
 
 
-def test_an_old_build_with_another_provider_is_not_asked_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenVINO's build ends the process when it is asked for those of all providers."""
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["OpenVINOExecutionProvider", "CPUExecutionProvider"])
-    monkeypatch.setattr(_ort._native, "get_all_opkernel_def", pytest.fail)
-    monkeypatch.delattr(_ort._native, "get_registered_ep_kernel_defs", raising=False)
-    assert _ort.listed_kernels.__wrapped__("OpenVINOExecutionProvider") is None
-
-
-@pytest.mark.skipif(not hasattr(_ort._native, "get_registered_ep_kernel_defs"), reason="from onnxruntime 1.31 on")
 @pytest.mark.parametrize(("script", "expected"), [("import os; os.abort()", None), ("print('[]')", ()), ("import sys; sys.exit(3)", None)])
 def test_another_provider_is_asked_in_a_process_of_its_own(
     script: str, expected: tuple[()] | None, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ from ortlens.backend.runtime.rewrites import unwanted_rewrites
 _NORM = "batch = BatchNormalization(moved, one, one, one, one)\n y = Identity(batch)"
 _SCORES = "s = Constant<value=float {0.5}>()\n a = MatMul(x, k)\n b = Mul(a, s)\n"
 _RMS = "l = Constant<value=int64[1] {-1}>()\n s = Mul(x, x)\n m = ReduceMean(s, l)\n a = Add(m, one)\n root = Sqrt(a)\n q = Div(x, root)\n"
-_NORMS = {"LayerNormFusion", "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion"}
+_NORMS = {"LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion"}
 MODELS = {
     "a float64 input": ("double[2] x", "y = Identity(x)", {"MatMulScaleFusion"}),
     "a conversion to float64": ("float[2] x", "y = Cast<to=11>(x)", {"MatMulScaleFusion"}),
