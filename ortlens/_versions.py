@@ -76,6 +76,10 @@ SUPPORTED: Mapping[str, SupportedRange] = MappingProxyType(
 )
 
 
+_OLDER_BUILDS = {"onnxruntime-openvino": SupportedRange(low=(1, 24))}
+"""Builds of ONNX Runtime whose newest release is older; what only their kernels for the CPU compute wrongly is not avoided."""
+
+
 def installed() -> dict[str, str]:
     """Look up the versions of the packages in `SUPPORTED` that are here; `onnxruntime` stands for whichever distribution of it is."""
     found = {name: _installed_version(name) for name in SUPPORTED}
@@ -123,7 +127,7 @@ def install_onnxruntime(distribution: str = "") -> str:
     """
     here = tuple(onnxruntime_distributions())
     wanted = distribution or (here[-1] if here else ONNXRUNTIME_DISTRIBUTIONS[0])
-    install = f"pip install '{wanted}{SUPPORTED['onnxruntime']}'"
+    install = f"pip install '{wanted}{_OLDER_BUILDS.get(wanted, SUPPORTED['onnxruntime'])}'"
     return f"pip uninstall --yes {' '.join(here)} && {install}" if here else install
 
 
@@ -136,8 +140,9 @@ def check_supported(*names: str) -> None:
         here = _installed_version(name)
         if here is None:
             raise OptionalDependencyError(f"{name} is not installed. ortlens needs {name}{supported}: {_install(name)}", name=name)
+        distribution = onnxruntime_build().get("package_name", name) if name == "onnxruntime" else name
+        supported = _OLDER_BUILDS.get(distribution, supported)
         if not supported.holds(here):
-            distribution = onnxruntime_build().get("package_name", name) if name == "onnxruntime" else name
             raise UnsupportedVersionError(
                 f"{distribution} {here} is installed, but ortlens supports {distribution}{supported}. "
                 f"To install a supported version: {_install(name)}"

@@ -95,8 +95,8 @@ def first_run_of(session: onnxruntime.InferenceSession) -> Any:
     if vars(session).get("_ortlens_has_run"):
         return None
     vars(session)["_ortlens_has_run"] = True
-    # The first block of an arena is never given back: let it not be one of activations.
-    session._sess.create_ortvalue_from_shape_and_type([1], np.float32, device(0, 0))
+    if (allocate := getattr(session._sess, "create_ortvalue_from_shape_and_type", None)) is not None:  # not in OpenVINO's build
+        allocate([1], np.float32, device(0, 0))  # the first block of an arena is never given back: let it not be one of activations
     return shrinking_run_of(session)
 
 
@@ -168,7 +168,7 @@ def listed_kernels(provider: str) -> tuple[ListedKernel, ...] | None:
         return asked
     try:
         return tuple(map(_plain, _native.get_registered_ep_kernel_defs(provider)))
-    except RuntimeError:  # no such provider, or no device of it
+    except (RuntimeError, AttributeError):  # no such provider, no device of it, or OpenVINO's build, which cannot list it
         return None
 
 
