@@ -62,7 +62,6 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.squeeze.dims: _squeeze_dims,
         _aten.split.Tensor: _split,
         _aten.copy.default: _copy,
-        _aten.div.Tensor: _div,
         _aten.affine_grid_generator.default: _affine_grid,
         _aten.binary_cross_entropy.default: _binary_cross_entropy,
         _aten.block_diag.default: _block_diag,
@@ -168,20 +167,6 @@ def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     if tensor.dim() == source.dim() and all(statically_known_true(wanted == given) for wanted, given in sizes):
         return _STAYS
     return _aten.copy.default(tensor, source.expand(tensor.shape), non_blocking)
-
-
-def _div(tensor: torch.Tensor, other: Any) -> Any:
-    """Divide integers with an explicit conversion to float.
-
-    torch 2.9 infers an integer result when the sizes are symbolic, and the nodes traced after it rely on that. Source:
-    `make_fast_binary_impl` in `torch/_subclasses/fake_impls.py`.
-    """
-    if not (_is_whole(tensor) and _is_whole(other)):
-        return _STAYS
-    wide = torch.get_default_dtype()
-    if not isinstance(tensor, torch.Tensor):  # `torch.div(3, 4)` takes numbers, too
-        tensor = torch.scalar_tensor(tensor, dtype=wide)
-    return _aten.div.Tensor(tensor.to(wide), other.to(wide) if isinstance(other, torch.Tensor) else other)
 
 
 def _affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> Any:  # noqa: FBT001 - the schema's
