@@ -9,12 +9,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-import tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -363,9 +363,9 @@ class Counting(torch.nn.Module):
 @torch.no_grad()
 def test_what_differs_by_a_counter_has_no_verdict() -> None:
     numerics = ortlens.explain(Counting(), calls=1)(torch.rand(3)).verify(torch.rand(3))
-    (result,) = numerics[numerics.scope == "call"].itertuples()
-    assert pd.isna(result.ok)
-    assert "differ between two calls" in result.note
+    (result,) = numerics[numerics.scope == "call"].to_dict("records")
+    assert pd.isna(result["ok"])
+    assert "differ between two calls" in result["note"]
 
 
 @torch.no_grad()
