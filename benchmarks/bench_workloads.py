@@ -20,9 +20,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from generations import CASES, GOAL, measured_generation
 
 import ortlens
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
-from ortlens.views.sentences import look_sentence
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.views.sentences import problem_sentence
 from tests.figures import measured_with, read, write
 
 if TYPE_CHECKING:
@@ -78,8 +77,8 @@ def measured(workload: Workload, options: argparse.Namespace, *, inductor: bool)
         "graphs": float(len(graphs)),
         "partitions": float(len(lens.partitions)),
     }
-    looks = looks_of(overview_of(lens.captured()))
-    return turns, facts, look_sentence(looks[0]) if looks else "nothing stands out"
+    looks = overview_of(lens.captured()).problems[:3]
+    return turns, facts, problem_sentence(looks[0]) if looks else "nothing stands out"
 
 
 def figures_of(workload: Workload, turns: Turns, facts: dict[str, float], finding: str, way: str) -> dict[str, Any]:

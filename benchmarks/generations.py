@@ -9,9 +9,8 @@ import torch
 from measure import take_turns
 
 import ortlens
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
-from ortlens.views.sentences import look_sentence
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.views.sentences import problem_sentence
 from tests.zoo.generation import generation_inputs, generator
 
 if TYPE_CHECKING:
@@ -54,13 +53,13 @@ def measured_generation(case: str, *, quick: bool) -> dict[str, Any]:
     capture = lens.captured()
     decode = {graph.graph_id: graph for graph in capture.graphs if graph.role == "decode"}
     nodes = sum(graph.node_count or 0 for graph in decode.values())
-    looks = looks_of(overview_of(capture))
+    looks = overview_of(capture).problems[:3]
     return {
         "to_eager": turns.ratio("ortlens", "eager"),
         "eager_ns_per_token": round(turns.median("eager") * 1000 / (4 if quick else 16)),
         "coverage": sum((graph.node_count or 0) * (graph.coverage or 0.0) for graph in decode.values()) / max(nodes, 1),
         "partitions": max((sum(part.graph_id == graph_id for part in capture.partitions) for graph_id in decode), default=0),
         "breaks": len(capture.breaks),
-        "finding": look_sentence(looks[0]) if looks else "nothing stands out",
+        "finding": problem_sentence(looks[0]) if looks else "nothing stands out",
         "load": os.getloadavg()[0],
     }

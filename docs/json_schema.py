@@ -12,21 +12,21 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ortlens.analysis.check import VerdictRow
+from ortlens.analysis.answers.check import VerdictRow
+from ortlens.analysis.answers.overview import Overview
+from ortlens.analysis.answers.surveyed import SurveyRow
 from ortlens.analysis.compare.changes import Change
 from ortlens.analysis.compare.durations import Timing
 from ortlens.analysis.compare.kernels import KernelTime
 from ortlens.analysis.live import LiveFigures
-from ortlens.analysis.overview import Overview
 from ortlens.analysis.ranks import RankRow
-from ortlens.analysis.recommendations import ActionRow
-from ortlens.analysis.surveyed import SurveyRow
 from ortlens.cli.printing import answer
 from ortlens.doctor import Check
 from ortlens.studies.bisect import Bisection
 from ortlens.studies.tune import Trial
 from ortlens.trace.records import RunVariant
 from ortlens.trace.schema import TABLES
+from ortlens.views.actions import ActionRow
 
 _SIMPLE: Mapping[object, object] = {str: "string", int: "integer", bool: "boolean", float: ["number", "null"], types.NoneType: "null"}
 _COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", flags=re.MULTILINE)
@@ -105,7 +105,7 @@ def _keys(base: type[Any] | None, more: Mapping[str, Any], defs: dict[str, Any])
 def _fields(record: type[Any], defs: dict[str, Any]) -> dict[str, Any]:
     hints, said = _hints(record), dict(_COMMENT.findall(inspect.getsource(record)))
     found = {}
-    for spec in fields(record):
+    for spec in (spec for spec in fields(record) if spec.metadata.get("plain", True)):
         meaning = spec.metadata.get("meaning") or said.get(spec.name)
         unit = spec.metadata.get("unit") or next((unit for end, unit in _UNITS.items() if spec.name.endswith(end)), "")
         about = {name: text for name, text in (("description", meaning), ("unit", unit)) if text}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from docs.commands import commands_page, llms_txt
 from docs.json_schema import json_schema
 from ortlens._versions import SUPPORTED
-from ortlens.analysis.findings.registry import RECORDED, RULES
-from ortlens.analysis.recommendations import ActionRow
+from ortlens.analysis.problems.stream import RECORDED, RULES
 from ortlens.trace.schema import TABLES, table_from_record
+from ortlens.views.actions import ActionRow
 from tests.conformance.lines import LINES
 from tests.faults.page import faults
 from tests.figures import read
@@ -20,7 +20,7 @@ from tests.versions import PART, PART_OF_PYTHON, PART_OF_TORCH, REQUIREMENTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ortlens.analysis.findings.rule import Rule
+    from ortlens.analysis.problems.problem import Rule
     from ortlens.trace.schema import Column
 
 
@@ -91,7 +91,7 @@ These come from the backend, the lens and its probes, and are saved with a captu
 
 def findings() -> str:
     recorded = _table(("name", "what happened"), ((f"`{name}`", meaning) for name, meaning in RECORDED.items()))
-    return "\n".join([_FINDINGS, *map(_rule, RULES), _RECORDED, recorded, ""])
+    return "\n".join([_FINDINGS, *map(_rule, RULES.values()), _RECORDED, recorded, ""])
 
 
 def _rule(rule: Rule) -> str:

@@ -26,6 +26,9 @@ WORTH_APART = 1.10
 WORTH_ALONE = 1.35  # of two captures where nothing shows how busy the machine was
 WORTH_A_WARNING = 1.3  # of what takes longer than PyTorch: as a warning, and at all where other work ran beside the calls
 
+MUCH = 0.1
+"""Share of a call from which what is no warning is worth a word."""
+
 # The fewest times that can tell a difference from chance.
 
 MIN_ROUNDS = 10  # of an interval of 99 %
@@ -173,3 +176,37 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
         place += 1
     lowest = max(place - 1, 0)
     return ordered[lowest], ordered[count - 1 - lowest]
+
+
+def loss_of_call(pace: Pace | None, times: float = WORTH_APART) -> int | None:
+    """Compute the ns that a call loses to one without torch.compile; None where not known, or too little to be told from noise."""
+    if pace is None or pace.verdict != "slower" or (pace.ratio or 0) < times:
+        return None
+    loss = (pace.call_ns or 0) - (pace.eager_ns or 0)
+    return loss if loss >= _LEAST_LOSS_NS else None
+
+
+_LEAST_LOSS_NS = 10_000
+_BUSY = 1.5  # times the shortest call; on an idle machine half of the calls stay below 1.2
+_CROWDED = 0.25  # cores: others had this many, and fewer were idle
+
+
+def spread_of(figures: Figures) -> float | None:
+    """Return the median of the measured calls over the shortest; None where it is not known."""
+    return figures.ledger_spread if 1 <= (figures.ledger_spread or 0) < inf else None  # a damaged capture may hold any number
+
+
+def others_of(figures: Figures) -> float | None:
+    """Return the cores that other processes had during the measured calls, where they left none idle; else None."""
+    others, idle = figures.ledger_others, figures.ledger_idle
+    return others if others is not None and idle is not None and inf > others >= _CROWDED > idle else None
+
+
+def is_busy(figures: Figures) -> bool:
+    """Tell whether other work ran beside the measured calls, so that times are less certain."""
+    return others_of(figures) is not None or (spread_of(figures) or 1) >= _BUSY
+
+
+def is_crowded(figures: Figures) -> bool:
+    """Tell whether threads of PyTorch or ONNX Runtime waited for cores: then either may seem a hundred times as fast."""
+    return others_of(figures) is not None and figures.torch_threads not in (None, 1)

@@ -178,6 +178,12 @@ def price_of(item: Break) -> int | None:
     return None if between is None else between + (item.entering_ns or 0)
 
 
+@once
+def costliest_breaks(capture: Capture) -> tuple[Break, ...]:
+    """Sort the distinct graph breaks, the most expensive or most frequent first."""
+    return tuple(sorted(capture.breaks, key=lambda item: (-(price_of(item) or 0), -item.occurrences)))
+
+
 def own_code_ns(item: Break) -> int:
     """Return the time per call of the program's own code at a break, which stays when the break goes; 0 if not known."""
     return 0 if item.cost_ns is None or item.overhead_ns is None else max(item.cost_ns - item.overhead_ns, 0)

@@ -32,7 +32,7 @@ from ortlens.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ortlens.analysis.check import VerdictRow
+    from ortlens.analysis.answers.check import VerdictRow
     from ortlens.cli.commands import Commands
     from ortlens.trace.records import Capture
 
@@ -300,7 +300,7 @@ def add_check(commands: Commands) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from ortlens.analysis.check import limits_from, verdicts_of
+    from ortlens.analysis.answers.check import limits_from, verdicts_of
     from ortlens.trace.store import load
 
     _take_back_the_capture(options)

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ortlens._files import write_file
@@ -117,9 +117,11 @@ def answer(name: str, value: Mapping[str, object]) -> dict[str, object]:
 
 def facts_of(capture: Capture) -> dict[str, object]:
     """Return what is known of a capture as plain data: the overview, and what to do as in `lens.actions`."""
-    from ortlens.analysis.overview import overview_of
+    from ortlens.analysis.answers.overview import overview_of
 
-    return {**asdict(overview_of(capture)), **recommended(capture)}
+    plain = asdict(replace(overview_of(capture), problems=()))  # in the form of recommendations
+    del plain["problems"]
+    return plain | recommended(capture)
 
 
 def recommended(capture: Capture) -> dict[str, object]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ortlens.analysis.check import VerdictRow
+    from ortlens.analysis.answers.check import VerdictRow
     from ortlens.trace.records import Capture
 
 

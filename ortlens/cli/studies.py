@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from ortlens.analysis.surveyed import SurveyRow
+    from ortlens.analysis.answers.surveyed import SurveyRow
     from ortlens.backend.options import OrtBackendOptions
     from ortlens.cli.commands import Commands
     from ortlens.trace.records import Capture, RunVariant
@@ -250,7 +250,7 @@ def _tell_survey(frame: Any, options: argparse.Namespace) -> None:  # noqa: ANN4
     if options.json:
         print_json("survey", {"rows": json.loads(frame.to_json(orient="records"))})
     else:
-        from ortlens.analysis.surveyed import SurveyRow
+        from ortlens.analysis.answers.surveyed import SurveyRow
         from ortlens.views.table import table
 
         rows: Any = [SurveyRow(**{name: _plain(value) for name, value in row.items()}) for row in frame.to_dict("records")]

@@ -12,10 +12,10 @@ import torch
 from ortlens import _torch
 from ortlens._os_errors import with_clear_os_errors
 from ortlens._shell import display_name
-from ortlens.analysis.advice import advised
 from ortlens.analysis.coverage import own_graphs, own_recompiles
 from ortlens.analysis.generation import with_roles
 from ortlens.analysis.ledger import ledger_from_logs
+from ortlens.analysis.problems.advice import advised
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError

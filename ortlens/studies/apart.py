@@ -23,7 +23,7 @@ from ortlens.units import size_from_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.analysis.surveyed import SurveyStatus
+    from ortlens.analysis.answers.surveyed import SurveyStatus
     from ortlens.studies.environments import Environment
 
 _START = (

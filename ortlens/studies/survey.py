@@ -26,8 +26,8 @@ from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors
 from ortlens._process import usable_cores
 from ortlens._shell import progress
-from ortlens.analysis.advice import advised
-from ortlens.analysis.surveyed import SurveyRow, figures_of
+from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
+from ortlens.analysis.problems.advice import advised
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.environment import option_text
 from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess, usable_bytes

@@ -1,26 +1,26 @@
-"""The list of actions as the explorer and the report show it: words, and the text of an issue."""
+"""The list of actions: as rows of `lens.actions`, and as the explorer and the report show it, with the text of an issue."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.findings.registry import PROBED
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import ActionRow, recommendations_of
-from ortlens.trace.records import same
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.problem import GainConfidence, Kind  # noqa: TC001 - choices of columns are read from annotations
+from ortlens.trace.records import column, optional, same
 from ortlens.units import time_from_ns
-from ortlens.views.sentences import consequence_sentences, look_place, look_sentence
+from ortlens.views.sentences import consequence_sentences, problem_place, problem_sentence
 from ortlens.views.time_sentences import NO_MORE, amount_words, besides
 from ortlens.views.wording import REASON_WORDS, clipped, guard, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortlens.analysis.overview import Overview
-    from ortlens.analysis.recommendations import Recommendation, Subject
+    from ortlens.analysis.answers.overview import Overview
+    from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Capture
 
-KIND_WORDS: Mapping[Subject, str] = {
+KIND_WORDS: Mapping[Kind, str] = {
     "finding": "reported",
     "for_training": "compiled for training",
     "slower": "slower than PyTorch",
@@ -33,9 +33,38 @@ KIND_WORDS: Mapping[Subject, str] = {
 _FACTS = ("version_ortlens", "version_torch", "version_onnxruntime", "python", "platform")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    """What to do about one cause, as a row of `lens.actions`."""
+
+    rank: int = column("Place in the order of usefulness, from 1.")
+    kind: Kind = column(
+        "What it is about: a `break`, a `fallback` (`nothing_runs` where no operator runs in ONNX Runtime), a `recompile`; a `finding` of "
+        "the lens itself, graphs compiled `for_training`, what is `slower` than PyTorch, or what another `rule` reports."
+    )
+    subject: str = column("The reason of the break, the operator, the guard that failed, or the title of the finding.")
+    subject_id: str | None = optional("What to select for it: `lens.show(selected=...)`.")
+    file: str | None = optional("File of the user line; of several lines, the costliest.")
+    line: int | None = optional("Number of the user line.")
+    do: str = column("What to change.")
+    gain_ns: int | None = optional(
+        "Time per call that it costs now: what a break or a finding takes away, and what an operator takes in PyTorch; of a break whose "
+        "change was timed, what that saves.",
+        unit="ns",
+    )
+    confidence: GainConfidence = column("How that is known: `measured`, `estimated`, or `unknown`.")
+    tried: bool = column(
+        "Whether the change was made: `explain` traced the call with it and the graph did not break there, or `lens.probe()` timed it.",
+        default=False,
+    )
+    settings: tuple[str, ...] = column("Lines of Python that make the change as a setting, one per item.", default=())
+    patch: str | None = column("The line as it would be; empty text deletes it, and a missing value says that no rule can write it.")
+    consequences: tuple[str, ...] = column("What follows from it, or is alike: titles of findings, and operators.", default=())
+
+
 def action_facts(capture: Capture, overview: Overview) -> list[dict[str, Any]]:
     """Describe the actions of a capture as plain JSON data, the most useful one first."""
-    return [_facts(action, capture, overview) for action in recommendations_of(capture, overview)]
+    return [_facts(item, capture) for item in overview.problems]
 
 
 def action_rows(capture: Capture) -> list[ActionRow]:
@@ -44,77 +73,70 @@ def action_rows(capture: Capture) -> list[ActionRow]:
     return [
         ActionRow(
             rank=rank,
-            kind=action.subject,
-            subject=guard(action.what) if action.subject == "recompile" else action.what,
-            subject_id=look_id(action, overview, capture),
-            do=_do(action),
-            gain_ns=action.ns_per_call,
-            consequences=tuple(item.what for item in action.consequences),
-            tried=(action.advice is not None and action.advice.is_tried) or _was_probed(action, overview),
-            **same(action, "file", "line", "confidence", "settings", "patch"),
+            subject=guard(item.title) if item.kind == "recompile" else item.title,
+            subject_id=problem_id(item, capture),
+            do=_do(item),
+            consequences=tuple(each.title for each in item.consequences),
+            **same(item, "kind", "file", "line", "gain_ns", "confidence", "tried", "settings", "patch"),
         )
-        for rank, action in enumerate(recommendations_of(capture, overview), start=1)
+        for rank, item in enumerate(overview.problems, start=1)
     ]
 
 
-def _was_probed(look: Recommendation, overview: Overview) -> bool:
-    return look.subject in ("rule", "slower") and look.is_measured and overview.findings[look.index].rule in PROBED
-
-
-def _facts(look: Recommendation, capture: Capture, overview: Overview) -> dict[str, Any]:
+def _facts(item: Problem, capture: Capture) -> dict[str, Any]:
     facts = {
-        "kind": KIND_WORDS[look.subject],
-        "subject": look.subject,
-        "title": visible(look.source or look.what),
-        "is_code": look.source is not None,
-        "where": look_place(look),
-        "count": look.count,
-        "gain": gain_text(look),
-        "ns": look.ns_per_call,
-        "sure": look.confidence,
-        "confidence": look.confidence + (" on a busy machine" if look.is_busy and look.confidence != "unknown" else ""),
-        "why": _why(look),
-        "do": _do(look),
-        "before": visible(look.source) if look.source and look.patch is not None else None,
-        "after": None if look.patch is None else visible(look.patch),
-        "paste": list(look.settings),
-        "id": look_id(look, overview, capture),
-        "sentence": look_sentence(look),
-        "consequences": consequence_sentences(look),
+        "kind": KIND_WORDS[item.kind],
+        "subject": item.kind,
+        "title": visible(item.source or item.title),
+        "is_code": item.source is not None,
+        "where": problem_place(item),
+        "count": item.count,
+        "gain": gain_text(item),
+        "ns": item.gain_ns,
+        "sure": item.confidence,
+        "confidence": item.confidence + (" on a busy machine" if item.is_busy and item.confidence != "unknown" else ""),
+        "why": _why(item),
+        "do": _do(item),
+        "before": visible(item.source) if item.source and item.patch is not None else None,
+        "after": None if item.patch is None else visible(item.patch),
+        "paste": list(item.settings),
+        "id": problem_id(item, capture),
+        "sentence": problem_sentence(item),
+        "consequences": consequence_sentences(item),
     }
     return facts | {"issue": _issue(facts, capture)}
 
 
-def gain_text(look: Recommendation) -> str:
+def gain_text(item: Problem) -> str:
     """Say what it costs, or what changing it saves: `saves about 1.20 ms per call`, `no time measured`, `gain unknown`.
 
     A break `costs`, since its time goes with it; an operator `takes` time in PyTorch, which is no gain.
     """
-    if look.recompile_ns:
-        return f"took {time_from_ns(look.recompile_ns)} so far"
-    if look.ns_per_call is None:
+    if item.recompile_ns:
+        return f"took {time_from_ns(item.recompile_ns)} so far"
+    if item.gain_ns is None:
         return "gain unknown"
-    if not look.ns_per_call:
-        nothing = NO_MORE if look.at_most else "no time" if look.is_saving else None
-        return f"saves {nothing}" if nothing else f"no time measured{besides(0, look.own_code_ns)}"
-    amount = time_from_ns(look.ns_per_call)
-    if look.subject == "fallback":  # a change brings the difference to what it takes then
+    if not item.gain_ns:
+        nothing = NO_MORE if item.at_most else "no time" if item.is_saving else None
+        return f"saves {nothing}" if nothing else f"no time measured{besides(0, item.own_code_ns)}"
+    amount = time_from_ns(item.gain_ns)
+    if item.kind == "fallback":  # a change brings the difference to what it takes then
         return f"takes {amount} per call in PyTorch"
-    if look.subject == "break" and not look.is_saving:
-        return f"costs {amount} per call{besides(look.ns_per_call, look.own_code_ns)}"
-    return f"saves {amount_words(look.ns_per_call, is_measured=look.is_measured, at_most=look.at_most)} per call"
+    if item.kind == "break" and not item.is_saving:
+        return f"costs {amount} per call{besides(item.gain_ns, item.own_code_ns)}"
+    return f"saves {amount_words(item.gain_ns, is_measured=item.measured, at_most=item.at_most)} per call"
 
 
-def _why(look: Recommendation) -> str:
-    if look.subject == "recompile":
-        return f"guard failed: {guard(look.what)}"
-    return visible(look.why) or (REASON_WORDS[look.reason_code] if look.reason_code is not None else "")
+def _why(item: Problem) -> str:
+    if item.kind == "recompile":
+        return f"guard failed: {guard(item.title)}"
+    return visible(item.hazard or item.title) or (REASON_WORDS[item.reason_code] if item.reason_code is not None else "")
 
 
-def _do(look: Recommendation) -> str:
-    if look.subject == "recompile" and not look.do:
-        return f"Keep what `{guard(look.what)}` checks the same from call to call"
-    return visible(look.do) or "Rewrite the line as the reason suggests"
+def _do(item: Problem) -> str:
+    if item.kind == "recompile" and not item.mitigation:
+        return f"Keep what `{guard(item.title)}` checks the same from call to call"
+    return visible(item.mitigation) or "Rewrite the line as the reason suggests"
 
 
 def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
@@ -132,14 +154,12 @@ def _issue(facts: Mapping[str, Any], capture: Capture) -> str:
     return "\n".join(parts)
 
 
-def look_id(look: Recommendation, overview: Overview, capture: Capture) -> str | None:
-    """Find the id that the explorer selects for a look; None where nothing stands for it."""
-    if look.subject == "break":
-        return f"break:{overview.breaks[look.index].break_id}"
-    if look.subject == "recompile":
-        return f"recompile:{overview.recompiles[look.index].compile_id}"
-    if look.subject not in ("fallback", "nothing_runs"):
-        return f"finding:{look.index}"
-    if look.file:
-        return f"line:{look.file}:{look.line}"
-    return next((f"node:{item.graph_id}/{item.node}" for item in capture.fallbacks if item.target == look.what), None)
+def problem_id(item: Problem, capture: Capture) -> str | None:
+    """Find the id that the explorer selects for a problem; None where nothing stands for it."""
+    if item.index is not None:
+        return f"finding:{item.index}"
+    if item.kind in ("break", "recompile"):
+        return f"{item.kind}:{item.subject}"
+    if item.file:
+        return f"line:{item.file}:{item.line}"
+    return next((f"node:{row.graph_id}/{row.node}" for row in capture.fallbacks if row.target == item.title), None)

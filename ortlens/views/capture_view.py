@@ -13,26 +13,25 @@ from typing import TYPE_CHECKING
 from ortlens._optional import require
 from ortlens._os_errors import clear_os_errors, with_clear_os_errors
 from ortlens._shell import in_notebook
-from ortlens.analysis.advice import advised
-from ortlens.analysis.check import VerdictRow, limits_from, verdicts_of
+from ortlens.analysis.answers.check import VerdictRow, limits_from, verdicts_of
+from ortlens.analysis.answers.overview import compilation_count
+from ortlens.analysis.answers.surveyed import key_figures
 from ortlens.analysis.coverage import coverage_of, is_dry_run, own_recompiles
-from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.fusions import Fusion, fusions
 from ortlens.analysis.identity import Link, links
 from ortlens.analysis.memory import MemoryRow, memory
 from ortlens.analysis.onnx_model import is_onnx_model
-from ortlens.analysis.overview import compilation_count
+from ortlens.analysis.problems.advice import advised
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.ranks import merged
-from ortlens.analysis.recommendations import ActionRow
 from ortlens.analysis.roofline import Roof, roofs
-from ortlens.analysis.surveyed import key_figures
 from ortlens.analysis.whatif import Candidate, PlannedPartition, partitions_if, ranking
 from ortlens.errors import CheckFailed, OptionalDependencyError, UsageError
 from ortlens.trace import store
 from ortlens.trace.records import Capture
 from ortlens.trace.schema import frame_from_capture, frame_from_records, table_from_record
 from ortlens.units import counted, percent
-from ortlens.views.actions import action_rows
+from ortlens.views.actions import ActionRow, action_rows
 from ortlens.views.comparison import Comparison
 from ortlens.views.exporting import exported
 from ortlens.views.flame_svg import FlameGraph

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
 from ortlens.units import percent, time_from_ns
 from ortlens.views.hints import SAVED
 from ortlens.views.markup import render, safe
 from ortlens.views.sentences import (
+    MAX_PROBLEMS,
     consequence_sentences,
     coverage_sentence,
     dry_run_sentence,
     empty_sentence,
-    look_sentence,
     numbers_sentence,
     onnx_answers,
     partitions_sentence,
+    problem_sentence,
     title,
     wrong_sentence,
 )
@@ -36,8 +36,8 @@ from ortlens.views.wording import PHASE_WORDS, clipped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.numbers import NumericsSummary
-    from ortlens.analysis.overview import Overview
     from ortlens.trace.records import Capture
     from ortlens.views.hints import Hints
     from ortlens.views.tables import Table
@@ -69,7 +69,7 @@ def answers_of(overview: Overview, numbers: NumericsSummary | None) -> dict[str,
         "dry": _capitalised(dry) if overview.onnx is None else "",
         "facts": list(_facts(overview, numbers)),
         "bar": bar,
-        "looks": [(look_sentence(look), consequence_sentences(look)) for look in looks_of(overview)],
+        "looks": [(problem_sentence(item), consequence_sentences(item)) for item in overview.problems[:MAX_PROBLEMS]],
         "empty": _capitalised(empty),
     }
 

@@ -17,30 +17,29 @@ import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.answers.verdict import is_wholly_compared, ort_share, recompiles_by_role
 from ortlens.analysis.call_order import breaks_ahead, current_in_call_order
-from ortlens.analysis.consequences import OF_FINDINGS
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of, ranked_looks
 from ortlens.analysis.roofline import Roof, roofs
-from ortlens.analysis.verdict import is_wholly_compared, ort_share, recompiles_by_role
 from ortlens.trace.codec import json_float, plain
 from ortlens.trace.facts import facts_of
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.trace.sources import sources_of
 from ortlens.units import counted, percent, time_from_ns
-from ortlens.views.actions import action_facts, look_id
+from ortlens.views.actions import action_facts, problem_id
 from ortlens.views.flame import flame_of, packed_flame
 from ortlens.views.hints import SAVED, WANTS
 from ortlens.views.redaction import redacted_capture
 from ortlens.views.sentences import (
+    MAX_PROBLEMS,
     call_sentence,
     consequence_sentences,
     coverage_sentence,
     dry_run_sentence,
-    look_sentence,
     onnx_answers,
     partitions_sentence,
+    problem_sentence,
     reason_words,
     recompiles_sentence,
     title,
@@ -62,10 +61,10 @@ from ortlens.views.wording import PHASE_WORDS, REASON_WORDS, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.onnx_model import OnnxFacts
-    from ortlens.analysis.overview import Overview
-    from ortlens.analysis.recommendations import Recommendation
+    from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Capture
     from ortlens.trace.schema import Column, Table
     from ortlens.views.hints import Hints
@@ -167,7 +166,7 @@ def overview_facts(overview: Overview, capture: Capture, hints: Hints = SAVED) -
         "coverage": asdict(overview.coverage),
         "graph_count": overview.graph_count,
         "break_occurrences": overview.break_occurrences,
-        "looks": [_look(look, overview, capture) for look in looks_of(overview)],
+        "looks": [_problem(item, capture) for item in overview.problems[:MAX_PROBLEMS]],
         "actions": action_facts(capture, overview),
         "call": _call(overview),
         "busy_sentence": busy_sentence(overview),
@@ -192,8 +191,7 @@ def overview_facts(overview: Overview, capture: Capture, hints: Hints = SAVED) -
 
 def _causes(overview: Overview) -> list[int | None]:
     """Return for each finding the place of the action that is its cause, from 1; None where it has one of its own, or none."""
-    looks = enumerate(ranked_looks(overview), start=1)
-    places = {item.index: place for place, look in looks for item in look.consequences if item.subject in OF_FINDINGS}
+    places = {each.index: place for place, item in enumerate(overview.problems, start=1) for each in item.consequences}
     return [places.get(index) for index in range(len(overview.findings))]
 
 
@@ -277,13 +275,13 @@ def _call_order(overview: Overview, capture: Capture) -> dict[str, Any]:
     return {"graphs": list(found), "ahead": {graph_id: rows for graph_id, rows in found.items() if rows}, "behind": [*met, *behind]}
 
 
-def _look(look: Recommendation, overview: Overview, capture: Capture) -> dict[str, Any]:
+def _problem(item: Problem, capture: Capture) -> dict[str, Any]:
     return {
-        "sentence": look_sentence(look),
-        "consequences": consequence_sentences(look),
-        "subject": look.subject,
-        "id": look_id(look, overview, capture),
-        "ns_per_call": look.ns_per_call,
+        "sentence": problem_sentence(item),
+        "consequences": consequence_sentences(item),
+        "subject": item.kind,
+        "id": problem_id(item, capture),
+        "ns_per_call": item.gain_ns,
     }
 
 

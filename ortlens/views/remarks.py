@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import recommendations_of
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.trace.sources import is_own
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.actions import KIND_WORDS, action_facts
@@ -22,8 +21,8 @@ from ortlens.views.wording import clipped, place
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ortlens.analysis.check import VerdictRow
-    from ortlens.analysis.overview import Overview
+    from ortlens.analysis.answers.check import VerdictRow
+    from ortlens.analysis.answers.overview import Overview
     from ortlens.trace.records import Capture
 
 Level: TypeAlias = Literal["error", "warning", "note"]
@@ -104,23 +103,23 @@ def remarks_of(capture: Capture, rows: Sequence[VerdictRow], checkout: Checkout)
 
 
 def _causes(capture: Capture, overview: Overview, checkout: Checkout) -> Iterator[Remark]:
-    for look, facts in zip(recommendations_of(capture, overview), action_facts(capture, overview), strict=True):
-        of_finding = overview.findings[look.index] if look.rule is not None else None
-        said = [look.what, facts["why"], facts["do"]] if of_finding is not None else [facts["why"], facts["do"]]
-        said += [counted(look.other_lines, "other line needs", "other lines need") + " the same change"] if look.other_lines else []
-        said += [facts["gain"]] if look.confidence != "unknown" else []
+    for item, facts in zip(overview.problems, action_facts(capture, overview), strict=True):
+        is_finding = item.index is not None
+        said = [item.title, facts["why"], facts["do"]] if is_finding else [facts["why"], facts["do"]]
+        said += [counted(item.other_lines, "other line needs", "other lines need") + " the same change"] if item.other_lines else []
+        said += [facts["gain"]] if item.confidence != "unknown" else []
         text = " ".join(map(_sentence, dict.fromkeys(part for part in said if part)))
         if facts["after"] is not None:
             text += f"\n- {facts['before']}" + (f"\n+ {facts['after']}" if facts["after"] else "")
         remark = Remark(
-            rule=look.rule or look.subject,
-            level="warning" if of_finding is None else _LEVELS[of_finding.severity],
-            title=KIND_WORDS[look.subject] if of_finding is None else clipped(look.what, 80),
+            rule=item.rule,
+            level=_LEVELS[item.severity],
+            title=clipped(item.title, 80) if is_finding else KIND_WORDS[item.kind],
             text=text,
-            recorded=place(look.file, look.line, look.module),
-            gain_ns=look.ns_per_call,
+            recorded=place(item.file, item.line, item.module),
+            gain_ns=item.gain_ns,
         )
-        yield checkout.placed(remark, look.file, look.line, look.source)
+        yield checkout.placed(remark, item.file, item.line, item.source)
 
 
 def _sentence(text: str) -> str:

@@ -13,11 +13,11 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.fusions import optimised
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import overview_of
 from ortlens.trace.facts import facts_of
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.hints import SAVED

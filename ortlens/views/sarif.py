@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ortlens.analysis.findings.registry import RECORDED, RULES
+from ortlens.analysis.problems.stream import RECORDED, RULES
 from ortlens.views.remarks import NO_PLACE_WORDS
 from ortlens.views.wording import visible
 
@@ -25,29 +25,13 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 _ROOT = "%SRCROOT%"
 
 _ABOUT: Mapping[str, tuple[str, str]] = {
-    "break": (
-        "PyTorch stops tracing at this line: a graph break.",
-        "Each graph is entered and left anew, and nothing is optimised across the break.",
-    ),
-    "fallback": (
-        "An operator of this line stays in PyTorch.",
-        "The model is split around it, and what it needs and makes crosses from one runtime to the other.",
-    ),
-    "nothing_runs": (
-        "ONNX Runtime runs no operator of the model.",
-        "Compiling it costs time at the first call and saves none later.",
-    ),
-    "recompile": (
-        "The code is compiled again, since something that its graph depends on changed between calls.",
-        "Such a call takes as long as the first one; after a few of them PyTorch stops compiling the function.",
-    ),
     "slow_line": (
         "This line takes much of a call in ONNX Runtime.",
         "What it computes is where less work, another data type or another algorithm saves most.",
     ),
     "limit": ("A limit of `ortlens check` does not hold.", "The model became worse than it was agreed to be, or nobody measured it."),
 }
-"""What is at the line, and why it matters, of the kinds of remarks that are no findings."""
+"""What is at the line, and why it matters, of the remarks that are no problems."""
 _WRONG = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
 
 
@@ -74,7 +58,7 @@ def sarif_log(remarks: Sequence[Remark], capture: Capture, checkout: Checkout, v
 
 
 def _rule(rule: str) -> dict[str, Any]:
-    known = {item.name: (item.looks_for, item.hazard) for item in RULES} | {name: (text, "") for name, text in RECORDED.items()}
+    known = {item.name: (item.looks_for, item.hazard) for item in RULES.values()} | {name: (text, "") for name, text in RECORDED.items()}
     short, why = _ABOUT.get(rule) or known.get(rule, (rule, ""))
     return {
         "id": rule,

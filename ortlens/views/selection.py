@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.errors import UsageError
 from ortlens.trace.schema import TABLES
 from ortlens.views.payload import MAX_ROWS, MAX_RUNS

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.consequences import SHOWN_OTHERWISE
-from ortlens.analysis.findings.compiling import recompile_storm
-from ortlens.analysis.verdict import ort_share, recompiles_by_role
+from ortlens.analysis.answers.verdict import ort_share, recompiles_by_role
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.tiles import dry_run_end
 from ortlens.views.time_sentences import price_of_change, price_text, saving_words
@@ -15,10 +13,11 @@ from ortlens.views.wording import REASON_WORDS, farthest_words, guard, place, vi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ortlens.analysis.answers.overview import Overview
+    from ortlens.analysis.fallbacks import FallbackGroup
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.analysis.onnx_model import OnnxFacts
-    from ortlens.analysis.overview import FallbackGroup, Overview
-    from ortlens.analysis.recommendations import Recommendation
+    from ortlens.analysis.problems.problem import Problem
     from ortlens.trace.records import Finding
 
 
@@ -235,56 +234,62 @@ def finding_sentence(finding: Finding, *, is_busy: bool) -> str:
     return visible(finding.title) + saving_words(finding.gain_ns, is_measured=finding.measured, is_busy=is_busy, at_most=finding.at_most)
 
 
-def look_sentence(look: Recommendation) -> str:
+def problem_sentence(item: Problem) -> str:
     """Say what to look at, and what it would change."""
-    at = f"{where}: " if (where := look_place(look)) else ""
-    if look.is_saving:
-        price = price_of_change(look.ns_per_call or 0, is_busy=look.is_busy)
+    at = f"{where}: " if (where := problem_place(item)) else ""
+    if item.is_saving:
+        price = price_of_change(item.gain_ns or 0, is_busy=item.is_busy)
     else:
-        is_left = look.subject == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
-        price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=is_left)
-        if look.subject == "break" and look.ns_per_call:  # of which the change that removes it may take some itself
+        is_left = item.kind == "fallback"  # what it takes there is no gain: it would take something elsewhere, too
+        price = price_text(item.gain_ns, item.own_code_ns, item.splitting_ns, is_busy=item.is_busy, is_left=is_left)
+        if item.kind == "break" and item.gain_ns:  # of which the change that removes it may take some itself
             price = f"the break costs {price}"
     cost = f" ({price})" if price else ""
-    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
-    todo = visible(look.todo[:1].lower() + look.todo[1:])
-    if look.subject in ("finding", "for_training", "slower", "rule"):
-        return (at if look.file else "") + visible(look.what) + saving + (f"; {todo}" if todo else "")
-    if look.subject == "break":
+    saving = finding_saving(item)
+    todo = visible(item.first_step[:1].lower() + item.first_step[1:])
+    if item.index is not None:
+        return (at if item.file else "") + visible(item.title) + saving + (f"; {todo}" if todo else "")
+    if item.kind == "break":
         return f"{at}{todo or 'remove the graph break, or rewrite the line as the reason suggests'}{cost}"
-    if look.reason_code is not None:
-        is_kept = look.advice is not None and look.advice.kind == "policy"  # for a reason, which says more
-        todo = visible(look.why) if is_kept and look.why else todo
-        if look.subject == "nothing_runs":
+    if item.reason_code is not None:
+        is_kept = item.advice is not None and item.advice.kind == "policy"  # for a reason, which says more
+        todo = visible(item.hazard) if is_kept and item.hazard else todo
+        if item.kind == "nothing_runs":
             return f"{at}nothing runs in ONNX Runtime: {todo}; {'so' if is_kept else 'otherwise'} leave the function uncompiled{saving}"
         return f"{at}{todo}{cost}"
     spent = (
-        f" ({counted(look.count, 'recompile')}, {time_from_ns(look.recompile_ns)} in all)" if look.recompile_ns and look.count > 1 else ""
+        f" ({counted(item.count, 'recompile')}, {time_from_ns(item.recompile_ns)} in all)" if item.recompile_ns and item.count > 1 else ""
     )
-    return f"{at}{todo or f'avoid the recompile: keep what `{guard(look.what)}` checks the same'}{spent}"
+    return f"{at}{todo or f'avoid the recompile: keep what `{guard(item.title)}` checks the same'}{spent}"
 
 
-def consequence_sentences(look: Recommendation) -> list[str]:
-    """Say what else has the cause of a look, and nothing that the look says itself."""
-    said = [rule for rule in SHOWN_OTHERWISE if look.subject != "break" or rule != recompile_storm.name]
-    return [_consequence(item) for item in look.consequences if item.rule not in said]
+def finding_saving(item: Problem) -> str:
+    """Say what mending a finding would save, in a clause that begins with a semicolon."""
+    return saving_words(item.gain_ns, is_measured=item.measured, is_busy=item.is_busy, at_most=item.at_most)
 
 
-def _consequence(look: Recommendation) -> str:
-    saving = saving_words(look.ns_per_call, is_measured=look.is_measured, is_busy=look.is_busy, at_most=look.at_most)
-    if look.subject == "slower":  # that the same is faster in PyTorch was measured
-        return f"or {visible(look.todo[:1].lower() + look.todo[1:])}{saving}; {visible(look.what)}"
-    if look.subject == "fallback":
-        price = price_text(look.ns_per_call, look.own_code_ns, look.splitting_ns, is_busy=look.is_busy, is_left=True)
-        return f"also: {visible(look.what)} stays in PyTorch{f' ({price})' if price else ''}"
-    return f"also: {visible(look.what)}{saving}"
+def consequence_sentences(item: Problem) -> list[str]:
+    """Say what else has the cause of a problem."""
+    return [_consequence(each) for each in item.consequences]
 
 
-def look_place(look: Recommendation) -> str:
-    """Say where a look leads: `model.py:12 and 3 other lines` that need the same change, or a module; empty if unknown."""
-    at = place(look.file, look.line, look.module) if look.file or look.module else ""
-    return f"{at} and {counted(look.other_lines, 'other line')}" if at and look.other_lines else at
+def _consequence(item: Problem) -> str:
+    if item.kind == "slower":  # that the same is faster in PyTorch was measured
+        return f"or {visible(item.first_step[:1].lower() + item.first_step[1:])}{finding_saving(item)}; {visible(item.title)}"
+    if item.kind == "fallback":
+        price = price_text(item.gain_ns, item.own_code_ns, item.splitting_ns, is_busy=item.is_busy, is_left=True)
+        return f"also: {visible(item.title)} stays in PyTorch{f' ({price})' if price else ''}"
+    return f"also: {visible(item.title)}{finding_saving(item)}"
 
+
+def problem_place(item: Problem) -> str:
+    """Say where a problem is: `model.py:12 and 3 other lines` that need the same change, or a module; empty if unknown."""
+    at = place(item.file, item.line, item.module) if item.file or item.module else ""
+    return f"{at} and {counted(item.other_lines, 'other line')}" if at and item.other_lines else at
+
+
+MAX_PROBLEMS = 3
+"""Problems on a first screen."""
 
 _OPS = 4  # operators of an ONNX model that a sentence names
 _GIGA = 1e9

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import overview_of
 from ortlens.analysis.speed import WORTH_APART, verdict_of_ratio
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns
 from ortlens.views.html import answers_of
@@ -19,7 +19,7 @@ from ortlens.views.tables import answer_tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ortlens.analysis.surveyed import SurveyRow, SurveyStatus
+    from ortlens.analysis.answers.surveyed import SurveyRow, SurveyStatus
     from ortlens.trace.records import Capture
 
 _WORDS: Mapping[SurveyStatus, str] = {

@@ -164,7 +164,7 @@ def _omissions(rows: int, columns: Sequence[str]) -> list[str]:
 
 def records_of(capture: Capture, table: str) -> Sequence[Record]:
     """Look up the records of a table; of `findings`, those of the rules too."""
-    from ortlens.analysis.findings.registry import findings_of
+    from ortlens.analysis.problems.stream import findings_of
 
     records: Sequence[Record] = findings_of(capture) if table == "findings" else getattr(capture, table)
     return records

@@ -17,7 +17,7 @@ from ortlens.views.wording import PART_WORDS, clipped, first_sentence, function,
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortlens.analysis.overview import Overview
+    from ortlens.analysis.answers.overview import Overview
     from ortlens.trace.records import Capture, Graph, Kernel, Numeric
 
 MAX_ROWS, MAX_REPORT_ROWS = 12, 60

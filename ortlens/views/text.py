@@ -6,24 +6,23 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.consequences import SHOWN_OTHERWISE
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.answers.verdict import recompiles_by_role
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import own_code_ns
-from ortlens.analysis.verdict import recompiles_by_role
 from ortlens.units import counted, percent, time_from_ns
 from ortlens.views.hints import SAVED
 from ortlens.views.sentences import (
+    MAX_PROBLEMS,
     consequence_sentences,
     coverage_sentence,
     dry_run_sentence,
     empty_sentence,
     finding_sentence,
-    look_sentence,
     numbers_sentence,
     onnx_answers,
     partitions_sentence,
+    problem_sentence,
     reason_words,
     title,
     wrong_sentence,
@@ -35,9 +34,9 @@ from ortlens.views.wording import PHASE_WORDS, ascii_from_text, clipped, first_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ortlens.analysis.catalogue import Advice
+    from ortlens.analysis.answers.overview import Overview
+    from ortlens.analysis.fallbacks import FallbackGroup
     from ortlens.analysis.numbers import NumericsSummary
-    from ortlens.analysis.overview import FallbackGroup, Overview
     from ortlens.analysis.slow_lines import SlowLine
     from ortlens.trace.records import Break, Capture, Finding, Recompile
     from ortlens.views.hints import Hints
@@ -135,7 +134,7 @@ def _verdicts(overview: Overview, numbers: NumericsSummary | None, room: int) ->
         yield "Numerics", _prose(numbers_sentence(numbers), room, lines=3)
     if _findings_apart(overview):
         yield "Findings", list(_findings(overview, room))
-    yield "Look first at", list(_looks(overview, room))
+    yield "Look first at", list(_problems(overview, room))
 
 
 def _bar(overview: Overview) -> str:
@@ -177,35 +176,37 @@ def _breaks(overview: Overview, room: int) -> Iterator[str]:
         return
     times = "" if overview.break_occurrences == len(breaks) else f", {counted(overview.break_occurrences, 'time')} in all"
     yield from _prose(f"{counted(len(breaks), 'place')} where PyTorch had to stop tracing and start a new graph{times}", room)
-    said = _advised(overview)
-    for item, advice in list(zip(breaks, overview.break_advice, strict=True))[:_MAX_BREAKS]:
-        yield from _break_lines(item, advice, said, room, is_busy=overview.is_busy)
+    said = _said_below(overview)
+    for item in breaks[:_MAX_BREAKS]:
+        yield from _break_lines(item, said, room, is_busy=overview.is_busy)
     if len(breaks) > _MAX_BREAKS:
         yield f"and {counted(len(breaks) - _MAX_BREAKS, 'more place')}: see table breaks"
 
 
-def _advised(overview: Overview) -> dict[object, str]:
-    """Return where the screen says what to do, by the change."""
-    looks = enumerate(looks_of(overview), start=1)
-    return {look.advice.change: f"see {number}. below" for number, look in looks if look.advice is not None}
+def _said_below(overview: Overview) -> dict[str, list[str]]:
+    """Return where the screen says what to do about a break or recompile, by its id; all of one problem share the list."""
+    places = enumerate(overview.problems, start=1)
+    numbered = ((item, [f"see {number}. below"] if number <= MAX_PROBLEMS else []) for number, item in places if item.advice is not None)
+    return {name: place for item, place in numbered for name in item.records}
 
 
-def _to_do(words: str, advice: Advice | None, said: dict[object, str], room: int) -> list[str]:
+def _to_do(name: str, words: str, said: dict[str, list[str]], room: int) -> list[str]:
     """Say what to do, once per screen."""
-    place = None
-    if advice is not None:
-        place, said[advice.change] = said.get(advice.change), ""
-    if place is not None:
-        return [f"  To do: {place}"] if place else []
+    place = said.get(name, [])
+    if place:
+        shown = place[0]
+        place[0] = ""
+        return [f"  To do: {shown}"] if shown else []
+    place.append("")
     return _prose(f"To do: {words}", room, indent="  ", lines=_MAX_ADVICE_LINES)
 
 
-def _break_lines(item: Break, advice: Advice | None, said: dict[object, str], room: int, *, is_busy: bool) -> Iterator[str]:
+def _break_lines(item: Break, said: dict[str, list[str]], room: int, *, is_busy: bool) -> Iterator[str]:
     yield clipped(f"{place(item.file, item.line)}  {visible(item.source or '')}".rstrip(), room)
     price = price_words(item, is_busy=is_busy)
     yield from _prose((f"{price}: " if price else "") + item.reason, room, indent="  ", lines=3 if own_code_ns(item) else 2)
     if item.advice:
-        yield from _to_do(item.advice, advice, said, room)
+        yield from _to_do(item.break_id, item.advice, said, room)
     elif item.hints:
         yield from _prose(f"Hint: {first_sentence(item.hints[0])}", room, indent="  ", lines=3)
 
@@ -218,11 +219,11 @@ def _recompiles(overview: Overview, room: int) -> Iterator[str]:
     after = len(recompiles) - sum(recompiles_by_role(overview).values())
     of_which = f", of which {after:,} {'compiles' if after == 1 else 'compile'} decode after prefill" if after else ""
     yield from _prose(f"{len(recompiles):,}{of_which}: code was compiled again because something it relied on had changed", room)
-    said = _advised(overview)
-    for item, advice in list(zip(recompiles, overview.recompile_advice, strict=True))[:_MAX_RECOMPILES]:
+    said = _said_below(overview)
+    for item in recompiles[:_MAX_RECOMPILES]:
         yield from _prose(_recompile(item), room)
         if item.advice:
-            yield from _to_do(item.advice, advice, said, room)
+            yield from _to_do(item.compile_id, item.advice, said, room)
     if len(recompiles) > _MAX_RECOMPILES:
         yield f"and {len(recompiles) - _MAX_RECOMPILES:,} more: see table recompiles"
 
@@ -262,20 +263,19 @@ def _findings(overview: Overview, room: int) -> Iterator[str]:
 
 def _findings_apart(overview: Overview) -> list[Finding]:
     """List the findings that nothing else on the screen says, without those that were measured to gain nothing."""
-    said = {item.index for look in looks_of(overview) for item in (look, *look.consequences) if item.rule is not None}
-    rows = (finding for index, finding in enumerate(overview.findings) if index not in said and finding.rule not in SHOWN_OTHERWISE)
-    return [finding for finding in rows if finding.gain_ns != 0]
+    said = {each.index for item in overview.problems[:MAX_PROBLEMS] for each in (item, *item.consequences)}
+    return [finding for index, finding in enumerate(overview.findings) if index not in said and finding.gain_ns != 0]
 
 
-def _looks(overview: Overview, room: int) -> Iterator[str]:
-    looks = looks_of(overview)
-    for number, look in enumerate(looks, start=1):
-        yield from _prose(f"{number}. {look_sentence(look)}", room, hang="   ", lines=_MAX_ADVICE_LINES)
-        also = consequence_sentences(look)
+def _problems(overview: Overview, room: int) -> Iterator[str]:
+    problems = overview.problems[:MAX_PROBLEMS]
+    for number, item in enumerate(problems, start=1):
+        yield from _prose(f"{number}. {problem_sentence(item)}", room, hang="   ", lines=_MAX_ADVICE_LINES)
+        also = consequence_sentences(item)
         for sentence in also[:_MAX_CONSEQUENCES]:
             yield from _prose(sentence, room, indent="   ", hang="  ", lines=_MAX_ADVICE_LINES)
         if len(also) > _MAX_CONSEQUENCES:
             yield f"   and {len(also) - _MAX_CONSEQUENCES:,} more of the same cause"
-    if not looks:
+    if not problems:
         empty = overview.coverage.verdict == "empty"
         yield from _prose(empty_sentence(overview) if empty else "nothing stands out", room, lines=_MAX_ADVICE_LINES)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortlens.analysis.findings.calls import SURPRISING
+from ortlens.analysis.answers.verdict import ort_share, verdict_of
 from ortlens.analysis.index import graph_by_partition
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.verdict import ort_share, verdict_of
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times
 from ortlens.views.hints import SAVED
 from ortlens.views.wording import farthest_words, place, visible
@@ -17,11 +16,11 @@ from ortlens.views.wording import farthest_words, place, visible
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ortlens.analysis.answers.overview import Overview, UncountedCalls
+    from ortlens.analysis.answers.verdict import Correct, Splits, TimeVerdict, Verdict
     from ortlens.analysis.memory import CallMemory
     from ortlens.analysis.onnx_model import OnnxFacts
-    from ortlens.analysis.overview import Overview, UncountedCalls
     from ortlens.analysis.speed import Pace
-    from ortlens.analysis.verdict import Correct, Splits, TimeVerdict, Verdict
     from ortlens.trace.records import Capture
     from ortlens.views.hints import Hints, Want
 
@@ -31,6 +30,7 @@ State: TypeAlias = Literal["good", "bad", "caution", "unknown", "plain"]
 
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✗", "caution": "▲", "unknown": "○", "plain": ""}
 """A sign for each state, so that colour is not the only one."""
+_SURPRISING = 3  # times as fast as without torch.compile from which a reason is given
 _UNEVEN = 1.2  # below, the median call and the shortest are the same to a reader
 
 
@@ -130,7 +130,7 @@ def _speed(verdict: Verdict, overview: Overview, call: Call) -> Tile:
         details.append(f"{passes_words(pace)}; measure again")
     elif overview.is_busy:
         details.append("machine was busy")
-    if overview.ahead is not None and (pace.eager_ns or 0) >= SURPRISING * (pace.call_ns or 0):
+    if overview.ahead is not None and (pace.eager_ns or 0) >= _SURPRISING * (pace.call_ns or 0):
         details.insert(1, overview.ahead.clause)
     details += [f"inductor: {pace_words(verdict.inductor)} eager"] if verdict.inductor is not None else []
     if is_uncertain or pace.verdict == "unclear":  # no ratio: that of times of waiting would be the largest number on the screen

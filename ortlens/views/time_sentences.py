@@ -10,8 +10,8 @@ from ortlens.views.tiles import pace_words, passes_words
 from ortlens.views.wording import PART_WORDS, visible
 
 if TYPE_CHECKING:
+    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.generation import Cache
-    from ortlens.analysis.overview import Overview
     from ortlens.analysis.timing import CallTime
     from ortlens.trace.records import Break, Finding, Step
 

@@ -13,7 +13,7 @@ from ortlens.views.wording import clipped, place, visible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortlens.analysis.check import LimitName, Outcome, VerdictRow
+    from ortlens.analysis.answers.check import LimitName, Outcome, VerdictRow
 
 _MARKS: Mapping[Outcome, str] = {"passed": "ok", "failed": "FAILED", "unmeasured": "not measured"}
 _ICONS: Mapping[Outcome, str] = {"passed": "✅", "failed": "❌", "unmeasured": "⚠️"}

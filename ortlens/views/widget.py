@@ -19,8 +19,8 @@ import ipywidgets
 import traitlets
 
 from ortlens._shell import shell
-from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.identity import Link, links
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.errors import UsageError
 from ortlens.trace.schema import frame_from_records, table_from_record
 from ortlens.views.hints import SAVED

@@ -7,8 +7,8 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.guards import condition_of
 from ortlens.analysis.identity import RESUMED
+from ortlens.analysis.problems.guards import condition_of
 from ortlens.units import percent, times
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.ledger import totals_of
-from ortlens.analysis.overview import overview_of
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.lens.dynamo import listener
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ortlens import cli, demo
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.demo import run_demo
 from ortlens.trace import store
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens.analysis.findings.registry import RULES, findings_of
+from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.analysis.roofline import roofs
 from ortlens.lens.profiling import machine_peaks
 
@@ -57,21 +57,19 @@ def between(x: torch.Tensor) -> torch.Tensor:
 
 def test_an_operator_that_stays_behind_is_named_with_its_line() -> None:
     lens = called(Layers(between, count=4), torch.randn(64, 256))
-    (finding,) = told(lens, "hot_fallback")
-    assert finding.subject == "prims.bessel_j0.default"
-    assert (finding.file, finding.line) == (FILE, line_of(between, 1))
-    assert finding.title in lens.findings.title.tolist()
-    first = str(lens.findings.title[0]).split(" (")[0]  # the summary shows the first three, and times decide which these are
-    assert first in " ".join(lens.summary().split())
-    assert first in lens._repr_html_()
+    (action,) = lens.actions[lens.actions.kind == "fallback"].itertuples()
+    assert action.subject == "prims.bessel_j0.default"
+    assert (action.file, action.line) == (FILE, line_of(between, 1))
+    assert "bessel_j0" in lens.summary()
+    assert "bessel_j0" in lens._repr_html_()
     assert lens.captured().findings == ()
-    assert {rule.name for rule in RULES} >= set(lens.findings.rule)
+    assert RULES.keys() >= set(lens.findings.rule)
 
 
 def test_dropout_left_on_is_named() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8))
-    assert len(told(called(model.train(), torch.ones(2, 8)), "random_splits")) == 1
-    assert told(called(model.eval(), torch.ones(2, 8)), "random_splits") == []
+    assert "Draw the random" in str(called(model.train(), torch.ones(2, 8)).actions.do[0])
+    assert called(model.eval(), torch.ones(2, 8)).actions.empty
 
 
 @pytest.mark.parametrize(("fixed", "count"), [(False, 1), (True, 0)])
@@ -139,14 +137,14 @@ def test_a_number_that_changes_with_every_call_is_a_storm() -> None:
     with torch.no_grad():
         for number in range(6):
             compiled(torch.ones(2), number)
-    (finding,) = told(lens, "recompile_storm")
-    assert "scaled was compiled again 5 times" in finding.title
-    assert (finding.file, finding.line) == (FILE, line_of(scaled, 0))
-    assert "factor == " in finding.evidence
+    (action,) = lens.actions.itertuples()
+    assert (action.kind, action.rank) == ("recompile", 1)
+    assert "factor" in str(action.do)
+    assert "5 recompiles" in lens.summary()
     with torch.no_grad():
         for number in range(6, 12):
             compiled(torch.ones(2), number)
-    assert any("limit" in finding.title for finding in told(lens, "recompile_storm"))
+    assert "limit" in str(lens.actions[lens.actions.kind == "break"].subject.iloc[0])
 
 
 class Stopping(nn.Module):
@@ -162,16 +160,13 @@ class Stopping(nn.Module):
         return x.sin()
 
 
-def test_a_break_in_a_layer_that_is_used_often_is_hot() -> None:
+def test_weights_of_several_modules_follow_from_the_break_in_their_layer() -> None:
     lens = called(nn.Sequential(*(Stopping() for _ in range(4))), torch.ones(2, 8), calls=30)
-    (finding,) = told(lens, "hot_break")
-    assert (finding.file, finding.line) == (FILE, line_of(Stopping.forward, 2))
-    assert "times per call" in finding.title
+    first = lens.actions.iloc[0]
+    assert (first.kind, first.file, first.line) == ("break", FILE, line_of(Stopping.forward, 2))
     (changed,) = told(lens, "weights_changed")
     assert "several modules share its code" in changed.evidence
-    once = called(nn.Sequential(Stopping()), torch.ones(2, 8))
-    assert len(once.breaks)
-    assert told(once, "hot_break") == []
+    assert changed.title in first.consequences
 
 
 def called_with_rows(model: nn.Module, *rows: int) -> Lens:

@@ -13,8 +13,8 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.ledger import totals_of
-from ortlens.analysis.overview import overview_of
 from ortlens.backend.runtime import ab_timing
 from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.session import SessionFactory

@@ -21,8 +21,8 @@ from onnxruntime import quantization
 from torch import nn
 
 import ortlens
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.verdict import verdict_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.errors import OrtLensError, SessionError, UsageError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens.analysis.findings import compiling
-from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.problems import compiling
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.speed import AbTiming
 from ortlens.lens.measuring import probes, trials
 from ortlens.lens.measuring.probes import finding_of
@@ -97,12 +97,12 @@ def chopped(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def test_small_partitions_are_measured_and_nothing_is_counted_or_changed() -> None:
+def test_threads_are_measured_and_nothing_is_counted_or_changed() -> None:
     x = torch.randn(16)
     lens = explained(chopped, x)
     compiled = torch.compile(chopped, backend=lens)
     before = lens.captured()
-    finding = probed(lens, x)["small_partitions"]
+    finding = probed(lens, x)["thread_count"]
     assert finding.measured
     assert (finding.severity == "info") == (finding.gain_ns == 0)
     after = lens.captured()
@@ -162,17 +162,6 @@ def test_the_start_with_a_filled_cache_is_measured(monkeypatch: pytest.MonkeyPat
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), torch.ones(2, 8)
     finding = probed(explained(model, x), x)["cold_start"]
     assert (finding.measured, finding.gain_ns) == (True, None)
-
-
-def test_outputs_of_symbolic_size_are_measured_preallocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortlens.analysis.findings.sessions._HANDED_NS", 1)
-    monkeypatch.setattr("ortlens.analysis.findings.sessions._HANDED_SHARE", 0.0)
-    lens = ortlens.Lens()
-    compiled = torch.compile(lambda x: (x + 1, x * 2), backend=lens, dynamic=True)
-    with torch.no_grad():
-        for size in (3, 4, 5, 6):
-            compiled(torch.ones(size))
-    assert probed(lens, torch.ones(4))["output_allocations"].measured
 
 
 def test_a_trial_that_fails_is_told_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

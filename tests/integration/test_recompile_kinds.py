@@ -18,10 +18,9 @@ from torch import nn
 
 import ortlens
 from ortlens import Lens
-from ortlens.analysis.advice import Adviser
-from ortlens.analysis.catalogue import advise
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.advice import advice_of
+from ortlens.analysis.problems.catalogue import advise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -393,7 +392,7 @@ FOLLOWED: dict[str, tuple[Any, tuple[Call, ...], bool | None]] = {
 
 def told(capture: Capture, item: Break | Recompile) -> str:
     """The advice on it: its kind, then its parameters."""
-    advice = Adviser(capture)(item)
+    advice = advice_of(capture)[item]
     assert advice is not None
     assert advice.sentence() == item.advice
     return " ".join((advice.kind, *(f"{name}={value}" if value else name for name, value in advice.params.items())))
@@ -431,8 +430,8 @@ def test_code_without_a_graph_is_compiled_again_too() -> None:
     assert overview.graph_count == 1
     assert overview.ledger is None or not overview.ledger.is_measured  # no call that compiles is comparable
     assert "6 calls were made, and each compiled code" in lens.summary()
-    first = looks_of(overview)[0]
-    assert (first.subject, first.count, first.recompile_ns) == ("recompile", 5, sum(overview.recompile_ns.values()))
+    first = overview.problems[:3][0]
+    assert (first.kind, first.count, first.recompile_ns) == ("recompile", 5, sum(overview.recompile_ns.values()))
     assert first.advice == advise("make_tensor", name="CALLS", outside=True)
 
 

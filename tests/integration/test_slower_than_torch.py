@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 import ortlens
-from ortlens.analysis.findings.registry import findings_of
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.backend.conversion.functions import basics
 from tests.threads import torch_threads
 
@@ -76,7 +75,6 @@ def slow_findings(lens: Lens) -> list[Finding]:
 @pytest.mark.slow
 def test_a_cache_that_is_copied_is_named_first_with_its_line_and_its_cost_and_one_written_in_place_is_not() -> None:
     lens = explained(CachedAttention().eval(), torch.randn(1, 1, 512), torch.tensor([5]), calls=9)
-    assert not {"state_copies", "hot_fallback"} & {finding.rule for finding in findings_of(lens.captured())}
     assert [finding.title for finding in slow_findings(lens) if "copied" in finding.title] == []
     lens = explained(CachedAttention().eval(), torch.randn(1, 1, 512), torch.tensor([5]), options=COPIES)
     first = findings_of(lens.captured())[0]
@@ -86,7 +84,7 @@ def test_a_cache_that_is_copied_is_named_first_with_its_line_and_its_cost_and_on
     (graph,) = lens.captured().graphs
     assert graph.is_slower
     assert (graph.ort_ns or 0) > 1.5 * (graph.torch_ns or 0)
-    assert looks_of(overview_of(lens.captured()))[0].what == first.title
+    assert overview_of(lens.captured()).problems[0].title == first.title
 
 
 class Advancing(nn.Module):

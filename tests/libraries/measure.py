@@ -12,10 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ortlens
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.backend.runtime.ab_timing import clocked, compare
-from ortlens.views.sentences import look_sentence
+from ortlens.views.sentences import problem_sentence
 from tests.integration import two_ranks
 from tests.libraries.models import MODELS, RANKS, declare_torchvision
 from tests.zoo.measure import max_error, mismatch
@@ -106,13 +105,13 @@ def _measure(name: str) -> Measurement:
         times = compare(clocked(eager), clocked(ours), _TURNS_NS)
         lens.measured(ours, max_calls=_MEASURE_CALLS, uncompiled=eager)
     capture = lens.captured()
-    looks = looks_of(overview_of(capture))
+    looks = overview_of(capture).problems[:3]
     return Measurement(
         **_counts(capture),
         **_compared(pairs),
         eager_ns=times.base_ns,
         ortlens_ns=times.other_ns,
-        finding=look_sentence(looks[0]) if looks else "",
+        finding=problem_sentence(looks[0]) if looks else "",
     )
 
 

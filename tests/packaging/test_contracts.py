@@ -18,6 +18,7 @@ BACKEND = "The rooms of the backend are layers BROKEN"
 LENS = "The rooms of the lens are layers BROKEN"
 VIEWS = "The views are layers BROKEN"
 ANALYSES = "The analyses are layers BROKEN"
+RULES = "Rules do not know each other BROKEN"
 
 PLANTED = [
     ("analysis/coverage.py", "from ortlens.views import table", LAYERS),
@@ -31,7 +32,8 @@ PLANTED = [
     ("backend/stray.py", "import json", "stray"),
     ("lens/profiling/kernels.py", "from ortlens.lens.lens import Lens", LENS),
     ("views/wording.py", "from ortlens.views import html", VIEWS),
-    ("analysis/coverage.py", "from ortlens.analysis import overview", ANALYSES),
+    ("analysis/coverage.py", "from ortlens.analysis.answers import overview", ANALYSES),
+    ("analysis/problems/sessions.py", "from ortlens.analysis.problems import kernels", RULES),
 ]
 
 

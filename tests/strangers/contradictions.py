@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.views.tiles import tile_sentence, tiles_of
 
 if TYPE_CHECKING:

@@ -19,15 +19,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 import ortlens
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import recommendations_of
+from ortlens.analysis.answers.overview import overview_of
 from tests.strangers.contradictions import contradictions
 from tests.strangers.programs import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ortlens.analysis.recommendations import Recommendation
+    from ortlens.analysis.problems.problem import Problem
     from tests.strangers.program import Program
 
 BAD = ("raises", "wrong", "uncompiled", "breaks", "stays", "slower")
@@ -114,23 +113,23 @@ class Screen:
         self.lens = loaded.explained()
         self.capture = self.lens.captured()
         self.overview = overview_of(self.capture)
-        self.actions = recommendations_of(self.capture, self.overview)
+        self.actions = self.overview.problems
 
-    def rule(self, look: Recommendation) -> str:
-        return self.overview.findings[look.index].rule if look.subject in {"finding", "rule", "slower", "for_training"} else ""
+    def rule(self, look: Problem) -> str:
+        return look.rule if look.index is not None else ""
 
-    def kind(self, look: Recommendation) -> str:
+    def kind(self, look: Problem) -> str:
         return look.advice.kind if look.advice is not None else self.rule(look) or "none"
 
-    def count(self, look: Recommendation, rule: str) -> int:
+    def count(self, look: Problem, rule: str) -> int:
         """How often it has what an action of another screen is about."""
-        if look.subject == "break":
+        if look.kind == "break":
             return len(self.capture.breaks)
-        if look.subject == "recompile":
+        if look.kind == "recompile":
             return len(self.overview.recompiles)
         if rule:
             return sum(self.rule(item) == rule for item in self.actions)
-        return sum(group.node_count for group in self.overview.fallbacks if group.target == look.what)
+        return sum(group.node_count for group in self.overview.fallbacks if group.target == look.title)
 
 
 def observed(name: str, with_times: bool, folder: str) -> dict[str, Any]:  # noqa: FBT001 - through another process
@@ -141,13 +140,13 @@ def observed(name: str, with_times: bool, folder: str) -> dict[str, Any]:  # noq
     before = Loaded(program.source(), Path(folder, "before.py"))
     first = Screen(before)
     wanted = set(program.first.split("|")) if program.first else set()
-    named = [{look.subject, first.rule(look), first.kind(look)} for look in first.actions]
+    named = [{look.kind, first.rule(look), first.kind(look)} for look in first.actions]
     rank = next((number for number, names in enumerate(named, 1) if names & wanted), None)
     row: dict[str, Any] = {
         "rank": rank,
         "is_first": rank == 1 if wanted else not first.actions,
         "place": (first.actions[rank - 1].line in program.lines) if rank and program.lines else None,
-        "shown": [f"{look.subject} {first.kind(look)} {look.line or ''}".strip() for look in first.actions[:3]],
+        "shown": [f"{look.kind} {first.kind(look)} {look.line or ''}".strip() for look in first.actions[:3]],
         "contradictions": contradictions(first.lens),
         "followed": [],
         "summary": first.lens.summary(),
@@ -159,16 +158,16 @@ def observed(name: str, with_times: bool, folder: str) -> dict[str, Any]:  # noq
     return row
 
 
-def _ways(program: Program, first: Screen, look: Recommendation) -> list[str]:
+def _ways(program: Program, first: Screen, look: Problem) -> list[str]:
     """List how an action can be followed: as its sentence says, its settings, its patch."""
-    said, kind, patch = look.do or look.todo, first.kind(look), look.patch
+    said, kind, patch = look.mitigation or look.first_step, first.kind(look), look.patch
     ways = {
         f"form {kind}": kind in program.kinds,
         # `run()` compiles by itself, and what is set on the model may not be the target's.
         "settings": bool(look.settings) and not look.settings[0].startswith("model =" if "run()" in program.text else "model."),
         "patch": patch is not None and look.line is not None and not any(name in patch for name in _OPEN),
         "freeze": "ortlens.freeze(" in said,
-        "uncompiled": re.search("[Ll]eave .* uncompiled", said) is not None or look.subject == "nothing_runs",
+        "uncompiled": re.search("[Ll]eave .* uncompiled", said) is not None or look.kind == "nothing_runs",
         "profile": "lens.profile" in said,
     }
     return [way for way, is_open in ways.items() if is_open]
@@ -180,11 +179,11 @@ def _follow(program: Program, before: Loaded, first: Screen, way: str, *, with_t
     row: dict[str, Any] = {"way": way}
     try:
         row["outcome"], after, call = _tried(program, before, first, way)
-        if row["outcome"] not in BAD and with_times and after is not before and look.subject != "recompile":
+        if row["outcome"] not in BAD and with_times and after is not before and look.kind != "recompile":
             changed = _config()
             old, new = _apart((before, before.compiled, config), (after, lambda: call if way in _CALLABLES else after.compiled(), changed))
             row |= {"ratio": round(new / old, 3), "saved_ns": round(old - new), "call_ns": round(new)}
-            is_said = "costs more" in (look.do or look.todo) or (look.is_saving and not look.ns_per_call)
+            is_said = "costs more" in (look.mitigation or look.first_step) or (look.is_saving and not look.gain_ns)
             if new > _SLOWER * old and not is_said:
                 row["outcome"] = "slower"
     except Exception as error:  # noqa: BLE001 - whatever is raised is the outcome
@@ -224,13 +223,13 @@ def _tried(program: Program, before: Loaded, first: Screen, way: str) -> tuple[s
     return outcome if before.get("is_random") or _are_right(before, after, call) else "wrong", after, call
 
 
-def _effect(first: Screen, second: Screen, look: Recommendation) -> str:
+def _effect(first: Screen, second: Screen, look: Problem) -> str:
     """Say whether what an action is about is gone."""
     if second.overview.coverage.verdict == "empty" != first.overview.coverage.verdict:
         return "uncompiled"
     if len(second.capture.breaks) > len(first.capture.breaks):
         return "breaks"
-    if look.subject == "break" and any((item.source or "").strip() == look.source for item in second.capture.breaks):
+    if look.kind == "break" and any((item.source or "").strip() == look.source for item in second.capture.breaks):
         return "stays"
     old, new = (screen.count(look, first.rule(look)) for screen in (first, second))
     return "stays" if new >= old else "fewer" if new else "gone"
@@ -295,13 +294,13 @@ def in_turns(*ways: Callable[[], object]) -> list[float]:
     return best
 
 
-def _size(before: Loaded, look: Recommendation, saved: float | None) -> dict[str, Any]:
+def _size(before: Loaded, look: Problem, saved: float | None) -> dict[str, Any]:
     """Compare the figure of an action with what following it saves, or with what the program measures."""
     other = before.get("by_other_means")
     if other:
         with before.modes():
             saved = round(other())
-    said = look.ns_per_call
+    said = look.gain_ns
     if said is None or saved is None:
         return {"said_ns": said, "true_ns": saved, "size": None}
     if look.is_saving and not said:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.findings.registry import findings_of
+from ortlens.analysis.problems.stream import findings_of
 from tests.figures import read
 from tests.zoo.measure import is_ours, measure
 from tests.zoo.table import ARCHITECTURES

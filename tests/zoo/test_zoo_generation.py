@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ortlens
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
 from tests.zoo.generation import generation_inputs, generator
 
 # Each compiles three graphs at least.

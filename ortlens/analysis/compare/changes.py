@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortlens.analysis.coverage import coverage_of
-from ortlens.analysis.findings.registry import findings_of
 from ortlens.analysis.identity import file_name
 from ortlens.analysis.index import sessions_by_id
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import column, optional, same
 

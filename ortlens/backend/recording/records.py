@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortlens import _torch
-from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.conversion import node_provenance
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.buffer_writes import written_before

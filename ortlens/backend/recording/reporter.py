@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
 from ortlens._shell import display_name
-from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.kernels import provider_fallback
+from ortlens.analysis.problems.catalogue import remedy
+from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.backend.lowering import provenance
 from ortlens.backend.lowering.entry import operations
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ortlens.analysis.identity import plain_function
-from ortlens.analysis.number_uses import Flow, flow_from
+from ortlens.analysis.problems.number_uses import Flow, flow_from
 from ortlens.backend.lowering.provenance import Frame
 
 if TYPE_CHECKING:

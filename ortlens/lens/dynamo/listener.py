@@ -21,11 +21,11 @@ import torch
 
 from ortlens import _torch
 from ortlens._shell import display_frames, display_name
-from ortlens.analysis.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.identity import frame_of, plain_function
 from ortlens.analysis.index import grouped
 from ortlens.analysis.literals import shortened
-from ortlens.analysis.number_uses import ARGUMENT, LATER, uses_of_argument
+from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
+from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, lines_of, recompile_from_text
 from ortlens.lens.dynamo.guard_values import value_text

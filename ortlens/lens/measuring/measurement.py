@@ -21,9 +21,9 @@ import torch.fx
 
 from ortlens import _torch
 from ortlens._process import heap_bytes, usable_cores
-from ortlens.analysis.findings.calls import is_costly_to_enter
-from ortlens.analysis.findings.movement import LARGE_OUTPUTS
 from ortlens.analysis.memory import peak_of
+from ortlens.analysis.problems.calls import is_costly_to_enter
+from ortlens.analysis.problems.movement import LARGE_OUTPUTS
 from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.ab_timing import clocked, compare_briefly, waiting_for
 from ortlens.backend.runtime.binding import TRIALS

@@ -15,8 +15,8 @@ import torch
 
 from ortlens._process import usable_cores
 from ortlens._shell import progress
-from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.registry import RULES, findings_of
+from ortlens.analysis.problems.catalogue import remedy
+from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.runtime.ab_timing import compare, compare_briefly, waiting_for
 from ortlens.lens.measuring.trials import (
@@ -29,7 +29,6 @@ from ortlens.lens.measuring.trials import (
     dense,
     frozen,
     observe,
-    preallocated,
 )
 from ortlens.lens.profiling import machine_peaks
 from ortlens.lens.watching import uncounted_eager
@@ -64,7 +63,7 @@ class Probe:
             values = [value for seen in self.seen for value in seen.values if isinstance(value, torch.Tensor)]
             for count in {seen.choice.count or usable_cores() for seen in self.seen}:
                 machine_peaks.measure({str(value.dtype).removeprefix("torch.") for value in values}, count)
-            trials = list(self._trials(calls, fired))
+            trials = list(self._trials(calls))
             with progress("probing", len(trials), "change") as step:
                 for trial in trials:
                     _measure(self.recorder, trial, fired, _TRIAL_NS)
@@ -84,17 +83,15 @@ class Probe:
         """Note the inputs of every partition that one call runs; return the trials of such calls, and what the rules say."""
         self.call()  # creates the sessions that are still missing
         _, self.seen, _ = observe(self.graphs, self.call)
-        fired = {(finding.rule, finding.subject): finding for finding in findings_of(self.capture())}
+        fired = {(item.rule, item.subject): item.record() for item in findings_of(self.capture())}
         return CallTrials(self.seen, self.call, waiting_for([seen.values for seen in self.seen])), fired
 
-    def _trials(self, calls: CallTrials, fired: dict[tuple[str, str | None], r.Finding]) -> Iterator[Trial]:
+    def _trials(self, calls: CallTrials) -> Iterator[Trial]:
         copied = {finding.subject for finding in self.recorder.records(r.Finding) if finding.rule == "layout_copy"}
         yield from calls.threads()
         for seen in self.seen[:MAX_RUNNERS]:
             yield from frozen(seen)
             yield from dense(seen, copied)
-            yield from preallocated(seen, fired)
-        yield from calls.left_to_torch(fired)
         if any(graph.compile_id is not None for graph in self.recorder.records(r.Graph)):  # Dynamo compiled it: else there are no guards
             several = len({seen.identity.graph_id for seen in self.seen}) > 1
             yield from calls.guards(guarded_calls(self.recorder, self.capture(), several=several, generates=self.generates))
@@ -126,7 +123,7 @@ def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.F
         f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
         f"(medians of {compared.rounds} pairs in turns{f'; {trial.per_call} runs per call' if trial.per_call > 1 else ''})"
     )
-    hazard = next((rule.hazard for rule in RULES if rule.name == trial.rule), "Calls take longer than they need to.")
+    hazard = RULES[trial.rule].hazard if trial.rule in RULES else "Calls take longer than they need to."
     base = known or r.Finding(rule=trial.rule, subject=trial.subject, severity="warning", title="", hazard=hazard)
     evidence = f"{known.evidence}; {evidence}" if known is not None else evidence
     if not compared.is_faster:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,9 +18,9 @@ import torch
 
 from ortlens import _torch
 from ortlens._process import usable_cores
-from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.calls import UNGUARDED_STEPS
-from ortlens.analysis.findings.sessions import SESSIONS
+from ortlens.analysis.problems.calls import UNGUARDED_STEPS
+from ortlens.analysis.problems.catalogue import remedy
+from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.backend.runtime.threads import ThreadChoice
 from ortlens.lens.watching import PartitionRun, around_calls, around_runs, uncounted, variant_of
@@ -128,7 +127,6 @@ Pair: TypeAlias = tuple[Callable[[], int], Callable[[], int]]
 
 MAX_RUNNERS = 8  # partitions that are measured at most, the most expensive ones
 MAKING_NS = 3_000_000_000  # a trial whose sessions take longer to create than this is skipped; estimated by the time that those in use took
-_FEW_NODES = 5
 
 GUARDS = "guards"  # subject of the finding about guards: they are evaluated for the call as a whole
 GUARDS_NS, GUARDS_SHARE, ONE_GRAPH_SHARE, GENERATE_SHARE = 200_000, 0.25, 0.5, 0.1
@@ -229,17 +227,6 @@ class CallTrials:
             text = f"torch.set_num_threads({count}), or intra_op_num_threads={count} in ort_session_options."
             yield self._with_threads(rule, f"giving each session {counted(count, 'thread')}", text, choices)
 
-    def left_to_torch(self, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
-        """Yield one trial of running partitions in PyTorch per graph that the rule `small_partitions` or `tiny_graph` names in `fired`."""
-        by_graph: dict[str, list[ObservedPartition]] = defaultdict(list)
-        for seen in self.seen:
-            by_graph[seen.identity.graph_id].append(seen)
-        for rule, most in (("small_partitions", _FEW_NODES), ("tiny_graph", None)):
-            for graph_id, members in by_graph.items():
-                chosen = [seen for seen in members if most is None or seen.node_count <= most]
-                if (rule, graph_id) in fired and chosen:
-                    yield self._without(rule, graph_id, chosen)
-
     def guards(self, entered: GuardedCalls) -> Iterator[Trial]:
         """Yield a trial of calls that skip Dynamo's guards."""
 
@@ -271,19 +258,6 @@ class CallTrials:
             return self._whole({}), self._whole(made)
 
         return Trial(rule=rule, subject=SESSIONS, change=change, remedy=remedy(mitigation), pair=pair)
-
-    def _without(self, rule: str, graph_id: str, chosen: list[ObservedPartition]) -> Trial:
-        largest = max(seen.node_count for seen in chosen)
-        return Trial(
-            rule=rule,
-            subject=graph_id,
-            change=f"leaving {counted(len(chosen), 'partition')} of {graph_id} to PyTorch",
-            remedy=remedy(
-                f"min_partition_nodes={largest + 1} leaves partitions of up to {largest} compute nodes to PyTorch.",
-                min_partition_nodes=largest + 1,
-            ),
-            pair=lambda: (self._whole({}), self._whole({seen: seen.runner.partition.module for seen in chosen})),
-        )
 
     def _whole(self, others: dict[ObservedPartition, PartitionRun]) -> Callable[[], int]:
         """Time whole calls in which some partitions run otherwise. All are intercepted and uncounted, so that both sides cost the same."""
@@ -338,20 +312,6 @@ def dense(seen: ObservedPartition, copied: Container[str | None]) -> Iterator[Tr
                 pair=partial(_pair, seen, values=others),
                 per_call=seen.count,
             )
-
-
-def preallocated(seen: ObservedPartition, fired: Container[tuple[str, str | None]]) -> Iterator[Trial]:
-    """Yield a trial of outputs that PyTorch allocates, if the rule `output_allocations` names the session in `fired`."""
-    session_id = seen.identity.session_id
-    if session_id is not None and ("output_allocations", session_id) in fired:
-        yield Trial(
-            rule="output_allocations",
-            subject=session_id,
-            change=f"letting PyTorch allocate the outputs of {session_id}",
-            remedy=remedy("preallocate_output=True.", preallocate_output=True),
-            pair=lambda: _pair(seen, _prepared(variant_of(seen.runner, preallocate=True), seen)),
-            per_call=seen.count,
-        )
 
 
 def _pair(seen: ObservedPartition, run: PartitionRun | None = None, values: tuple[Any, ...] | None = None) -> Pair:

@@ -26,10 +26,10 @@ import torch
 
 from ortlens import _torch
 from ortlens._shell import display_name
-from ortlens.analysis.advice import REPORTING, changes_to_try
-from ortlens.analysis.catalogue import SENTENCES
 from ortlens.analysis.index import grouped
-from ortlens.analysis.rewrites import chosen_name, is_one_truth, line_to_try
+from ortlens.analysis.problems.advice import REPORTING, changes_to_try
+from ortlens.analysis.problems.catalogue import SENTENCES
+from ortlens.analysis.problems.rewrites import chosen_name, is_one_truth, line_to_try
 from ortlens.analysis.speed import AbTiming
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.backend.graph import CompiledGraph
@@ -43,7 +43,7 @@ from ortlens.trace.recorder import CURRENT, Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ortlens.analysis.catalogue import Advice
+    from ortlens.analysis.problems.catalogue import Advice
 
 _BUDGET_NS = 1_000_000_000
 _COMPILING_NS = 3_000_000_000  # of what compiles longer, what its changes save is not timed

@@ -10,7 +10,7 @@ import onnxruntime
 import torch
 
 from ortlens import _torch
-from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.runtime import _ort
 from ortlens.errors import UsageError
 from ortlens.lens.onnx_model.sessions import run

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from ortlens.analysis.catalogue import refusal_words
+from ortlens.analysis.problems.catalogue import refusal_words
 from ortlens.backend.conversion.node_provenance import graphs_of, iter_nodes, opsets_of, subgraphs_of
 from ortlens.backend.runtime import _ort
 from ortlens.lens.onnx_model.source import bits_of, operator, opset_of

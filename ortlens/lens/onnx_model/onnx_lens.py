@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from ortlens._os_errors import with_clear_os_errors
-from ortlens.analysis.findings.kernels import provider_fallback
+from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.errors import UsageError
 from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.onnx_model import graph_records

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from ortlens.analysis.catalogue import remedy
+from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.optimizers import OPTIMIZERS, narrowed

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.findings.registry import RULES
+from ortlens.analysis.problems.stream import RULES
 from ortlens.trace.records import Capture, Fallback, Graph, Kernel, LedgerPart, Model, Node, Partition, Run, Session
 from tests.facts import head
 
@@ -131,4 +131,4 @@ def parted(*graphs: Graph, count: int = 1, timed: Mapping[str, int] | None = Non
 
 def found(capture: Capture, rule: str) -> list[Finding]:
     """What one rule finds."""
-    return list(next(item for item in RULES if item.name == rule).check(capture))
+    return list(RULES[rule].check(capture))

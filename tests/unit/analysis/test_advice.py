@@ -14,22 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.analysis import advice, break_rules, guards
-from ortlens.analysis.advice import Adviser, advice_for_break, advice_for_fallback, advised, hint_for
-from ortlens.analysis.catalogue import SENTENCES, advise
-from ortlens.analysis.guards import advice_for_recompile, recompile_traits, user_name
-from ortlens.analysis.number_uses import LATER, Flow, Use, flow_from, use_of_number
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems import advice, break_rules, guards, operators, stream
+from ortlens.analysis.problems.advice import advice_for_break, advice_of, advised, hint_for
+from ortlens.analysis.problems.catalogue import SENTENCES, advise
+from ortlens.analysis.problems.guards import advice_for_recompile, recompile_traits, user_name
+from ortlens.analysis.problems.number_uses import LATER, Flow, Use, flow_from, use_of_number
 from ortlens.lens.dynamo.break_texts import break_from_text, is_break, recompile_from_text
-from ortlens.trace.records import Break, Capture, Fallback, ReasonCode, Recompile
+from ortlens.trace.records import Break, Capture, ReasonCode, Recompile
 from ortlens.views.redaction import redacted_capture
-from tests.unit.analysis.hand_made import graph
+from tests.unit.analysis.hand_made import clean, fallback, graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ortlens.analysis.catalogue import Advice
+    from ortlens.analysis.problems.catalogue import Advice
 
 FOLDER = Path(__file__).parents[2] / "data" / "dynamo_texts"
 VERSIONS = ("2.13", "2.15")
@@ -296,7 +295,7 @@ def test_every_sentence_is_one_line_and_names_no_address() -> None:
 
 
 def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() -> None:
-    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, break_rules, guards)]
+    trees = [ast.parse(inspect.getsource(rules)) for rules in (advice, break_rules, guards, operators, stream)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)} | {*get_args(ReasonCode), "draw_outside"}
     assert set(SENTENCES) - texts == {"draw_multinomial", "draw_bernoulli"}
@@ -307,9 +306,8 @@ def test_each_kind_of_advice_is_in_a_rule_and_each_in_a_rule_has_a_sentence() ->
 
 
 def kinds(capture: Capture) -> list[str | None]:
-    adviser = Adviser(capture)
-    made = (*map(adviser, capture.breaks), *map(adviser, capture.recompiles))
-    return [item.kind if item else None for item in made]
+    items: tuple[Break | Recompile, ...] = (*capture.breaks, *capture.recompiles)
+    return [known.kind if (known := advice_of(capture)[item]) else None for item in items]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +324,7 @@ def test_a_step_is_to_be_moved_only_where_something_else_is_compiled_too(files: 
     graphs = tuple(graph(f"g{number}", file=file) for number, file in enumerate(files))
     capture = Capture(breaks=(broken,), graphs=graphs)
     assert kinds(capture) == [kind]
-    assert len(looks_of(overview_of(capture))) == (kind != "expected_step")
+    assert len(overview_of(capture).problems[:3]) == (kind != "expected_step")
 
 
 def test_what_was_advised_stays_where_its_facts_are_gone() -> None:
@@ -384,8 +382,10 @@ def test_a_number_is_followed_through_its_function(line: int, uses: tuple[str, .
     ],
 )
 def test_only_dropout_that_eval_removes_is_said_to_go_with_it(source: str, clauses: set[str]) -> None:
-    row = Fallback(graph_id="g0", node="n", target="aten.native_dropout.default", reason_code="side_effect", reason="", source=source)
-    assert advice_for_fallback(row, has_instructions=None).params.keys() - {"target"} == clauses
+    row = fallback("n", target="aten.native_dropout.default", reason_code="side_effect", reason="", source=source, cause="random")
+    (problem,) = overview_of(clean(fallbacks=(row,))).problems
+    assert problem.advice is not None
+    assert problem.advice.params.keys() - {"target"} == clauses
 
 
 def test_a_hint_that_was_tried_in_vain_or_is_for_makers_of_backends_is_not_passed_on() -> None:
@@ -440,11 +440,11 @@ def test_a_whole_training_step_gets_one_advice_for_all_its_breaks() -> None:
     elsewhere = replace(breaks[3], break_id="b", function="forward", stop_function="forward")
 
     def kinds(*rows: Break) -> list[str]:
-        return [known.kind for known in map(Adviser(Capture(breaks=rows)), rows) if known is not None]
+        return [known.kind for known in advice_of(Capture(breaks=rows)).values() if known is not None]
 
     assert kinds(*breaks, elsewhere) == ["compile_forward_alone"] * 4 + ["keep_in_tensor"]
     assert "compile_forward_alone" not in kinds(*breaks[:2], breaks[3])
-    assert len(looks_of(overview_of(Capture(breaks=tuple(breaks))))) == 1
+    assert len(overview_of(Capture(breaks=tuple(breaks))).problems[:3]) == 1
 
 
 @pytest.mark.parametrize(

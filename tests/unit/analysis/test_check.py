@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ortlens.analysis.check import Limits, limits_from, verdicts_of
+from ortlens.analysis.answers.check import Limits, limits_from, verdicts_of
 from ortlens.errors import UsageError
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Node, Numeric, Recompile
@@ -16,7 +16,7 @@ from tests.recorded import recorded
 from tests.unit.analysis import hand_made
 
 if TYPE_CHECKING:
-    from ortlens.analysis.check import VerdictRow
+    from ortlens.analysis.answers.check import VerdictRow
 
 BREAK = Break(break_id="b0", reason="print", file="/a/model.py", line=3)
 RECOMPILE = Recompile(compile_id="0/1", reason="size", guard="x.size()[0] == 4")

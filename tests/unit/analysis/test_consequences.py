@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from ortlens.analysis.consequences import OF_FINDINGS
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import ranked_looks
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.trace.records import Break, Capture, Finding, Recompile
 from ortlens.views.payload import overview_facts
 from ortlens.views.sentences import consequence_sentences
 from ortlens.views.text import summary
 from tests.unit.analysis.hand_made import FILE, MICRO, clean, fallback, graph, node, session
 from tests.unit.analysis.test_references import CAPTURES
-
-if TYPE_CHECKING:
-    from ortlens.analysis.recommendations import Recommendation
 
 
 def finding(rule: str, subject: str = "g0", **about: Any) -> Finding:  # noqa: ANN401 - fields of the record
@@ -27,11 +22,7 @@ def finding(rule: str, subject: str = "g0", **about: Any) -> Finding:  # noqa: A
 
 def entries(capture: Capture) -> dict[str, list[str]]:
     """What follows from each entry, by what both are about."""
-    return {named(look): [named(item) for item in look.consequences] for look in ranked_looks(overview_of(capture))}
-
-
-def named(look: Recommendation) -> str:
-    return look.rule or look.subject
+    return {look.rule: [item.rule for item in look.consequences] for look in overview_of(capture).problems}
 
 
 def staying(*found: Finding, ns: int = 100 * MICRO, **about: Any) -> Capture:  # noqa: ANN401 - fields of a fallback
@@ -41,7 +32,6 @@ def staying(*found: Finding, ns: int = 100 * MICRO, **about: Any) -> Capture:  #
 
 
 SLOW = finding("slower_than_torch", gain_ns=80 * MICRO, measured=True)
-SPLIT = tuple(finding(rule) for rule in ("small_partitions", "boundary_copies"))
 BROKEN = Break(break_id="b0", reason="data", file=FILE, line=7, occurrences=2, advice="Rewrite it")
 SHARED = tuple(session(n, "p0", cause="weights" if n else "first", weights_change="other_module" if n else None) for n in range(3))
 
@@ -49,10 +39,10 @@ SHARED = tuple(session(n, "p0", cause="weights" if n else "first", weights_chang
 @pytest.mark.parametrize(
     ("capture", "expected"),
     [
-        (staying(SLOW, *SPLIT), {"fallback": ["slower_than_torch", "small_partitions", "boundary_copies"]}),
+        (staying(SLOW), {"fallback": ["slower_than_torch"]}),
         (staying(SLOW, ns=30 * MICRO), {"slower_than_torch": [], "fallback": []}),  # which is not what makes it slower
         (staying(replace(SLOW, subject="p0")), {"slower_than_torch": [], "fallback": []}),  # a partition, which the operator is not in
-        (staying(*SPLIT, reason_code="policy", ns=1), {"fallback": ["small_partitions", "boundary_copies"]}),
+        (staying(SLOW, reason_code="policy"), {"slower_than_torch": ["fallback"]}),  # nothing is known to be gained by bringing it in
         (
             replace(
                 staying(finding("float64_nodes"), reason_code="session_refused"),
@@ -63,7 +53,7 @@ SHARED = tuple(session(n, "p0", cause="weights" if n else "first", weights_chang
         (clean(sessions=SHARED, breaks=(BROKEN,)), {"break": ["weights_changed"]}),
         (clean(sessions=SHARED), {"weights_changed": []}),
         (clean(findings=(finding("slower_call"), finding("training_forward"))), {"training_forward": ["slower_call"]}),
-        (clean(findings=tuple(finding("packed_copies", f"p{n}") for n in range(3))), {"packed_copies": ["packed_copies"] * 2}),
+        (clean(findings=tuple(finding("session_churn", f"p{n}") for n in range(3))), {"session_churn": ["session_churn"] * 2}),
         (
             clean(findings=(finding("call_differs", severity="error"), finding("numbers_differ", severity="error"))),
             {"numbers_differ": ["call_differs"]},
@@ -76,10 +66,10 @@ def test_what_follows_from_a_cause_is_under_it(capture: Capture, expected: dict[
 
 @pytest.mark.parametrize("name", [name for name in CAPTURES if name != "huge"])  # whose findings are all the same
 def test_each_finding_has_one_place_and_no_two_entries_say_the_same(name: str) -> None:
-    looks = ranked_looks(overview_of(CAPTURES[name]))
-    places = [item.index for look in looks for item in (look, *look.consequences) if item.subject in OF_FINDINGS]
+    looks = overview_of(CAPTURES[name]).problems
+    places = [item.index for look in looks for item in (look, *look.consequences) if item.index is not None]
     assert len(places) == len(set(places))
-    said = [(look.rule or look.subject, look.do, look.advice or look.what, look.file) for look in looks if look.do]
+    said = [(look.rule, look.mitigation, look.advice or look.title, look.file) for look in looks if look.mitigation]
     assert len(said) == len(set(map(repr, said)))
     assert all(not inner.consequences for look in looks for inner in look.consequences)
 
@@ -93,17 +83,15 @@ def test_a_screen_says_what_to_do_once() -> None:
 
 
 def test_what_is_faster_without_onnx_runtime_says_so_under_its_cause() -> None:
-    (look,) = ranked_looks(overview_of(staying(replace(SLOW, todo="Leave it uncompiled"))))
+    (look,) = overview_of(staying(replace(SLOW, todo="Leave it uncompiled"))).problems
     assert consequence_sentences(look) == ["or leave it uncompiled; saves 80.0 µs per call, measured; slower_than_torch of g0"]
-    assert look.what == "aten.median.dim"
+    assert look.title == "aten.median.dim"
 
 
 def test_a_finding_names_the_action_that_mends_it() -> None:
-    capture = staying(SLOW, *SPLIT)
+    capture = staying(SLOW)
     facts = overview_facts(overview_of(capture), capture)
     assert [(row.rule, cause) for row, cause in zip(overview_of(capture).findings, facts["causes"], strict=True)] == [
         ("slower_than_torch", 1),
-        ("small_partitions", 1),
-        ("boundary_copies", 1),
         *((row.rule, None) for row in overview_of(capture).findings[3:]),
     ]

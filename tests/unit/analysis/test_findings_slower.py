@@ -36,10 +36,6 @@ SLOWER_GRAPH = slower(900 * MICRO, graphs=(SLOW_GRAPH,), nodes=(CACHE,))
 SLOWER_BY_PROFILE = slower(250 * MICRO, nodes=(node("a"), *UNROLLED), kernels=PROFILED_NODES)
 
 
-def chained(torch_ns: int) -> Capture:
-    return slower(torch_ns, kernels=tuple(kernel("Mul", total_ns=250 * MICRO, node="a", kernel=f"mul_{n}", calls=1) for n in range(4)))
-
-
 WORDED: tuple[tuple[str, Capture], ...] = (
     ("slower_than_torch", slower(250 * MICRO)),
     ("slower_than_torch", slower(250 * MICRO, nodes=(SCATTER,))),  # a scatter of single numbers is no copy
@@ -53,7 +49,6 @@ WORDED: tuple[tuple[str, Capture], ...] = (
         ("slower_than_torch", slower(250 * MICRO, nodes=nodes))
         for nodes in ((PRODUCT, BROADCAST, VIEW), (PRODUCT, VIEW), (PRODUCT, BROADCAST, ORDERED))
     ),
-    *(("elementwise_chain", chained(torch_ns)) for torch_ns in (2 * MILLI, 400 * MICRO)),
 )
 """Rules and captures whose findings name a cause in words."""
 
@@ -107,16 +102,6 @@ def test_leaving_the_only_graph_uncompiled_saves_entering_it_as_well(
 )
 def test_slowness_counts_when_it_is_sure_and_worth_it(capture: Capture, severities: list[str]) -> None:
     assert [finding.severity for finding in found(capture, "slower_than_torch")] == severities
-
-
-@pytest.mark.parametrize(("torch_ns", "gain_ns"), [(2 * MILLI, 735 * MICRO), (400 * MICRO, 300 * MICRO)])
-def test_a_chain_costs_no_more_than_its_passes_take_in_pytorch(torch_ns: int, gain_ns: int) -> None:
-    (finding,) = found(chained(torch_ns), "elementwise_chain")
-    assert finding.gain_ns == gain_ns
-
-
-def test_state_whose_cost_is_known_as_that_of_a_slow_graph_is_no_second_finding() -> None:
-    assert found(SLOWER_GRAPH, "state_copies") == []
 
 
 @pytest.mark.parametrize(("torch_ns", "subject"), [(250 * MICRO, "p0"), (250 * MICRO + 1, "g0")])

@@ -38,8 +38,8 @@ MATCHING = frozenset(["findall", "finditer", "fullmatch", "match", "search", "sp
 WORDED = re.compile(r".*_(?:sentence|sentences|words)|sentence")
 """Functions that return words."""
 MENTIONED = re.compile(rf"\.(?:{'|'.join(sorted(PROSE))})\b|{WORDED.pattern}")
-OF_DYNAMO = ("analysis/guards.py", "analysis/compare/changes.py")
-"""What reads `Recompile.reason`, the text of PyTorch's; texts of breaks are read in `analysis/break_rules.py` alone."""
+OF_DYNAMO = ("analysis/problems/guards.py", "analysis/compare/changes.py")
+"""What reads `Recompile.reason`, the text of PyTorch's; texts of breaks are read in `analysis/problems/break_rules.py` alone."""
 
 
 def is_prose(node: ast.AST, names: frozenset[str]) -> bool:
@@ -123,7 +123,7 @@ def test_a_planted_reading_is_found(planted: str) -> None:
 
 
 def test_a_planted_reading_of_a_variable_is_found() -> None:
-    assert list(reads('def f(look):\n    said = look_sentence(look)\n    return said.removeprefix("a ")\n')) == [
+    assert list(reads('def f(look):\n    said = problem_sentence(look)\n    return said.removeprefix("a ")\n')) == [
         "3: said.removeprefix('a ')"
     ]
     assert list(reads("def f(row):\n    return row.file.split('/')\n")) == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.verdict import verdict_of
 from ortlens.trace import records as r
 from ortlens.views.payload import verdict_sentence
 from ortlens.views.sentences import numbers_sentence

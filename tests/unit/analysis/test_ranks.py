@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ortlens.analysis.findings.registry import findings_of
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import findings_of
 from ortlens.analysis.ranks import merged, rank_rows, ranks_of
 from ortlens.errors import UsageError
 from ortlens.trace import store

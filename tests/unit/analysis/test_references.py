@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.findings.registry import RULE_NAMES, findings_of
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import recommendations_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.trace.schema import TABLES
 from tests.recorded import FILES, recorded
 from tests.unit.analysis import test_findings_rules
@@ -37,14 +36,14 @@ NAMED = {
 """Words of advice for records of a table."""
 
 TABLE = re.compile(rf"\b(?:table|frame) ({'|'.join(TABLES)})\b")
-RULE = re.compile(rf"`({'|'.join(sorted(RULE_NAMES))})`")
+RULE = re.compile(rf"`({'|'.join(sorted(RULES))})`")
 OPTION = re.compile(r'options=\{"(\w+)": (.+)\}\)$|^(torch\.[\w.]+) = (.+)$')
 
 
 def advice_of(capture: Capture) -> Iterator[str]:
     """What the rules and the list of actions tell to do."""
-    yield from (finding.mitigation for finding in findings_of(capture) if finding.rule in RULE_NAMES)
-    yield from (look.do for look in recommendations_of(capture, overview_of(capture)))
+    yield from (finding.mitigation for finding in findings_of(capture) if finding.rule in RULES)
+    yield from (look.mitigation for look in overview_of(capture).problems)
 
 
 def void_references(capture: Capture) -> Iterator[tuple[str, str]]:
@@ -61,7 +60,7 @@ def settings_of(capture: Capture) -> dict[str, set[str]]:
     found = defaultdict[str, set[str]](set)
     entries: Iterable[tuple[str, ...]] = (
         *(finding.settings for finding in findings_of(capture)),
-        *(look.settings for look in recommendations_of(capture, overview_of(capture))),
+        *(look.settings for look in overview_of(capture).problems),
     )
     for line in (line for settings in entries for line in settings):
         if (match := OPTION.search(line)) is not None:

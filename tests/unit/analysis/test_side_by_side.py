@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.check import Limits, verdicts_of
+from ortlens.analysis.answers.check import Limits, verdicts_of
 from ortlens.analysis.compare.comparison import compared
 from ortlens.analysis.compare.kernels import kernel_times
 from ortlens.analysis.compare.side_by_side import panes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortlens.analysis.findings.facts import entries_per_call
+from ortlens.analysis.costs import entries_per_call
 from ortlens.analysis.ledger import ledger_from_logs
 from ortlens.analysis.timing import (
     call_time,

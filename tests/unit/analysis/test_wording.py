@@ -7,10 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of
-from ortlens.views.sentences import look_sentence, numbers_sentence, partitions_sentence, recompiles_sentence, wrong_sentence
+from ortlens.views.sentences import numbers_sentence, partitions_sentence, problem_sentence, recompiles_sentence, wrong_sentence
 from ortlens.views.tiles import tiles_of
 from ortlens.views.time_sentences import call_sentences, generation_sentences, ledger_sentence
 from tests.unit.analysis import (
@@ -53,7 +52,7 @@ def advised() -> Iterator[str]:
 
 def overviews() -> Iterator[str]:
     for capture in (*test_overview.WORDED, test_generation.past_the_limit()):
-        yield from (f"look at {look.subject}: {look_sentence(look)}" for look in looks_of(overview_of(capture)))
+        yield from (f"look at {look.kind}: {problem_sentence(look)}" for look in overview_of(capture).problems[:3])
     for overview in map(overview_of, test_generation.WORDED):
         said = (partitions_sentence(overview), recompiles_sentence(overview), *generation_sentences(overview))
         yield f"generation: {' | '.join(said)}"

@@ -9,7 +9,7 @@ import pytest
 
 import ortlens
 from ortlens import cli
-from ortlens.analysis.check import limits_from, verdicts_of
+from ortlens.analysis.answers.check import limits_from, verdicts_of
 from ortlens.trace import store
 from ortlens.trace.records import Break, Numeric
 from ortlens.views.verdict_text import verdicts_junit, verdicts_markdown, verdicts_text

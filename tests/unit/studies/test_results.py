@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens import _versions
-from ortlens.analysis.surveyed import SurveyRow
+from ortlens.analysis.answers.surveyed import SurveyRow
 from ortlens.errors import UsageError
 from ortlens.studies.apart import Limits
 from ortlens.studies.cases import CAPTURE, JOURNAL, Case, Extras
@@ -19,7 +19,7 @@ from ortlens.trace import store
 from tests.unit.views.sample_captures import SAMPLES
 
 if TYPE_CHECKING:
-    from ortlens.analysis.surveyed import SurveyStatus
+    from ortlens.analysis.answers.surveyed import SurveyStatus
 
 CASE = Case(target="m:net", name="../net <b>")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.answers.verdict import verdict_of
 from ortlens.analysis.roofline import roofs, usable_cores
-from ortlens.analysis.verdict import verdict_of
 from ortlens.trace.facts import facts_of, figures_from_facts
 from ortlens.trace.records import Capture, Figures, MachinePeak, RunVariant
 from tests.unit.views.sample_captures import SAMPLES

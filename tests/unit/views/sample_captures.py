@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ortlens.analysis.advice import advised
-from ortlens.analysis.overview import Overview, overview_of
+from ortlens.analysis.answers.overview import Overview, overview_of
+from ortlens.analysis.problems.advice import advised
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import (
     Break,

@@ -10,11 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ortlens.analysis.advice import settings_of_hint
-from ortlens.analysis.catalogue import advise, option_lines, remedy
-from ortlens.analysis.overview import overview_of
-from ortlens.analysis.recommendations import looks_of, ranked_looks, recommendations_of
-from ortlens.analysis.rewrites import line_after
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.problems.advice import settings_of_hint
+from ortlens.analysis.problems.catalogue import advise, option_lines, remedy
+from ortlens.analysis.problems.rewrites import line_after
 from ortlens.backend.options import OrtBackendOptions
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
@@ -37,15 +36,12 @@ def facts(capture: Capture) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", [name for name in (*SAMPLES, *FILES) if name != "huge"])  # whose findings are all the same
 def test_the_first_actions_are_what_to_look_at_first(name: str) -> None:
     capture, overview = captured(name), overview_of(captured(name))
-    looks = looks_of(overview)
-    actions = recommendations_of(capture, overview)
-    assert [replace(action, source=None, patch=None) for action in actions[: len(looks)]] == [replace(look, source=None) for look in looks]
-    keys = [(action.subject, action.what, action.file, action.line) for action in actions]
+    keys = [(action.kind, action.title, action.file, action.line) for action in overview.problems]
     assert len(keys) == len(set(keys))
     shown = overview_facts(overview, capture)
     assert shown["verdict"]
     assert len(shown["gains"]) == len(overview.findings)
-    assert [item["sentence"] for item in shown["actions"][: len(looks)]] == [item["sentence"] for item in shown["looks"]]
+    assert [item["sentence"] for item in shown["actions"][:3]] == [item["sentence"] for item in shown["looks"]]
 
 
 @pytest.mark.parametrize("name", ["twelve", "split", "nothing_runs"])
@@ -89,8 +85,8 @@ def test_a_slow_operator_comes_before_a_cheap_break_and_says_how_it_is_known() -
     for target, item in zip(("prims.bessel_j0.default", "aten.mode.default"), items, strict=False):
         spent = sum(row.call_ns or 0 for row in TWELVE.fallbacks if row.target == target)
         assert item["gain"] == f"takes {time_from_ns(spent)} per call in PyTorch"
-    looks = [look for look in ranked_looks(overview_of(TWELVE)) if look.ns_per_call]
-    ns = [(look.ns_per_call or 0) + look.own_code_ns + look.splitting_ns for look in looks]
+    looks = [look for look in overview_of(TWELVE).problems if look.gain_ns]
+    ns = [(look.gain_ns or 0) + look.own_code_ns + look.splitting_ns for look in looks]
     assert ns == sorted(ns, reverse=True)
     assert len(items) == 7
 

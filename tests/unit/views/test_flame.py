@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.errors import UsageError
 from ortlens.trace.records import Capture
 from ortlens.units import time_from_ns

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
+from ortlens.analysis.answers.overview import Overview, overview_of
 from ortlens.analysis.coverage import current_graphs
 from ortlens.analysis.numbers import numbers_of
-from ortlens.analysis.overview import Overview, overview_of
-from ortlens.analysis.recommendations import looks_of
 from ortlens.analysis.timing import own_code_ns, price_of
 from ortlens.trace.schema import TABLES
 from ortlens.units import counted, percent, time_from_ns
@@ -20,7 +19,7 @@ from ortlens.views.capture_view import SavedCapture
 from ortlens.views.flame import flame_of
 from ortlens.views.payload import payload_from_capture
 from ortlens.views.report import current_kernels
-from ortlens.views.sentences import coverage_sentence, look_sentence, numbers_sentence, partitions_sentence
+from ortlens.views.sentences import coverage_sentence, numbers_sentence, partitions_sentence, problem_sentence
 from ortlens.views.tables import report_tables
 from ortlens.views.text import summary
 from ortlens.views.tiles import tile_sentence, tiles_of
@@ -61,7 +60,12 @@ def test_every_recorded_capture_says_where_it_is_from() -> None:
 
 def test_sentences_are_the_same_in_every_view(seen: Seen) -> None:
     overview = seen.overview
-    said = [coverage_sentence(overview), partitions_sentence(overview), ledger_sentence(overview), *map(look_sentence, looks_of(overview))]
+    said = [
+        coverage_sentence(overview),
+        partitions_sentence(overview),
+        ledger_sentence(overview),
+        *map(problem_sentence, overview.problems[:3]),
+    ]
     assert [sentence for sentence in said if sentence not in " ".join(seen.page.split())] == []
     assert [seen.facts["coverage_sentence"], seen.facts["partitions_sentence"]] == said[:2]
     assert [look["sentence"] for look in seen.facts["looks"]] == said[3:]
@@ -157,9 +161,9 @@ def test_gains_are_the_same_in_every_view(seen: Seen) -> None:
     assert seen.facts["gains"] == words
     assert seen.cells("findings", "gain per call") == words[: len(seen.cells("findings", "gain per call"))]
     assert [None if pd.isna(gain) else int(gain) for gain in seen.view.findings.gain_ns] == [item.gain_ns for item in findings]
-    for look, shown in zip(looks_of(seen.overview), seen.facts["looks"], strict=True):
-        assert shown["ns_per_call"] == look.ns_per_call
-        assert not look.ns_per_call or ("measured" if look.is_measured else "estimated") in look_sentence(look)
+    for look, shown in zip(seen.overview.problems[:3], seen.facts["looks"], strict=True):
+        assert shown["ns_per_call"] == look.gain_ns
+        assert not look.gain_ns or ("measured" if look.measured else "estimated") in problem_sentence(look)
     busy = " on a busy machine" if seen.overview.is_busy else ""
     for finding, text in zip(findings, words, strict=True):
         assert text.endswith(f", {'measured' if finding.measured else 'estimated'}{busy}" if finding.gain_ns else "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens import cli
-from ortlens.analysis.check import limits_from, verdicts_of
+from ortlens.analysis.answers.check import limits_from, verdicts_of
 from ortlens.cli.printing import json_text
 from ortlens.trace import store
 from ortlens.trace.records import Break, Capture, Finding

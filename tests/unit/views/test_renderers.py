@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Fallback, Graph
 from ortlens.views.html import failure_html, summary_html

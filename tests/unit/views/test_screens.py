@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import ortlens
+from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
 from ortlens.analysis.compare.comparison import compared
-from ortlens.analysis.surveyed import SurveyRow, figures_of
 from ortlens.views.comparison import comparison_html
 from ortlens.views.comparison_text import comparison_text
 from ortlens.views.html import summary_html

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ortlens.analysis.findings.calls import loss_of_call
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
+from ortlens.analysis.speed import loss_of_call
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Numeric
 from ortlens.views.tiles import Tile, tiles_of

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from ortlens.analysis.catalogue import SENTENCES
+from ortlens.analysis.problems.catalogue import SENTENCES
 from ortlens.analysis.timing import PHASES
 from ortlens.trace.records import ReasonCode
 from ortlens.units import counted, percent, size_from_bytes, time_from_ns, times

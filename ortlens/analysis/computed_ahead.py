@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import current_graphs
-from ortlens.analysis.findings.causes import effort
 from ortlens.analysis.index import nodes_by_graph, once, partitions_by_graph, sessions_by_partition
 
 if TYPE_CHECKING:
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Capture, Graph, Node
 
 _MOST = 0.5
+_FLOPS_PER_BYTE = 10
+_SORTING = frozenset({"TopK", "Unique"})
+_SORTING_FACTOR = 30
+_VIEWS = re.compile(
+    r"aten\.(t|view|_unsafe_view|reshape|permute|transpose|expand|slice|select|squeeze|unsqueeze|split|split_with_sizes|unbind|alias)\."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +61,11 @@ def _constant(graph: Graph, capture: Capture) -> Iterator[Node]:
             varying.add(node.node)
         elif node.kind == "compute":
             yield node
+
+
+def effort(node: Node) -> float:
+    """Estimate how long a node takes: moving a byte takes as long as ten operations, and sorting compares a number often."""
+    if _VIEWS.match(node.target) and "Transpose" not in node.onnx_ops:
+        return 0.0
+    moved = (node.bytes or 0) * (_SORTING_FACTOR if _SORTING.intersection(node.onnx_ops) else 1)
+    return max((node.flops or 0) / _FLOPS_PER_BYTE, moved)

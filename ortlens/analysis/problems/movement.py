@@ -7,18 +7,18 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
-from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.costs import current, entries_per_call, kernel_ns, profiled_sessions, run_times, whole_by_graph
 from ortlens.analysis.index import graph_by_partition, nodes_by_graph, sessions_by_partition
 from ortlens.analysis.memory import call_memory
+from ortlens.analysis.problems.catalogue import remedy
+from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.roofline import CPU
 from ortlens.units import counted, size_from_bytes, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Finding, Kernel, Session
+    from ortlens.trace.records import Capture, Kernel, Session
 
 _COPYING = re.compile("Transpose|Cast")
 _ELEMENTWISE = re.compile(
@@ -56,13 +56,13 @@ def _counts(kernels: Sequence[Kernel]) -> str:
     fires="At 20 % of the session's kernel time and 50 µs per call. CPU only, after profile().",
     hazard="Each reads and writes a whole tensor and computes nothing.",
 )
-def copying_kernels(capture: Capture) -> Iterator[Finding]:
+def copying_kernels(capture: Capture) -> Iterator[Problem]:
     """Report sessions that spend much of their time on copies."""
     for session, kernels, ns, share in _families(capture, _COPYING):
         if share < _COPYING_SHARE or ns < _COPYING_NS:
             continue
         worst = max(kernels, key=lambda kernel: kernel.total_ns)
-        yield copying_kernels.finding(
+        yield copying_kernels.problem(
             worst,
             subject=session.session_id,
             title=f"{counted(len(kernels), 'kernel')} of {session.session_id} that only copy ({_counts(kernels)}) take {time_from_ns(ns)} "
@@ -89,44 +89,12 @@ def _is_narrow(capture: Capture, session: Session) -> bool:
 
 
 @rule(
-    name="elementwise_chain",
-    looks_for="Elementwise kernels that take most of the time.",
-    fires="At 4 of them, 50 % of the session's kernel time, and 200 µs per call. CPU only, after profile().",
-    hazard="ONNX Runtime does not fuse them on the CPU: each reads and writes a whole tensor.",
-)
-def elementwise_chain(capture: Capture) -> Iterator[Finding]:
-    """Report sessions whose time goes into unfused elementwise kernels."""
-    for session, kernels, ns, share in _families(capture, _ELEMENTWISE):
-        if len(kernels) < _CHAIN or share < _CHAIN_SHARE or ns < _CHAIN_NS:
-            continue
-        lines = Counter[tuple[str | None, int | None]]()
-        for kernel in kernels:
-            lines[kernel.file, kernel.line] += kernel.total_ns
-        (file, line), most = lines.most_common(1)[0]
-        whole = sum(kernel.total_ns for kernel in kernels)
-        torch_ns = _share_in_torch(capture, session, share)  # where PyTorch's passes, unfused as well, take less, they are not the cause
-        gain = min(ns, torch_ns or ns) * (1 - max(kernel.total_ns for kernel in kernels) / whole)
-        yield elementwise_chain.finding(
-            subject=session.session_id,
-            title=f"{counted(len(kernels), 'elementwise kernel')} of {session.session_id} take {time_from_ns(ns)} per call, {share:.0%} of "
-            "its kernel time",
-            evidence=f"{_counts(kernels)}; {most / whole:.0%} of that comes from one line. The gain is estimated as if a single pass did "
-            "it all" + (", of what PyTorch takes for the same passes" if torch_ns is not None and torch_ns < ns else ""),
-            mitigation="Use one operator for several, such as nn.functional.gelu, silu or layer_norm; combine constants; compute on fewer "
-            "elements.",
-            file=file,
-            line=line,
-            gain_ns=round(gain),
-        )
-
-
-@rule(
     name="large_outputs",
     looks_for="Results that make up most of the memory that a graph touches.",
     fires="At 32 MiB per call and half of the bytes that the graph's nodes touch.",
     hazard="Each result is written to fresh memory, which can cost more than computing it: the system clears every page before.",
 )
-def large_outputs(capture: Capture) -> Iterator[Finding]:
+def large_outputs(capture: Capture) -> Iterator[Problem]:
     """Report graphs that return much more than they compute on."""
     fresh, entries = capture.figures.fresh_mib_ns, entries_per_call(capture)
     for graph in current(capture):
@@ -137,7 +105,7 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
             continue
         worst = max(made, key=lambda node: node.output_bytes or 0)
         gain = round((fresh or 0) * (returned >> 20) * entries.get(graph.graph_id, 0.0))
-        yield large_outputs.finding(
+        yield large_outputs.problem(
             worst,
             graph,
             subject=graph.graph_id,
@@ -157,13 +125,13 @@ def large_outputs(capture: Capture) -> Iterator[Finding]:
     fires="From twice as much and 64 MiB more, measured.",
     hazard="ONNX Runtime keeps the memory of all activations of a session in one block from run to run, where PyTorch frees each value.",
 )
-def memory_peak(capture: Capture) -> Iterator[Finding]:
+def memory_peak(capture: Capture) -> Iterator[Problem]:
     """Report where a call holds the most memory, if that is much more than without torch.compile."""
     memory = call_memory(capture)
     if memory is None or not memory.is_much_more:
         return
     node = memory.node
-    yield memory_peak.finding(
+    yield memory_peak.problem(
         node,
         subject=node and node.graph_id,
         title=f"a call holds {size_from_bytes(memory.bytes)} for activations, without torch.compile "
@@ -179,15 +147,7 @@ def memory_peak(capture: Capture) -> Iterator[Finding]:
     )
 
 
-def _share_in_torch(capture: Capture, session: Session, share: float) -> float | None:
-    """Compute what PyTorch takes per call for a share of a partition; None where it was not timed there."""
-    part = next((part for part in capture.partitions if part.partition_id == session.partition_id), None)
-    if part is None or part.torch_ns is None:
-        return None
-    return share * part.torch_ns * entries_per_call(capture).get(part.graph_id, 1.0)
-
-
-def with_cost_of_copies(findings: Sequence[Finding], capture: Capture) -> list[Finding]:
+def with_cost_of_copies(findings: Sequence[Problem], capture: Capture) -> list[Problem]:
     """Add what copies cost to the findings about copied inputs, which were recorded before any times were known.
 
     Those about inputs whose copies take 50 µs and 10 % of a call become warnings.
@@ -209,15 +169,15 @@ def with_cost_of_copies(findings: Sequence[Finding], capture: Capture) -> list[F
     return made
 
 
-def _is_open(finding: Finding) -> bool:
+def _is_open(finding: Problem) -> bool:
     return finding.rule == "layout_copy" and not finding.measured
 
 
-def _partition_of(finding: Finding) -> str:
+def _partition_of(finding: Problem) -> str:
     return (finding.subject or "").partition(":")[0]
 
 
-def _with_cost(finding: Finding, ns: int, inputs: int) -> Finding:
+def _with_cost(finding: Problem, ns: int, inputs: int) -> Problem:
     shared = f", {counted(inputs, 'such input')} together" if inputs > 1 else ""
     return replace(
         finding,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.catalogue import refusal_words, remedy
-from ortlens.analysis.findings.facts import current, entries_per_call, kernel_ns, most_common, profiled_sessions
-from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.costs import current, entries_per_call, kernel_ns, most_common, profiled_sessions
 from ortlens.analysis.identity import nodes_of
 from ortlens.analysis.index import graph_by_partition, grouped, nodes_by_graph, sessions_by_id
 from ortlens.analysis.onnx_model import is_onnx_model
+from ortlens.analysis.problems.catalogue import refusal_words, remedy
+from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.roofline import CPU, PRODUCTS, roofs
 from ortlens.analysis.timing import calls_by_graph
 from ortlens.trace.records import Finding
@@ -47,7 +47,7 @@ def _shares(kernels: list[Kernel]) -> tuple[int, float]:
     fires="At 5 % of the session's kernel time: shapes and small constants run on the CPU on purpose.",
     hazard="ONNX Runtime silently runs on the CPU what a provider does not support, and copies data back and forth around it.",
 )
-def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
+def kernels_on_cpu(capture: Capture) -> Iterator[Problem]:
     """Report sessions with stray kernels on the CPU."""
     for session, kernels in profiled_sessions(capture):
         wanted = session.providers[0] if session.providers else CPU
@@ -58,7 +58,7 @@ def kernels_on_cpu(capture: Capture) -> Iterator[Finding]:
         worst = max(stray, key=lambda kernel: kernel.total_ns)
         copies = sum(kernel.copies_ns or 0 for kernel in stray)
         why = "" if worst.refusal is None else f"; {refusal_words(wanted, worst.op_type, worst.refusal, worst.refused)}"
-        yield kernels_on_cpu.finding(
+        yield kernels_on_cpu.problem(
             worst,
             subject=session.session_id,
             title=f"{counted(len(stray), 'kernel')} of {session.session_id} on the CPU instead of {wanted}: {share:.0%} of its kernel time",
@@ -85,7 +85,7 @@ _INSTEAD = {
     fires="At 2 % of the session's kernel time as a warning, below as information: each copy also waits for the device.",
     hazard="Each copy waits for the device to finish and keeps later kernels from being queued.",
 )
-def provider_copies(capture: Capture) -> Iterator[Finding]:
+def provider_copies(capture: Capture) -> Iterator[Problem]:
     """Report sessions with copies between providers."""
     for session, kernels in profiled_sessions(capture):
         copies = [kernel for kernel in kernels if kernel.op_type.startswith("Memcpy")]
@@ -94,7 +94,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
         spent, share = _shares(copies)
         moved = sum(kernel.bytes or 0 for kernel in copies)
         stray = [kernel.op_type for kernel in kernels if kernel.provider == CPU and kernel not in copies]
-        yield provider_copies.finding(
+        yield provider_copies.problem(
             copies[0],
             subject=session.session_id,
             severity="warning" if share >= _COPY_SHARE else "info",
@@ -116,7 +116,7 @@ def provider_copies(capture: Capture) -> Iterator[Finding]:
     "CUDA graph.",
     hazard="The host launches kernels more slowly than the device runs them, so a faster device or faster kernels would gain nothing.",
 )
-def device_idle(capture: Capture) -> Iterator[Finding]:
+def device_idle(capture: Capture) -> Iterator[Problem]:
     """Report sessions whose device is idle for a large part of a run."""
     graph_of, entries = graph_by_partition(capture), entries_per_call(capture)
     for session, kernels in profiled_sessions(capture):
@@ -124,7 +124,7 @@ def device_idle(capture: Capture) -> Iterator[Finding]:
         if idle < _IDLE_NS or idle < _IDLE_SHARE * (busy + idle) or session.cuda_graph == "replayed":
             continue  # a profile runs its kernels one by one, also where calls replay a graph of them
         copies = any(kernel.op_type.startswith("Memcpy") for kernel in kernels)
-        yield device_idle.finding(
+        yield device_idle.problem(
             subject=session.session_id,
             severity="info" if copies else "warning",
             title=f"the device is idle {idle / (busy + idle):.0%} of a run of {session.session_id}"
@@ -158,7 +158,7 @@ _COPIES_REMEDY = remedy("Remove the copies between devices first; see `provider_
     "operations, as information, since functions such as exp take time that bytes do not show. CPU and CUDA, after profile().",
     hazard="The time goes into something other than computing: a bad layout, a shape the kernel is not made for, too little work.",
 )
-def slow_kernel(capture: Capture) -> Iterator[Finding]:
+def slow_kernel(capture: Capture) -> Iterator[Problem]:
     """Report kernels far from their roofline."""
     graph_of, calls = graph_by_partition(capture), calls_by_graph(capture)
     sessions = sessions_by_id(capture)
@@ -175,7 +175,7 @@ def slow_kernel(capture: Capture) -> Iterator[Finding]:
             yield _slow(roof, session.calls / calls[graph_id] if graph_id in calls else 1.0)
 
 
-def _slow(roof: Roof, runs_per_call: float) -> Finding:
+def _slow(roof: Roof, runs_per_call: float) -> Problem:
     gain = round(max(roof.mean_ns - roof.limit_ns / _REACHABLE, 0) * runs_per_call)
     if roof.bound == "compute":
         peak = f"{roof.flops or 0:,} floating-point operations, peak {(roof.peak_flops_per_s or 0) / 1e9:.3g} GFLOP/s"
@@ -186,7 +186,7 @@ def _slow(roof: Roof, runs_per_call: float) -> Finding:
         if roof.flops
         else "; its operations are not counted, so the possible gain is unknown"
     )
-    return slow_kernel.finding(
+    return slow_kernel.problem(
         roof,
         subject=f"{roof.session_id}:{roof.kernel}",
         severity="warning" if roof.flops else "info",
@@ -221,7 +221,7 @@ _FUNCTION_REMEDY = remedy(
     "Single numbers, as Python floats are, and what an operator of float32 computes in float64 by itself, as a long sum, do not count.",
     hazard="A core does half as many operations, moves twice the bytes, and has fewer ONNX Runtime kernels to choose from.",
 )
-def float64_nodes(capture: Capture) -> Iterator[Finding]:
+def float64_nodes(capture: Capture) -> Iterator[Problem]:
     """Report graphs that compute in double precision."""
     for graph, nodes, computing in _computing_in(capture, ("float64",)):
         wide = _of_tensors(computing)
@@ -230,7 +230,7 @@ def float64_nodes(capture: Capture) -> Iterator[Finding]:
             continue
         first, spent = next((node for node in wide if node.file), wide[0]), _kernel_ns(capture, graph, wide)
         casts = spent - _kernel_ns(capture, graph, wide, besides=_CASTS)
-        yield float64_nodes.finding(
+        yield float64_nodes.problem(
             first,
             subject=graph.graph_id,
             title=f"{share:.0%} of the {what} of {graph.graph_id} are in float64, at {counted(len(wide), 'node')}"
@@ -267,7 +267,7 @@ def _of_tensors(wide: list[Node]) -> list[Node]:
     fires="At 10 % of a graph's floating-point operations or, where none are counted, of its bytes; not of types that `upcast` lists.",
     hazard="The CPU kernels of ONNX Runtime compute most operators in float32, with a Cast before and after.",
 )
-def float16_nodes(capture: Capture) -> Iterator[Finding]:
+def float16_nodes(capture: Capture) -> Iterator[Problem]:
     """Report graphs that compute in half precision on the CPU."""
     on_cpu = {session.partition_id for session in capture.sessions if session.providers[:1] == (CPU,)}
     halves = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in capture.figures.option_upcast)
@@ -278,7 +278,7 @@ def float16_nodes(capture: Capture) -> Iterator[Finding]:
         share, what = _weight(nodes, narrow)
         first = next((node for node in narrow if node.file), narrow[0])
         spent = _kernel_ns(capture, graph, narrow, besides=PRODUCTS)
-        yield float16_nodes.finding(
+        yield float16_nodes.problem(
             first,
             subject=graph.graph_id,
             title=f"{share:.0%} of the {what} of {graph.graph_id} are in {first.dtype} on the CPU, at {counted(len(narrow), 'node')}",

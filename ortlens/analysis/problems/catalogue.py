@@ -259,6 +259,12 @@ def advise(kind: str, **params: object) -> Advice:
     return Advice(kind=kind, params=known)
 
 
+def worded(advice: Advice | None) -> dict[str, Any]:
+    """Return the fields of a problem that say what to do, of an advice."""
+    said = "" if advice is None else advice.sentence()
+    return {"advice": advice, "todo": said, "mitigation": said, "settings": () if advice is None else advice.settings}
+
+
 def remedy(first: str, more: str = "", /, **options: object) -> dict[str, Any]:
     """Return the fields of a finding that say what to do: in one sentence, in further ones, and as options of the backend."""
     settings = option_lines(**options)

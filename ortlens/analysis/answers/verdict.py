@@ -14,8 +14,8 @@ from ortlens.analysis.speed import Pace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ortlens.analysis.answers.overview import Overview
     from ortlens.analysis.numbers import NumericsSummary
-    from ortlens.analysis.overview import Overview
     from ortlens.analysis.speed import SpeedVerdict
     from ortlens.trace.records import Capture, Figures, LedgerPartName, StepRole
 

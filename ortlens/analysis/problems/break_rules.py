@@ -12,8 +12,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.catalogue import Advice, advise
-from ortlens.analysis.number_uses import (
+from ortlens.analysis.problems.catalogue import Advice, advise
+from ortlens.analysis.problems.number_uses import (
     LATER,
     Use,
     calls_of_math,

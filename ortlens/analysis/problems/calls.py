@@ -6,26 +6,25 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.causes import cause_of
-from ortlens.analysis.findings.computed_ahead import computed_ahead
-from ortlens.analysis.findings.facts import current, splitting_costs
-from ortlens.analysis.findings.rule import rule
-from ortlens.analysis.findings.slower import slower_than_torch
-from ortlens.analysis.guards import user_name
+from ortlens.analysis.costs import current, splitting_costs
 from ortlens.analysis.index import nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ledger import totals_of
-from ortlens.analysis.speed import WORTH_A_WARNING, WORTH_APART, pace_of_call
+from ortlens.analysis.problems.catalogue import remedy
+from ortlens.analysis.problems.causes import cause_of
+from ortlens.analysis.problems.guards import user_name
+from ortlens.analysis.problems.problem import Problem, rule
+from ortlens.analysis.problems.slower import slower_than_torch
+from ortlens.analysis.speed import WORTH_A_WARNING, loss_of_call, pace_of_call
 from ortlens.analysis.timing import price_of
 from ortlens.units import time_from_ns, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ortlens.analysis.findings.causes import Cause
     from ortlens.analysis.ledger import LedgerTotals
+    from ortlens.analysis.problems.causes import Cause
     from ortlens.analysis.speed import Pace
-    from ortlens.trace.records import Capture, Finding, Graph, LedgerPartName
+    from ortlens.trace.records import Capture, Graph, LedgerPartName
 
 HEAVY_GUARDS = "heavy_guards"
 """The recorded finding on what skipping guards saves, where a probe measured it."""
@@ -36,8 +35,6 @@ _ENTRY_SHARE = 0.25
 _GUARDS_SHARE = 0.1
 _STEPS_SHARE = 0.2
 _LOCAL = re.compile(r"^L\['(?P<name>\w+)'\]")
-SURPRISING = 3
-"""Times as fast as without torch.compile from which a reason is given."""
 
 _PARTS = {
     "guards": ("entering compiled code takes", "Compile a larger part of the program at once, so that it is entered less often"),
@@ -51,14 +48,6 @@ _PARTS = {
 """Parts of the ledger: what takes the time, and what to do about them."""
 
 
-def loss_of_call(pace: Pace | None, times: float = WORTH_APART) -> int | None:
-    """Compute the ns that a call loses to one without torch.compile; None where not known, or too little to be told from noise."""
-    if pace is None or pace.verdict != "slower" or (pace.ratio or 0) < times:
-        return None
-    loss = (pace.call_ns or 0) - (pace.eager_ns or 0)
-    return loss if loss >= _LEAST_NS else None
-
-
 @rule(
     name="slower_call",
     looks_for="A call that takes longer than one without torch.compile, and graphs, operators and breaks do not explain it.",
@@ -66,7 +55,7 @@ def loss_of_call(pace: Pace | None, times: float = WORTH_APART) -> int | None:
     "split graphs explain less than half of the difference: as a warning from 1.3 times and 20 µs, as information from 10 µs.",
     hazard="The program would be faster uncompiled.",
 )
-def slower_call(capture: Capture) -> Iterator[Finding]:
+def slower_call(capture: Capture) -> Iterator[Problem]:
     """Report a measured call that is slower as a whole than the uncompiled one."""
     slow = _slow_call(capture)
     if slow is None:
@@ -87,7 +76,7 @@ def slower_call(capture: Capture) -> Iterator[Finding]:
         what_to_do, gain = remedy("Leave the function uncompiled."), slow.loss_ns
     elif part == "guards" and graph is not None and is_to_freeze(capture):
         what_to_do, gain = _freeze(capture), _saved_by_freezing(capture, totals, graph)
-    yield slower_call.finding(
+    yield slower_call.problem(
         node,
         graph,
         subject=totals.graph_ids[0],
@@ -167,7 +156,7 @@ _CROSSING: tuple[LedgerPartName, ...] = ("bind", "output", "residual")
     "nobody would leave out, do not count.",
     hazard="Dynamo makes a guard of each entry that the code reads, and checks all of them before each call.",
 )
-def costly_guards(capture: Capture) -> Iterator[Finding]:
+def costly_guards(capture: Capture) -> Iterator[Problem]:
     """Report what the guards that take most of a call are about."""
     totals = totals_of(capture.ledger)
     if totals is None or not totals.is_measured or capture.breaks:
@@ -178,7 +167,7 @@ def costly_guards(capture: Capture) -> Iterator[Finding]:
         name = user_name(_LOCAL.sub(r"\g<name>", part.source).replace(".__dict__", ""))
         if whole is None or part.ns < max(_LEAST_NS, _GUARDS_SHARE * totals.total_ns):
             continue
-        yield costly_guards.finding(
+        yield costly_guards.problem(
             part,
             graph,
             subject=name,
@@ -200,7 +189,7 @@ def costly_guards(capture: Capture) -> Iterator[Finding]:
     "information, unless `slower_call` or `heavy_guards` reports it.",
     hazard="Dynamo looks the code up and checks its guards before each call; the model itself gains nothing from that.",
 )
-def costly_entry(capture: Capture) -> Iterator[Finding]:
+def costly_entry(capture: Capture) -> Iterator[Problem]:
     """Report a function that would be faster frozen."""
     totals = totals_of(capture.ledger)
     if totals is not None and totals.is_measured and capture.steps:
@@ -213,7 +202,7 @@ def costly_entry(capture: Capture) -> Iterator[Finding]:
     if (slow is not None and slow.part == "guards") or any(finding.rule == HEAVY_GUARDS for finding in capture.findings):
         return
     graph = next(graph for graph in current(capture) if graph.graph_id == totals.graph_ids[0])
-    yield costly_entry.finding(
+    yield costly_entry.problem(
         graph,
         subject=graph.graph_id,
         severity="info",
@@ -238,12 +227,12 @@ def _saved_by_freezing(capture: Capture, totals: LedgerTotals, graph: Graph) -> 
 _WEIGHT = 0.25  # time of checking a weight, by that of binding a tensor
 
 
-def _costly_steps(capture: Capture, totals: LedgerTotals) -> Iterator[Finding]:
+def _costly_steps(capture: Capture, totals: LedgerTotals) -> Iterator[Problem]:
     entering, is_probed = totals.ns.get("guards", 0), any(finding.rule == HEAVY_GUARDS for finding in capture.findings)
     if capture.breaks or is_probed or entering < _STEPS_SHARE * totals.total_ns:
         return
     calls = sum(step.calls for step in capture.steps)
-    yield costly_entry.finding(  # of all graphs
+    yield costly_entry.problem(  # of all graphs
         severity="info",
         title=f"entering compiled code takes {time_from_ns(entering)} of a generation of {time_from_ns(totals.total_ns)}, "
         f"{time_from_ns(entering / max(calls, 1))} for each call of the model",
@@ -289,28 +278,6 @@ def is_costly_to_enter(capture: Capture) -> bool:
     entering = totals.ns.get("guards", 0)
     phases = [graph.phase for graph in current(capture) if graph.graph_id == totals.graph_ids[0]]
     return phases == ["inference"] and entering >= max(_LOSS_NS, _ENTRY_SHARE * totals.total_ns)
-
-
-@rule(
-    name="computed_once",
-    looks_for="A call that is far faster than without torch.compile because most of its work depends on no argument.",
-    fires="From three times as fast, where such operators are half of the work or more, estimated by operations and bytes: as information.",
-    hazard="The time of a call says little about the model: with weights that change, or arguments in their place, all of it is computed.",
-)
-def computed_once(capture: Capture) -> Iterator[Finding]:
-    """Report what ONNX Runtime computed when it created a session, as the reason for a surprising speed."""
-    pace, ahead = pace_of_call(totals_of(capture.ledger), capture.figures), computed_ahead(capture)
-    if pace is None or pace.call_ns is None or pace.eager_ns is None or ahead is None or pace.eager_ns < SURPRISING * pace.call_ns:
-        return
-    took, plain = time_from_ns(pace.call_ns), time_from_ns(pace.eager_ns)
-    yield computed_once.finding(
-        ahead.node,
-        subject=ahead.node.graph_id,
-        severity="info",
-        title=f"{ahead.clause}: the reason why a call takes {took}, without torch.compile {plain}",
-        evidence=f"they read weights and constants alone; the largest is {ahead.node.target}",
-        mitigation="Nothing to change. Without torch.compile, compute these values once, outside of the call.",
-    )
 
 
 def _cause_within(capture: Capture, graph_ids: Iterable[str]) -> Cause | None:

@@ -12,8 +12,8 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.catalogue import Advice, advise
-from ortlens.analysis.number_uses import ARGUMENT
+from ortlens.analysis.problems.catalogue import Advice, advise
+from ortlens.analysis.problems.number_uses import ARGUMENT
 from ortlens.trace.records import Recompile
 
 if TYPE_CHECKING:

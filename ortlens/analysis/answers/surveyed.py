@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortlens.analysis.overview import overview_of
+from ortlens.analysis.answers.overview import overview_of
 from ortlens.trace.records import column, optional
 
 if TYPE_CHECKING:

@@ -1,28 +1,37 @@
-"""All rules, and the one list of findings that every view shows."""
+"""All problems of a capture: what the rules find and what was recorded, ranked, with what follows under its cause."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.findings import calls, compiling, kernels, movement, ranks, sessions, slower, splitting
-from ortlens.analysis.findings.rule import Rule
-from ortlens.analysis.index import graph_by_partition, summed
+from ortlens.analysis.index import graph_by_partition, graphs_by_id, once, summed
+from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.problems import calls, compiling, kernels, movement, operators, ranks, retracing, sessions, slower
+from ortlens.analysis.problems.catalogue import advise
+from ortlens.analysis.problems.consequences import gathered
+from ortlens.analysis.problems.problem import FIELDS, Problem, Rule
+from ortlens.analysis.problems.rewrites import line_after
+from ortlens.analysis.speed import MUCH, is_busy
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
-from ortlens.trace.records import Finding
+from ortlens.trace.records import Finding, same
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from ortlens.trace.records import Capture, LedgerPartName
+    from ortlens.analysis.problems.problem import Kind
+    from ortlens.trace.records import Break, Capture, Fallback, LedgerPartName, Node
 
 
-_MODULES = (calls, slower, splitting, sessions, compiling, kernels, movement, ranks)
-RULES: tuple[Rule, ...] = tuple({item: None for module in _MODULES for item in vars(module).values() if isinstance(item, Rule)})
-"""Every rule, in the order in which they are asked."""
+_MODULES = (calls, slower, sessions, compiling, kernels, movement, ranks, retracing, operators)
+RULES: Mapping[str, Rule] = {item.name: item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule)}
+"""Every rule by name, in the order in which they are asked."""
 
-RULE_NAMES = frozenset(rule.name for rule in RULES)
-PROBED = frozenset(rule.name for rule in RULES if rule.probed)
+SPLITTING: tuple[Kind, ...] = ("break", "fallback", "nothing_runs", "recompile")
+"""Kinds whose records have tables of their own: they are no rows of `lens.findings`."""
+
+PROBED = frozenset(rule.name for rule in RULES.values() if rule.probed)
 """Rules whose change `lens.probe()` makes and times."""
 
 RECORDED: Mapping[str, str] = {
@@ -69,17 +78,98 @@ RECORDED: Mapping[str, str] = {
 
 _SEVERITIES = ("error", "warning", "info")
 
+URGENT: tuple[Kind, ...] = ("finding", "for_training", "slower", "nothing_runs")
+"""What comes before all that has a price. Without gradients, weights are constants and nothing is kept: every time changes."""
+_KINDS: tuple[Kind, ...] = (*URGENT, "break", "fallback", "recompile", "rule")
+_MOST = 100
+_MUCH_MEASURED = 0.05  # share of a call from which a gain that was measured in turns is worth a word, found for information
+_REST = 4  # what a call loses besides the causes that have prices counts so many times less: it shrinks when these are mended
 
-def findings_of(capture: Capture) -> tuple[Finding, ...]:
-    """Collect all there is to report, errors first, then the most expensive: what was recorded, and what the rules find in it.
+
+class Tier(IntEnum):
+    """What decides the place of a problem first."""
+
+    URGENT = 0  # the rest may be incomplete, or changes when it is mended: in the order of `URGENT`
+    PRICED = 1  # the dearest first, where a call was measured: else breaks have no price to compare with
+    STORM = 2  # a call that compiles takes a hundred times as long
+    IN_TURN = 3  # the first of each kind before the second of any
+
+
+@once
+def findings_of(capture: Capture) -> tuple[Problem, ...]:
+    """Collect the rows of `lens.findings`, errors first, then the most expensive: what was recorded, and what the rules find in it.
 
     A recorded finding replaces that of a rule of the same name and subject: a probe knows more than an estimate. A measured one replaces
     all earlier ones about the same subject. A saved capture holds the recorded findings; rules are evaluated on access.
     """
-    recorded = movement.with_cost_of_copies(_latest(capture.findings), capture)
-    known = {(finding.rule, finding.subject) for finding in recorded}
-    found = [finding for rule in RULES for finding in _applied(rule, capture) if (finding.rule, finding.subject) not in known]
-    return within_a_call(sorted([*recorded, *found], key=_rank), capture)
+    recorded = movement.with_cost_of_copies([_of_record(finding) for finding in _latest(capture.findings)], capture)
+    known = {(item.rule, item.subject) for item in recorded}
+    rules = (rule for rule in RULES.values() if rule.kind not in SPLITTING)
+    found = [item for rule in rules for item in _applied(rule, capture) if (item.rule, item.subject) not in known]
+    rows = within_a_call(sorted([*recorded, *found], key=_rank), capture)
+    graphs = graphs_by_id(capture)
+    return tuple(replace(item, index=index, graph_ids=(item.subject,) if item.subject in graphs else ()) for index, item in enumerate(rows))
+
+
+@once
+def problems_of(capture: Capture) -> tuple[Problem, ...]:
+    """List what can be done about a capture, the most useful first, each with what follows from it; one change, one problem."""
+    worth = [item for item in findings_of(capture) if _is_worth_a_word(item, capture)]
+    split = [item for name in ("nothing_runs", "break", "fallback", "recompile") for item in _applied(RULES[name], capture)]
+    seen = dict.fromkeys(_KINDS, 0)
+    ranked: list[tuple[tuple[int, int, int], Problem]] = []
+    for item in gathered([*worth, *split]):
+        ranked.append((_place(item, seen[item.kind], capture), item))
+        seen[item.kind] += 1
+    sources = _sources(capture)
+    return tuple(_completed(item, sources, capture) for _, item in sorted(ranked, key=lambda pair: pair[0])[:_MOST])
+
+
+def _place(item: Problem, earlier: int, capture: Capture) -> tuple[int, int, int]:
+    """Rank a problem; `earlier` ones are of its kind."""
+    if urgent := [URGENT.index(each.kind) for each in (item, *item.consequences) if each.kind in URGENT]:
+        return Tier.URGENT, min(urgent), 0
+    totals = totals_of(capture.ledger)
+    if totals is not None and totals.is_measured and item.gain_ns is not None:
+        return Tier.PRICED, -item.cost_ns // (_REST if item.rule == calls.slower_call.name else 1), 0
+    if not item.traits.isdisjoint(("storm", "gave_up")):
+        return Tier.STORM, 0, 0
+    return Tier.IN_TURN, earlier, _KINDS.index(item.kind)
+
+
+def _completed(item: Problem, sources: Mapping[tuple[str | None, int | None], str], capture: Capture) -> Problem:
+    source = item.source if item.kind == "break" else sources.get((item.file, item.line))
+    return replace(
+        item,
+        source=source.strip() if source else None,
+        patch=line_after(source or "", item.advice) if item.kind in ("break", "finding") else None,
+        tried=(item.advice is not None and item.advice.is_tried) or (item.measured and item.rule in PROBED),
+        is_busy=is_busy(capture.figures),
+        consequences=tuple(replace(each, is_busy=is_busy(capture.figures)) for each in item.consequences),
+    )
+
+
+def _sources(capture: Capture) -> dict[tuple[str | None, int | None], str]:
+    placed: tuple[Node | Fallback | Break, ...] = (*capture.nodes, *capture.fallbacks, *capture.breaks)
+    return {(item.file, item.line): item.source for item in reversed(placed) if item.source and item.file}
+
+
+def _is_worth_a_word(item: Problem, capture: Capture) -> bool:
+    """Tell whether a finding is a warning, or information about a slow call or about much of one."""
+    if item.severity != "info":
+        return True
+    if item.rule == calls.slower_call.name:  # no program is slower without a word about it, but for what other work explains
+        return not is_busy(capture.figures)
+    totals = totals_of(capture.ledger)
+    whole = totals.total_ns if totals is not None and totals.is_measured else 0
+    return whole > 0 and (item.gain_ns or 0) >= (_MUCH_MEASURED if item.measured else MUCH) * whole
+
+
+def _of_record(finding: Finding) -> Problem:
+    rule = RULES.get(finding.rule)
+    kind: Kind = rule.kind if rule is not None else "rule" if finding.measured else "finding"
+    advice = advise("choose_with_where") if finding.rule == "dry_run_ended" else None
+    return Problem(kind=kind, advice=advice, **same(finding, *FIELDS))
 
 
 def _latest(findings: tuple[Finding, ...]) -> list[Finding]:
@@ -92,24 +182,24 @@ def _latest(findings: tuple[Finding, ...]) -> list[Finding]:
     return kept
 
 
-def _applied(rule: Rule, capture: Capture) -> list[Finding]:
+def _applied(rule: Rule, capture: Capture) -> Iterator[Problem]:
+    """Ask a rule; one that fails must not take the others with it."""
     try:
-        return list(rule.check(capture))
-    except Exception as error:  # noqa: BLE001 - a guard of the lens: a rule that fails must not take the view with it
-        return [
-            Finding(
-                rule="rule_failed",
-                subject=rule.name,
-                severity="warning",
-                title=f"the rule {rule.name} failed; the other findings hold",
-                evidence=f"{type(error).__name__}: {error}"[:2000],
-                hazard="What this rule detects may be present and unreported.",
-                mitigation="Report it with the evidence and, if you can, the saved capture.",
-            )
-        ]
+        yield from list(rule.check(capture))
+    except Exception as error:  # noqa: BLE001 - a guard of the lens
+        yield Problem(
+            kind="finding",
+            rule="rule_failed",
+            subject=rule.name,
+            severity="warning",
+            title=f"the rule {rule.name} failed; the other findings hold",
+            evidence=f"{type(error).__name__}: {error}"[:2000],
+            hazard="What this rule detects may be present and unreported.",
+            mitigation="Report it with the evidence and, if you can, the saved capture.",
+        )
 
 
-def _rank(finding: Finding) -> tuple[int, bool, bool, int]:
+def _rank(finding: Problem) -> tuple[int, bool, bool, int]:
     is_of_all_guards = finding.rule == calls.HEAVY_GUARDS  # those of a container, which has a name, are some of them
     is_slower = finding.rule == slower.slower_than_torch.name
     return _SEVERITIES.index(finding.severity), not is_slower, is_of_all_guards, -(finding.gain_ns or 0)
@@ -119,23 +209,20 @@ _INSIDE: frozenset[LedgerPartName] = frozenset({"run", "wait"})
 _SESSION: frozenset[LedgerPartName] = frozenset({"bind", "run", "output", "residual", "wait"})
 _CROSSING: frozenset[LedgerPartName] = frozenset({"bind", "output"})
 _PARTS: Mapping[str, frozenset[LedgerPartName]] = {
-    "boundary_copies": _CROSSING,
     "copying_kernels": _INSIDE,
     "costly_entry": frozenset({"guards", "bind"}),
-    "elementwise_chain": _INSIDE,
     "float16_nodes": _INSIDE,
     "float64_nodes": _INSIDE,
     "device_idle": _INSIDE,
     "large_outputs": _INSIDE,
     "layout_copy": frozenset({"bind"}),
     "slow_kernel": _INSIDE,
-    "small_partitions": _SESSION,
     "unfrozen_weights": _SESSION,
 }
 """The part of a call that a rule is about; of others the whole call, as of guards, which evict from the caches what the rest needs."""
 
 
-def within_a_call(findings: Iterable[Finding], capture: Capture) -> tuple[Finding, ...]:
+def within_a_call(findings: Iterable[Problem], capture: Capture) -> tuple[Problem, ...]:
     """Cut the gains of findings so that they fit into a call, one by one and together; `at_most` marks those that were cut.
 
     A gain is measured or estimated beside the calls that the ledger measured, and perhaps while the machine was slower. Of findings about
@@ -163,7 +250,7 @@ class _Left:
         self._graph_of = {graph.graph_id: graph.graph_id for graph in capture.graphs} | by_partition
         self._graph_of |= {row.session_id: by_partition.get(row.partition_id, "") for row in capture.sessions}
 
-    def most(self, finding: Finding) -> int | None:
+    def most(self, finding: Problem) -> int | None:
         """Return what a finding may gain at most, and take that off what is left for the next ones."""
         graph_id = self._graph_of.get((finding.subject or "").partition(":")[0], "")
         function = self._function.get(graph_id, self._measured_function)

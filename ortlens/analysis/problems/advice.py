@@ -1,4 +1,4 @@
-"""What to change about a graph break, with what was tried, about a recompile, and about an operator that stays in PyTorch."""
+"""What to change about a graph break, with what was tried, and about a recompile."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ortlens.analysis.break_rules import CONFIG, DROPOUT, advice_by_rule, is_of_backend, trains_always
-from ortlens.analysis.catalogue import Advice, advise
-from ortlens.analysis.guards import advice_for_limit, advice_for_recompile
 from ortlens.analysis.identity import frame_of
-from ortlens.analysis.index import grouped
+from ortlens.analysis.index import grouped, once
+from ortlens.analysis.problems.break_rules import CONFIG, advice_by_rule, is_of_backend
+from ortlens.analysis.problems.catalogue import Advice, advise
+from ortlens.analysis.problems.guards import advice_for_limit, advice_for_recompile
 from ortlens.trace.records import Break, Recompile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ortlens.trace.records import Capture, Fallback, FallbackCause, Graph
+    from ortlens.trace.records import Capture, Graph
 
 _Item = TypeVar("_Item", Break, Recompile)
 _SETTING = re.compile(r"`(torch\._(?:dynamo|functorch|inductor)\.config\.\w+ = \w+)`")
 _NUMBERS = ("keep_in_tensor", "use_torch_math")
 REPORTING = ("print_outside", "warn_outside", "log_outside")
-_DRAWING = ("dropout", "bernoulli", "multinomial", "rand", "normal", "exponential", "uniform", "poisson")
 _BY_TRAITS = ("keep_in_tensor", "mask_with_where", "call_outside", "call_layer_outside", "mark_dynamic", "compile_dynamic", "one_dtype")
 """Kinds of advice that may be others where the traits of a break or recompile are known."""
 
@@ -30,7 +29,7 @@ _OF_BREAKS = ("remove_break_before", "unbreak_caller", "keep_number_in_tensor")
 """Kinds of advice on a recompile that name a graph break."""
 
 
-class Adviser:
+class _Adviser:
     """Advises on the graph breaks and recompiles of a capture, when it is read."""
 
     def __init__(self, capture: Capture) -> None:
@@ -87,12 +86,20 @@ def _function_of(item: Break) -> tuple[str | None, str]:
     return item.file, item.function or ""
 
 
+@once
+def advice_of(capture: Capture) -> dict[Break | Recompile, Advice | None]:
+    """Advise on each graph break and recompile of a capture."""
+    adviser = _Adviser(capture)
+    items: tuple[Break | Recompile, ...] = (*capture.breaks, *capture.recompiles)
+    return {item: adviser(item) for item in items}
+
+
 def advised(capture: Capture) -> Capture:
     """Fill in what to change about graph breaks and recompiles, once: a capture that has it is returned, with all that is known of it."""
     if advised not in capture.memo:
-        adviser = Adviser(capture)
-        breaks = tuple(_with_advice(item, adviser(item)) for item in capture.breaks)
-        made = replace(capture, breaks=breaks, recompiles=tuple(_with_advice(item, adviser(item)) for item in capture.recompiles))
+        advice = advice_of(capture)
+        breaks = tuple(_with_advice(item, advice[item]) for item in capture.breaks)
+        made = replace(capture, breaks=breaks, recompiles=tuple(_with_advice(item, advice[item]) for item in capture.recompiles))
         made.memo[advised] = None  # not itself, which would keep it in memory
         capture.memo[advised] = made
     found: Capture | None = capture.memo[advised]
@@ -147,24 +154,3 @@ def _as_tried(item: Break, advice: Advice | None) -> Advice | None:
         return advice
     by = "setting" if set(item.removed_by) & set(advice.settings) else "line"
     return replace(advice, params={**advice.params, "tried": by})
-
-
-def cause_of(item: Fallback) -> FallbackCause | None:
-    """Return what else is known of why an operator stays; captures of earlier versions do not say it of random numbers."""
-    if item.cause is None and item.reason_code == "side_effect" and any(name in item.target for name in _DRAWING):
-        return "random"
-    return item.cause
-
-
-def advice_for_fallback(item: Fallback, *, has_instructions: bool | None) -> Advice:
-    """Advise on an operator in PyTorch, given whether the CPU has bfloat16 instructions."""
-    cause, target = cause_of(item), item.target
-    if cause == "bfloat16":
-        return advise("bfloat16", **{{True: "instructions", False: "lacking", None: "unknown"}[has_instructions]: True})
-    if cause == "complex":
-        return advise("complex_numbers")
-    if cause == "random":
-        drawn = next((name for name in ("multinomial", "bernoulli") if name in target), "outside")
-        trains = trains_always(item.source or "") if DROPOUT in f"{target}{item.source}" else None
-        return advise(f"draw_{drawn}", target=target, dropout=trains is False, always=trains)
-    return advise("check_assertion" if "aten._assert_" in target else item.reason_code, target=target)

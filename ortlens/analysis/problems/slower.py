@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.catalogue import remedy
-from ortlens.analysis.findings.causes import LOOP_REMEDY, STATE_REMEDY, Cause, cause_of, loop_text, loops, state_text, state_writes
-from ortlens.analysis.findings.facts import current, entries_per_call, splitting_costs, whole_by_graph
-from ortlens.analysis.findings.rule import rule
+from ortlens.analysis.costs import current, entries_per_call, splitting_costs, whole_by_graph
 from ortlens.analysis.index import fallbacks_by_graph, grouped, nodes_by_partition, partitions_by_graph, sessions_by_partition
 from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.problems.catalogue import remedy
+from ortlens.analysis.problems.causes import Cause, cause_of
+from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.speed import WORTH_A_WARNING, pace_of_call
 from ortlens.analysis.timing import fallback_ns
-from ortlens.units import counted, size_from_bytes, time_from_ns, times
+from ortlens.units import counted, time_from_ns, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.trace.records import Capture, Finding, Graph, Node, Partition
+    from ortlens.trace.records import Capture, Graph, Partition
 
 _SHARE = 0.1
 _MUCH_NS = 50_000
@@ -63,12 +63,13 @@ class _Slow:
 
 @rule(
     name="slower_than_torch",
+    kind="slower",
     looks_for="A partition, or a whole graph, that takes longer in ONNX Runtime than in PyTorch.",
     fires="When it takes at least 1.3 times as long, in three of four pairs timed in turns, and that costs 10 % of a call: as a warning "
     "from 50 µs per call, as information from 10 µs. Parts with the same cause are one finding.",
     hazard="The model would be faster without ONNX Runtime there.",
 )
-def slower_than_torch(capture: Capture) -> Iterator[Finding]:
+def slower_than_torch(capture: Capture) -> Iterator[Problem]:
     """Report parts that PyTorch runs faster, grouped by their cause."""
     wholes = whole_by_graph(capture)
     groups = grouped(((slow.by_partition, slow.same), slow) for slow in _slow_parts(capture))
@@ -126,13 +127,13 @@ def _is_slow(timed: Graph | Partition) -> bool:
     return bool(timed.is_slower) and (timed.ort_ns or 0) >= WORTH_A_WARNING * (timed.torch_ns or 0) > 0
 
 
-def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Finding:
+def _reported(slows: Sequence[_Slow], loss: int, whole: int) -> Problem:
     first = max(slows, key=lambda slow: slow.loss_ns)
     ort, torch = (round(sum((getattr(slow.timed, name) or 0) * slow.entries for slow in slows)) for name in ("ort_ns", "torch_ns"))
     what = _named(first) if len(slows) == 1 else counted(len(slows), "partition" if first.by_partition else "graph")
     node, leaving = first.cause.node, _leaving(first)
     gain = sum(slow.gain_ns for slow in slows)
-    return slower_than_torch.finding(
+    return slower_than_torch.problem(
         node,
         first.graph,
         subject=first.subject,
@@ -156,59 +157,3 @@ def _named(slow: _Slow) -> str:
 def _leaving(slow: _Slow) -> str:
     what = f"the code of {slow.subject}" if slow.by_partition else slow.graph.name or slow.subject
     return f"leave {what} uncompiled (torch.compiler.disable)."
-
-
-@rule(
-    name="state_copies",
-    looks_for="A large buffer that is changed in part and goes through ONNX Runtime as a whole, such as one that is read before, too.",
-    fires="At 1 MiB per call and 10 % of the bytes that the graph's nodes touch, as information, unless `slower_than_torch` already "
-    "reports what it costs.",
-    hazard="ONNX Runtime returns a changed copy of the whole buffer for each changed part, which is copied back into PyTorch's.",
-)
-def state_copies(capture: Capture) -> Iterator[Finding]:
-    """Report graphs that return changed copies of their inputs."""
-    known = {slow.graph.graph_id for slow in _slow_parts(capture)}
-    for graph, members in _by_current_graph(capture):
-        writing = state_writes(members, graph.inputs)
-        moved, touched = sum(node.output_bytes or 0 for node in writing), sum(node.bytes or 0 for node in members)
-        if graph.graph_id in known or moved < _STATE_BYTES or moved < _STATE_SHARE * touched:
-            continue
-        yield state_copies.finding(
-            writing[0],
-            graph,
-            subject=graph.graph_id,
-            severity="info",
-            title=f"{counted(len(writing), 'buffer')} of {size_from_bytes(moved)} in {graph.graph_id}: {state_text(writing)}",
-            evidence=f"{size_from_bytes(moved)} go in and come out, of {size_from_bytes(touched)} that the nodes read and write",
-            mitigation=STATE_REMEDY,
-        )
-
-
-@rule(
-    name="element_loop",
-    looks_for="An operator that ONNX can only express as a loop over single elements.",
-    fires="At the first one, as information, unless the partition was timed: then `slower_than_torch` reports it if it is slow.",
-    hazard="Each pass of the loop runs several small kernels, which takes microseconds where PyTorch takes nanoseconds.",
-)
-def element_loop(capture: Capture) -> Iterator[Finding]:
-    """Report operators that became loops and were not timed."""
-    timed = {part.partition_id for part in capture.partitions if part.torch_ns is not None}
-    for graph, members in _by_current_graph(capture):
-        looping = [node for node in loops(members) if node.partition_id not in timed]
-        for target in dict.fromkeys(node.target for node in looping):
-            same = [node for node in looping if node.target == target]
-            yield element_loop.finding(
-                same[0],
-                graph,
-                subject=f"{graph.graph_id}:{target}",
-                severity="info",
-                title=loop_text(same[0]),
-                evidence=f"{counted(len(same), 'node')} of {graph.graph_id}; not timed against PyTorch in this capture",
-                mitigation=LOOP_REMEDY,
-            )
-
-
-def _by_current_graph(capture: Capture) -> Iterator[tuple[Graph, list[Node]]]:
-    parts, nodes = partitions_by_graph(capture), nodes_by_partition(capture)
-    for graph in current(capture):
-        yield graph, [node for part in parts.get(graph.graph_id, []) for node in nodes.get(part.partition_id, [])]

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ortlens.analysis.computed_ahead import effort
 from ortlens.analysis.index import grouped, summed
 from ortlens.units import size_from_bytes
 
@@ -21,12 +22,6 @@ _WORTH_COPYING = 1 << 18
 _MUCH = 0.3
 _COPIES = ("Transpose", "Cast")
 _MANY_COPIES = 3
-_FLOPS_PER_BYTE = 10
-_SORTING = frozenset({"TopK", "Unique"})
-_SORTING_FACTOR = 30
-_VIEWS = re.compile(
-    r"aten\.(t|view|_unsafe_view|reshape|permute|transpose|expand|slice|select|squeeze|unsqueeze|split|split_with_sizes|unbind|alias)\."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +141,3 @@ def _scatter_text(node: Node) -> str:
     if "ScatterElements" in node.onnx_ops:
         return f"{node.target} becomes a ScatterElements, which writes number by number"
     return f"{node.target} becomes a Scatter, which copies all {size_from_bytes(node.output_bytes or 0)} of its result first"
-
-
-def effort(node: Node) -> float:
-    """Estimate how long a node takes: moving a byte takes as long as ten operations, and sorting compares a number often."""
-    if _VIEWS.match(node.target) and "Transpose" not in node.onnx_ops:
-        return 0.0
-    moved = (node.bytes or 0) * (_SORTING_FACTOR if _SORTING.intersection(node.onnx_ops) else 1)
-    return max((node.flops or 0) / _FLOPS_PER_BYTE, moved)

@@ -6,16 +6,16 @@ from collections import Counter, defaultdict
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, NamedTuple
 
-from ortlens.analysis.findings.rule import rule
 from ortlens.analysis.identity import file_name, plain_function
 from ortlens.analysis.index import graph_by_partition, graphs_by_id, partitions_by_graph, sessions_by_partition
+from ortlens.analysis.problems.problem import Problem, rule
 from ortlens.analysis.ranks import ranks_of
 from ortlens.units import counted, time_from_ns
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-    from ortlens.trace.records import Break, Capture, Finding, Graph, Run
+    from ortlens.trace.records import Break, Capture, Graph, Run
 
 
 class Place(NamedTuple):
@@ -43,14 +43,14 @@ _WAITING = "Ranks wait for each other in every collective, so that the slowest d
     fires="In captures merged of several ranks, where a place breaks the graph on some of them and not on others.",
     hazard=_WAITING + "and ranks that take different branches may call different collectives, which never end.",
 )
-def rank_break(capture: Capture) -> Iterator[Finding]:
+def rank_break(capture: Capture) -> Iterator[Problem]:
     """Report places that break the graph on some ranks."""
     ranks = ranks_of(capture)
     for (file, line, reason), found in _breaks(capture).items():
         if set(found) == set(ranks):
             continue
         first = min(found.values(), key=lambda item: item.break_id)
-        yield rank_break.finding(
+        yield rank_break.problem(
             subject=first.break_id,
             title=f"graph break on {_words(found)} only, at {file_name(file or 'unknown file')}:{line}: {reason}",
             evidence=f"{_words(set(ranks) - set(found))} compiled the same function without it"
@@ -68,7 +68,7 @@ def rank_break(capture: Capture) -> Iterator[Finding]:
     fires="In captures merged of several ranks, where the number of recompiles of a function differs.",
     hazard="While one rank compiles, all others wait in the next collective; past its timeout, the job ends.",
 )
-def rank_recompiles(capture: Capture) -> Iterator[Finding]:
+def rank_recompiles(capture: Capture) -> Iterator[Problem]:
     """Report functions with different numbers of recompiles."""
     ranks = ranks_of(capture)
     counts: dict[Place, Counter[int]] = defaultdict(Counter)
@@ -81,7 +81,7 @@ def rank_recompiles(capture: Capture) -> Iterator[Finding]:
         most = max(found.values())
         having = [rank for rank in ranks if found[rank] == most]
         example = next(item for item in capture.recompiles if item.rank in having and (item.function, item.file, item.line) == place)
-        yield rank_recompiles.finding(
+        yield rank_recompiles.problem(
             place,
             subject=example.compile_id,
             title=f"{place.name or 'a function'} was recompiled {counted(most, 'time')} on {_words(having)}, "
@@ -97,7 +97,7 @@ def rank_recompiles(capture: Capture) -> Iterator[Finding]:
     fires="In captures merged of several ranks, where the operations of a graph differ, without a break that explains it.",
     hazard=_WAITING + "and ranks that compute different things usually do so by mistake.",
 )
-def rank_graphs(capture: Capture) -> Iterator[Finding]:
+def rank_graphs(capture: Capture) -> Iterator[Problem]:
     """Report functions with different graphs."""
     if not (ranks := ranks_of(capture)):
         return
@@ -114,7 +114,7 @@ def rank_graphs(capture: Capture) -> Iterator[Finding]:
         graph = by_rank[odd[0]][0] if odd[0] in by_rank else next(iter(by_rank.values()))[0]
         mine, theirs = Counter(dict(contents.get(odd[0], ()))), Counter(dict(contents.get(usual, ())))
         more, fewer = mine - theirs, theirs - mine
-        yield rank_graphs.finding(
+        yield rank_graphs.problem(
             place,
             subject=graph.graph_id,
             title=f"{_words(odd)} {'compiles' if len(odd) == 1 else 'compile'} another {phase} graph of {place.name or 'a function'}",
@@ -130,7 +130,7 @@ def rank_graphs(capture: Capture) -> Iterator[Finding]:
     fires="In captures merged of several ranks, where they compiled the same graph.",
     hazard=_WAITING + "sessions for more sizes cost memory and time to create.",
 )
-def rank_sessions(capture: Capture) -> Iterator[Finding]:
+def rank_sessions(capture: Capture) -> Iterator[Problem]:
     """Report functions with different sessions."""
     if not (ranks := ranks_of(capture)):
         return
@@ -146,7 +146,7 @@ def rank_sessions(capture: Capture) -> Iterator[Finding]:
         if len(set(found.values())) == 1:
             continue
         odd, usual = _odd(ranks, found)
-        yield rank_sessions.finding(
+        yield rank_sessions.problem(
             place,
             subject=by_rank[odd[0]][0].graph_id,
             title=f"{_words(odd)} {'runs' if len(odd) == 1 else 'run'} the {phase} graph of {place.name or 'a function'} in other sessions",
@@ -163,7 +163,7 @@ def rank_sessions(capture: Capture) -> Iterator[Finding]:
     "Where there are more ranks than cores, from 10 ms on.",
     hazard="Ranks wait for each other in every collective, so that the whole job is as slow as its slowest rank.",
 )
-def straggler(capture: Capture) -> Iterator[Finding]:
+def straggler(capture: Capture) -> Iterator[Problem]:
     """Report ranks that are late or slow."""
     if len(ranks := ranks_of(capture)) < 2 or not (steps := _steps(capture, ranks)):  # noqa: PLR2004 - two ranks can differ
         return
@@ -181,7 +181,7 @@ def straggler(capture: Capture) -> Iterator[Finding]:
         cost = max(late.get(rank, 0.0), busy[rank] - others if is_slow else 0.0)
         if share_cores and cost < _SLICES_NS:
             continue
-        yield straggler.finding(
+        yield straggler.problem(
             subject=f"rank {rank}",
             title=f"rank {rank} is {time_from_ns(cost)} behind the other ranks in a step of {time_from_ns(period)}",
             evidence=f"its graphs take {time_from_ns(busy[rank])} per step, those of the other ranks {time_from_ns(others)}"

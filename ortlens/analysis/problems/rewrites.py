@@ -9,13 +9,13 @@ import re
 import tokenize
 from typing import TYPE_CHECKING
 
-from ortlens.analysis.advice import REPORTING
-from ortlens.analysis.number_uses import statement_of
+from ortlens.analysis.problems.advice import REPORTING
+from ortlens.analysis.problems.number_uses import statement_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ortlens.analysis.catalogue import Advice
+    from ortlens.analysis.problems.catalogue import Advice
 
 _BRANCH = re.compile(r"^(?:el)?if (?P<condition>.+):$")
 _CHOICE = re.compile(r"^(?P<head>return |\w+ = )(?P<yes>.+) if (?P<condition>.+) else (?P<no>.+)$")

@@ -1,0 +1,136 @@
+"""Rules about graph breaks and recompiles, and what PyTorch gave up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ortlens.analysis.coverage import own_recompiles
+from ortlens.analysis.ledger import totals_of
+from ortlens.analysis.problems.advice import advice_of, hint_for, settings_of_hint
+from ortlens.analysis.problems.catalogue import worded
+from ortlens.analysis.problems.guards import guard_place
+from ortlens.analysis.problems.problem import Problem, rule
+from ortlens.analysis.speed import MUCH
+from ortlens.analysis.timing import costliest_breaks, own_code_ns, price_of, recompile_times
+from ortlens.trace.records import same
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+    from ortlens.analysis.problems.catalogue import Advice
+    from ortlens.trace.records import Capture
+
+_LIMIT = re.compile(r"recompile[_ ]limit|cache_size_limit", re.IGNORECASE)
+_STORM = 4
+_NUMBER = re.compile(r"\d+")
+
+
+@rule(
+    name="break",
+    kind="break",
+    looks_for="PyTorch stops tracing at this line: a graph break.",
+    fires="At each, unless it was measured to cost nothing, or is PyTorch's rule and nobody's fault.",
+    hazard="Each graph is entered and left anew, and nothing is optimised across the break.",
+)
+def graph_break(capture: Capture) -> Iterator[Problem]:
+    """Report graph breaks, those that one change mends together."""
+    yield from _merged(_breaks(capture))
+
+
+def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
+    totals = totals_of(capture.ledger)
+    whole = 0 if totals is None else totals.total_ns
+    for item in costliest_breaks(capture):
+        advice = advice_of(capture)[item]
+        is_free = not item.saved_ns and price_of(item) == 0 and own_code_ns(item) <= MUCH * whole  # measured, and nothing to be saved
+        if is_free or (advice is not None and advice.is_expected):
+            continue
+        hint = "" if advice is not None else hint_for(item)
+        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns), advice.kind if advice is not None else "": True}
+        found = graph_break.problem(
+            subject=item.break_id,
+            records=(item.break_id,),
+            title=item.reason,
+            count=item.occurrences,
+            gain_ns=price_of(item) if item.saved_ns is None else item.saved_ns,
+            own_code_ns=own_code_ns(item) if item.saved_ns is None else 0,
+            is_saving=item.saved_ns is not None,
+            measured=True,
+            traits=frozenset(name for name, holds in traits.items() if holds),
+            **same(item, "file", "line", "source"),
+            **worded(advice)
+            | ({"mitigation": hint, "settings": settings_of_hint(hint)} if advice is None else {})
+            | {"hazard": item.reason},
+        )
+        yield _cause(item.reason, advice), found
+
+
+@rule(
+    name="recompile",
+    kind="recompile",
+    looks_for="The code is compiled again, since something that its graph depends on changed between calls.",
+    fires="At each, unless it is PyTorch's rule, as for sizes 0 and 1, or a graph break says the same.",
+    hazard="Such a call takes as long as the first one; after a few of them PyTorch stops compiling the function.",
+)
+def recompile(capture: Capture) -> Iterator[Problem]:
+    """Report recompiles, those that one change mends together."""
+    yield from _merged(_recompiles(capture))
+
+
+def _recompiles(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
+    advice_of_each, spent = advice_of(capture), recompile_times(capture)
+    given_up = {advice.change for item in capture.breaks if (advice := advice_of_each[item]) is not None}
+    for item in own_recompiles(capture):
+        advice = advice_of_each[item]
+        if advice is not None and (advice.is_expected or advice.change in given_up):
+            continue
+        file, line = guard_place(item)
+        guard = item.guard or item.reason
+        about: dict[str, Any] = {"title": guard, "hazard": guard, "file": file, "line": line, "recompile_ns": spent[item.compile_id]}
+        found = recompile.problem(subject=item.compile_id, records=(item.compile_id,), measured=True, **{**about, **worded(advice)})
+        yield _cause(guard, advice), found
+
+
+def _cause(text: str, advice: Advice | None) -> Hashable:
+    """Return what has to change: equal for what one change mends."""
+    return _NUMBER.sub("#", text) if advice is None else (*advice.change, advice.params.get("last_guard"))
+
+
+def _merged(problems: Iterable[tuple[Hashable, Problem]]) -> Iterator[Problem]:
+    """Merge what one change mends into one: breaks of one line or with one cause, and recompiles whose advice is alike.
+
+    The costliest stands for all, with their sum.
+    """
+    advised: dict[tuple[str | None, int | None], Hashable] = {}  # of a line with several breaks, the first advice speaks for all
+    groups: dict[tuple[str | None, int | None, Hashable], list[Problem]] = {}
+    for own_cause, item in problems:
+        file, line, cause = item.file, item.line, own_cause
+        if item.kind == "break" and line is not None:
+            cause = advised.setdefault((file, line), item.advice and cause)
+            file, line = (None, None) if cause else (file, line)
+        elif item.kind == "recompile" and item.advice:
+            line = None  # parts of one function recompile one after another
+        groups.setdefault((file, line, cause), []).append(item)
+    for group in groups.values():
+        first = max(group, key=lambda item: (item.gain_ns or 0) + item.own_code_ns)
+        costs = [item.gain_ns for item in group if item.gain_ns is not None]
+        count = sum(item.count for item in group)
+        traits = frozenset.union(*(item.traits for item in group)) | ({"storm"} if first.kind == "recompile" and count >= _STORM else set())
+        yield replace(
+            first,
+            records=tuple(name for item in group for name in item.records),
+            traits=traits | ({"only"} if len(groups) == 1 else set()),
+            count=count,
+            other_lines=len({(item.file, item.line) for item in group}) - 1 if first.kind == "break" else 0,
+            gain_ns=sum(costs) if costs else None,
+            is_saving=all(item.is_saving for item in group),
+            own_code_ns=sum(item.own_code_ns for item in group),
+            recompile_ns=sum(item.recompile_ns for item in group),
+        )
+
+
+def is_limit(reason: str) -> bool:
+    """Tell whether a break's reason is that PyTorch gave a function up because it had compiled it too often."""
+    return bool(_LIMIT.search(reason))
