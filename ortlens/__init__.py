@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ortlens.backend.api import OrtBackend, is_onnxrt_backend_supported, torch_compile_backend
+    from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions, register_op
     from ortlens.backend.deploy.export import ExportedModel
     from ortlens.backend.freeze.loader import load_frozen
-    from ortlens.backend.options import ExportOptions, OrtBackendOptions, register_op
     from ortlens.errors import (
         CaptureError,
         CheckFailed,
@@ -97,7 +97,7 @@ _NAMES = {
     "ortlens.views.capture_view": "load merge SavedCapture",
     "ortlens.trace.records": "Capture",
     "ortlens.backend.api": "OrtBackend is_onnxrt_backend_supported torch_compile_backend",
-    "ortlens.backend.options": "OrtBackendOptions ExportOptions register_op",
+    "ortlens.backend.basis.options": "OrtBackendOptions ExportOptions register_op",
     "ortlens.errors": "OrtLensError UsageError OptionalDependencyError UnsupportedVersionError ConversionError "
     "SessionError CaptureError CheckFailed",
 }

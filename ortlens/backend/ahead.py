@@ -18,8 +18,8 @@ from ortlens._torch.ahead import (
     SerializableCallable,
 )
 from ortlens.backend.cache.fingerprint import surroundings
-from ortlens.backend.cache.saved_graph import bytes_from_graph, graph_from_bytes
 from ortlens.backend.lowering.entry import with_plain_tangents
+from ortlens.backend.saved_graph import bytes_from_graph, graph_from_bytes
 from ortlens.errors import SessionError, UnsupportedVersionError, UsageError
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.recorder import CURRENT
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ortlens.backend.api import OrtBackend
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.options import OrtBackendOptions
     from ortlens.trace.recorder import Recorder
 
 _LENGTH = 4

@@ -12,8 +12,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortlens._versions import check_supported
-from ortlens.backend.error_text import LEFT_TO_TORCH
-from ortlens.backend.options import OrtBackendOptions
+from ortlens.backend.basis.error_text import LEFT_TO_TORCH
+from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import OrtLensError
 from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.recorder import CURRENT
@@ -101,7 +101,7 @@ class OrtBackend:
     ) -> Callable[..., Any]:
         started = time.perf_counter_ns()
         from ortlens import _torch
-        from ortlens.backend.gc_paused import gc_paused
+        from ortlens.backend.basis.gc_paused import gc_paused
         from ortlens.backend.lowering.entry import DynamoGraph, as_recorded, needs_gradient, only_updates, unrolled
 
         loading_ns = time.perf_counter_ns() - started

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortlens._files import whole_file
-from ortlens.backend.error_text import full_text, short_text
+from ortlens.backend.basis.error_text import full_text, short_text
+from ortlens.backend.basis.options import dump_prefix
 from ortlens.backend.lowering.returned_views import inputs_of
-from ortlens.backend.options import dump_prefix
 from ortlens.backend.runtime import devices, in_place
 from ortlens.backend.runtime.failures import IN_A_ROW
 from ortlens.backend.runtime.program import eager_nodes
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.cache.store import CachedModel, ModelCache
     from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.recording.reporter import GraphReporter

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
-from ortlens.backend.cache import whole_graph
+from ortlens.backend import whole_graph
+from ortlens.backend.basis.error_text import short_text
+from ortlens.backend.basis.gc_paused import gc_paused
+from ortlens.backend.basis.options import registered_ops
 from ortlens.backend.cache.store import ModelCache
 from ortlens.backend.compile_context import CompileContext, RunCounts
-from ortlens.backend.error_text import short_text
-from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.options import registered_ops
 from ortlens.trace.guard import lens_failed, lens_guard
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     import torch.fx
 
-    from ortlens.backend.cache.saved_graph import SavedGraph
-    from ortlens.backend.cache.whole_graph import CachedGraph
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.recording.reporter import GraphReporter
+    from ortlens.backend.saved_graph import SavedGraph
+    from ortlens.backend.whole_graph import CachedGraph
     from ortlens.trace.recorder import Recorder
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
 from ortlens._shell import progress
-from ortlens.backend.cache import whole_graph
+from ortlens.backend import whole_graph
+from ortlens.backend.basis.error_text import LEFT_TO_TORCH, full_text, short_text
+from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.compile_context import MAX_PLANS
-from ortlens.backend.error_text import LEFT_TO_TORCH, full_text, short_text
-from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.entry import is_for_the_user
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, resolving
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     import torch.fx
 
-    from ortlens.backend.cache.saved_graph import SavedGraph, SavedPlan
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.lowering.entry import LoweredGraph
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.planner import Planner
     from ortlens.backend.runtime.runner import PartitionRunner
+    from ortlens.backend.saved_graph import SavedGraph, SavedPlan
     from ortlens.trace.runlog import EagerLog
 
 
@@ -267,7 +267,7 @@ class CompiledGraph:
 
 def _planner(lowered: LoweredGraph, context: CompileContext, phases: Phases, saved: SavedGraph | None) -> Planner | SavedPlan:
     if saved is not None:
-        from ortlens.backend.cache.saved_graph import SavedPlan
+        from ortlens.backend.saved_graph import SavedPlan
 
         return SavedPlan(saved, context)
     from ortlens.backend.planner import Planner  # here, since what was saved needs nothing that plans and converts

@@ -99,7 +99,7 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
             raise UsageError(f"--option is for the ortlens backend, and --backend is {options.backend}; leave one of them out")
         if options.backend is None:
             raise UsageError("--option is for the ortlens backend; add --backend ortlens")
-        from ortlens.backend.options import OrtBackendOptions
+        from ortlens.backend.basis.options import OrtBackendOptions
 
         OrtBackendOptions.from_any(request.options)
     return request

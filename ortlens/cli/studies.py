@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ortlens.analysis.answers.surveyed import SurveyRow
-    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.cli.commands import Commands
     from ortlens.trace.records import Capture, RunVariant
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.lens.lens import Lens
     from ortlens.lens.onnx_model.onnx_lens import OnnxLens
 

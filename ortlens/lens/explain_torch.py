@@ -23,10 +23,10 @@ from ortlens.backend.lowering.provenance import Frame, innermost
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.errors import UsageError
-from ortlens.lens.compilations import runs_uncompiled
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS
 from ortlens.lens.measuring.measurement import Calls
 from ortlens.lens.measuring.tried_changes import Trials
+from ortlens.lens.observing.compilations import runs_uncompiled
 from ortlens.lens.stand_ins import fake, fake_weights
 from ortlens.lens.verify.call_state import Reachable
 from ortlens.trace import records as r

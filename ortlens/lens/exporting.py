@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.deploy.export import ExportedModel
-    from ortlens.lens.compilations import CompiledTargets, SeenCalls
+    from ortlens.lens.observing.compilations import CompiledTargets, SeenCalls
 
 
 def export_target(targets: CompiledTargets, backend: OrtBackend | None, path: str | os.PathLike[str], weights: object) -> ExportedModel:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.freeze.frozen import Frozen
-    from ortlens.backend.options import OrtBackendOptions
     from ortlens.trace import records as r
 
 

@@ -19,10 +19,10 @@ from ortlens.analysis.problems.advice import advised
 from ortlens.backend.api import OrtBackend
 from ortlens.backend.lowering.entry import count_ops
 from ortlens.errors import UsageError
-from ortlens.lens.compilations import Compilations, ExplainOutput, entry_of, reason_from_break
-from ortlens.lens.environment import LensRecorder, machine_figures
 from ortlens.lens.live import Live
 from ortlens.lens.measuring.measurement import Measurement
+from ortlens.lens.observing.compilations import Compilations, ExplainOutput, entry_of, reason_from_break
+from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.other_backends import WatchedBackend, is_ours, resolve_backend
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch.export import ExportedProgram
 
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.deploy.export import ExportedModel
     from ortlens.backend.freeze.frozen import Frozen
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.options import OrtBackendOptions
     from ortlens.trace.recorder import Recorder
 
 _CHANGES_OBJECTS = "it changes Python objects, which may be constants then"
@@ -378,7 +378,7 @@ class Lens(CaptureView):
             Exception: What the target raises, compiled and by itself alike. If only one of them raises, or what is written differs, that is
                 a row instead.
         """
-        from ortlens.lens.time_budget import TimeBudget
+        from ortlens.lens.observing.time_budget import TimeBudget
         from ortlens.lens.verify.compare_values import Tolerances
         from ortlens.lens.verify.numerics import Verification
 
@@ -414,9 +414,9 @@ class Lens(CaptureView):
         Raises:
             UsageError: `repeat` or `budget_s` is not a positive number, nothing was compiled, or no partition ran in ONNX Runtime.
         """
+        from ortlens.lens.observing.machine_peaks import measure_peaks
+        from ortlens.lens.observing.time_budget import Repeats
         from ortlens.lens.profiling.kernels import profile
-        from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.time_budget import Repeats
 
         repeats = Repeats(repeat, budget_s)
         profile(self._targets, self._recorder, args, kwargs, repeats)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import threading
-import time
 from typing import TYPE_CHECKING, Any
-
-import torch
-import torch.fx
 
 from ortlens import _torch
 from ortlens.backend.api import OrtBackend, ortlens_backend, torch_compile_backend
-from ortlens.backend.lowering.entry import count_ops, needs_gradient
 from ortlens.errors import UsageError
-from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch.fx
+
     from ortlens.lens.lens import Lens
-    from ortlens.trace.recorder import Recorder
 
 _FORWARDED = ("__name__", "compiler_name", "get_compiler_config", "reset")  # what Dynamo asks a backend for besides calling it
 _OWN_NAMES = ("ortlens", "onnxrt")
@@ -48,37 +42,6 @@ def resolve_backend(backend: str | Callable[..., Any], options: Any) -> tuple[st
         return name, None, _torch.lookup_backend(backend)
     except Exception as error:
         raise UsageError(f"unknown backend {backend!r}: {error}") from error
-
-
-def recorded(
-    recorder: Recorder, module: torch.fx.GraphModule, compiled: Callable[..., Any], compile_id: str | None, inputs: Sequence[Any]
-) -> Callable[..., Any]:
-    """Record a graph that another backend compiled, and return a function that does the same and logs the time of each call."""
-    graph_id = recorder.next_id("g")
-    sizes = [size for i in inputs if isinstance(i, torch.Tensor) for size in i.shape]
-    recorder.add(
-        r.Graph(
-            graph_id=graph_id,
-            compile_id=compile_id,
-            phase="forward" if needs_gradient(inputs) else "inference",
-            op_count=count_ops(module),
-            dynamic_shapes=any(_torch.is_symbolic(value) for value in (*inputs, *sizes)),
-        )
-    )
-    log = recorder.run_log(None, graph_id)
-    clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
-
-    def call(*args: Any) -> Any:
-        started = clock()
-        result = compiled(*args)
-        done = clock()
-        try:
-            record(started, started, done, done, thread())
-        except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
-            unlogged(error)
-        return result
-
-    return call
 
 
 class WatchedBackend:

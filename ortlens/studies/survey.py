@@ -29,7 +29,7 @@ from ortlens._shell import progress
 from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
 from ortlens.analysis.problems.advice import advised
 from ortlens.errors import CaptureError, OrtLensError, UsageError
-from ortlens.lens.environment import option_text
+from ortlens.lens.observing.environment import option_text
 from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess, usable_bytes
 from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, Extras, cases_from, measured
 from ortlens.studies.child import VARIABLE

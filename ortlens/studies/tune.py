@@ -14,13 +14,13 @@ from ortlens._process import usable_cores
 from ortlens._shell import progress
 from ortlens.analysis.speed import MIN_ROUNDS, AbTiming, SpeedVerdict
 from ortlens.backend.api import OrtBackend
-from ortlens.backend.options import ExportOptions, OrtBackendOptions
+from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import clocked_often, take_turns, waiting_for
 from ortlens.backend.runtime.processor import exact_products
 from ortlens.errors import UsageError
 from ortlens.lens.freeze import freeze
-from ortlens.lens.time_budget import TimeBudget
+from ortlens.lens.observing.time_budget import TimeBudget
 from ortlens.lens.verify.compare_values import Tolerances, compare
 from ortlens.trace.records import column
 

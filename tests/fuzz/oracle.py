@@ -18,7 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import ortlens
 from ortlens import _torch
-from ortlens.backend.error_text import LEFT_TO_TORCH
+from ortlens.backend.basis.error_text import LEFT_TO_TORCH
 from tests.fuzz.graphs import GraphRoad
 from tests.fuzz.program import ROADS
 from tests.fuzz.world import Notes, Seen, run

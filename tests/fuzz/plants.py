@@ -13,9 +13,9 @@ from unittest import mock
 import torch
 
 from ortlens import OrtBackend
+from ortlens.backend.basis.memory_order import inverse_order
 from ortlens.backend.compiler import GraphCompiler
 from ortlens.backend.lowering import checks, returned_views
-from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import call, generated, program, weights
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
 

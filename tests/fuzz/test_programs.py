@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ortlens.backend.error_text import LEFT_TO_TORCH
+from ortlens.backend.basis.error_text import LEFT_TO_TORCH
 from tests.fuzz.oracle import Difference, Verdict, judge
 from tests.fuzz.plants import planted
 from tests.fuzz.program import Program, program

@@ -15,7 +15,7 @@ from torch.export import export
 
 import ortlens
 from ortlens import Lens, OrtBackend
-from ortlens.backend import options
+from ortlens.backend.basis import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

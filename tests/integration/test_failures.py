@@ -16,9 +16,9 @@ import torch
 from onnxscript import opset18, script
 
 from ortlens import ConversionError, Lens, OrtBackend, SessionError, explain
+from ortlens.backend.basis.pass_runner import Pass
 from ortlens.backend.conversion import optimize
 from ortlens.backend.lowering import decompositions
-from ortlens.backend.pass_runner import Pass
 from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding
 

@@ -12,7 +12,7 @@ from torch import nn
 import ortlens
 from ortlens.analysis.problems.stream import RULES, findings_of
 from ortlens.analysis.roofline import roofs
-from ortlens.lens.profiling import machine_peaks
+from ortlens.lens.observing import machine_peaks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

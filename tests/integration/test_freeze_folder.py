@@ -24,8 +24,8 @@ from torch.export import Dim
 from torch.utils import _pytree
 
 import ortlens
+from ortlens.backend.deploy.signature import admits
 from ortlens.backend.freeze import loader
-from ortlens.backend.freeze.signature import admits
 from ortlens.errors import CaptureError, UsageError
 from tests.integration.test_assumed_memory import step, write_through_reshape
 from tests.integration.test_freeze import Counting, mlp, same

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ortlens import _torch
-from ortlens.lens.compilations import entry_of
+from ortlens.lens.observing.compilations import entry_of
 from tests.integration.marked_lines import line_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from onnxscript import opset18 as op
 
 import ortlens
 from ortlens.errors import UsageError
-from ortlens.lens import time_budget
+from ortlens.lens.observing import time_budget
 from ortlens.lens.profiling import profiles
 from tests.integration.marked_lines import line_of
 from tests.integration.small_models import SMALL_MODELS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import ortlens
-from ortlens.lens.compilations import KeptSources
+from ortlens.lens.observing.compilations import KeptSources
 from ortlens.trace.recorder import Recorder
 from ortlens.trace.records import Break
 from ortlens.trace.sources import sources_of

@@ -16,7 +16,7 @@ from ortlens.errors import UsageError
 from ortlens.job.request import Request
 from ortlens.job.work import explained as request_explained
 from ortlens.job.work import new_lens
-from ortlens.lens.time_budget import TimeBudget
+from ortlens.lens.observing.time_budget import TimeBudget
 from tests.integration.planting import rewriting
 
 if TYPE_CHECKING:

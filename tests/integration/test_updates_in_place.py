@@ -13,7 +13,7 @@ from ortlens import Lens
 from ortlens.backend.runtime import call
 from ortlens.backend.runtime.binding import Binding
 from ortlens.errors import SessionError
-from ortlens.lens.watching import around_runs
+from ortlens.lens.observing.watching import around_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ortlens"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w./-]+\.py|[\w./-]+/)`")
-MOST_NAMED = 5
+MOST_NAMED, MOST_STEPS = 5, 8
 
 
 def rooms() -> dict[str, list[str]]:
@@ -57,3 +58,28 @@ def test_the_test_of_each_assumption_exists() -> None:
 def test_decisions_are_linked_from_the_page() -> None:
     linked = set(re.findall(r"\(adr/([\w-]+\.md)\)", PAGE))
     assert linked == {path.name for path in (ROOT / "docs" / "adr").glob("*.md")}
+
+
+def test_no_walk_is_long_or_goes_back() -> None:
+    assert {title: files for title, files in walks().items() if not 0 < len(files) <= MOST_STEPS or len(set(files)) < len(files)} == {}
+
+
+def imports() -> set[tuple[str, str]]:
+    """The pairs of rooms, of two levels at most, of which the first imports the second."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): _room(path) for path in PACKAGE.rglob("*.py")}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        statements = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom))
+        names = {name for node in statements for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))}
+        found |= {(_room(path), modules[name]) for name in names & modules.keys()}
+    return found
+
+
+def _room(path: Path) -> str:
+    return "/".join(path.relative_to(PACKAGE).parts[:-1][:2])
+
+
+def test_rooms_do_not_import_each_other() -> None:
+    """The frame of Netron has the page's shell; whatever shows models has the frame."""
+    found = imports()
+    assert {pair for pair in found if pair[::-1] in found and pair[0] < pair[1] and pair[0]} == {("views", "views/netron")}

@@ -14,23 +14,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 NAMED = [
     # Run before a fallback exists, or in the user's call: each of these reached the user once.
-    ("Lens", "ortlens.lens.compilations.CompiledTargets.note_compilation"),
+    ("Lens", "ortlens.lens.observing.compilations.CompiledTargets.note_compilation"),
     ("capture", "ortlens.backend.recording.reporter.GraphReporter.planned"),
     ("no lens", "ortlens.backend.lowering.provenance.input_name"),
-    ("Lens(journal=...)", "ortlens.lens.environment.machine_facts"),
+    ("Lens(journal=...)", "ortlens.lens.observing.environment.machine_facts"),
     ("Lens(journal=...)", "ortlens.trace.journal.Journal._write_calls"),
     ('Lens("eager")', "ortlens.trace.recorder.Recorder.add"),
     # Others.
     ("Lens", "ortlens.trace.runlog.RunLog.record"),
     ("explain", "ortlens._torch.process.trace_again"),
     ("Lens(journal=...)", "ortlens.backend.runtime.devices.capturing"),
-    ("capture", "ortlens.lens.environment.chosen_options"),
+    ("capture", "ortlens.lens.observing.environment.chosen_options"),
     ("Lens", "ortlens.lens.dynamo.listener._event_of"),
     ("Lens", "ortlens.lens.dynamo.listener._TraceListener._attach"),
     ("Lens", "ortlens.lens.dynamo.listener.DynamoWatch._count_boundary"),
     ("Lens", "ortlens.analysis.identity.frame_of"),
     ("Lens", "ortlens.backend.lowering.entry.DynamoGraph._is_plain"),
-    ("Lens", "ortlens.backend.options.registered_ops"),
+    ("Lens", "ortlens.backend.basis.options.registered_ops"),
     ("Lens", "ortlens.backend.compiler.GraphCompiler.tables"),
     ("Lens", "ortlens._torch.aot.mutated_input_indices"),
     ("Lens", "ortlens._torch.aot.boxed"),

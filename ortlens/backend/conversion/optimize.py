@@ -25,10 +25,10 @@ import onnxscript.optimizer
 import onnxscript.rewriter
 
 from ortlens import _torch
-from ortlens.backend import pass_runner
+from ortlens.backend.basis import pass_runner
+from ortlens.backend.basis.pass_runner import Pass, run_passes
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, merge_provenance
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
-from ortlens.backend.pass_runner import Pass, run_passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from ortlens.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ortlens.backend.freeze.signature import Leaf
+    from ortlens.backend.deploy.signature import Leaf
 
 _BOOL, _INT, _DOUBLE = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.DOUBLE
 _TYPES = {bool: _BOOL, int: _INT, float: _DOUBLE}

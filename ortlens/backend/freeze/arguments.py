@@ -11,8 +11,8 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 
 from ortlens import _torch
+from ortlens.backend.deploy.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.backend.freeze.questions import LayoutQuestions, is_asked_by_model
-from ortlens.backend.freeze.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.backend.lowering.exported import paths_of, state_value
 from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code
 from ortlens.backend.lowering.whole_operators import recurrent_results_known
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-    from ortlens.backend.freeze.signature import Leaf
+    from ortlens.backend.deploy.signature import Leaf
 
 
 class Untraceable(Exception):  # noqa: N818 - a verdict on the target; its cause says why

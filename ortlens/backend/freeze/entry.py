@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ortlens import _torch
+from ortlens.backend.deploy.signature import ConstantLeaf, NumberLeaf, Size, TensorLeaf
 from ortlens.backend.freeze.arguments import PLAIN
-from ortlens.backend.freeze.signature import ConstantLeaf, NumberLeaf, Size, TensorLeaf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ortlens.backend.freeze.signature import Leaf
+    from ortlens.backend.deploy.signature import Leaf
 
 _SLOW = "return slow(args, kwargs)"
 

@@ -10,11 +10,11 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from ortlens import _torch
+from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.deploy.conditions import reduced
 from ortlens.backend.deploy.export import Boundary, export_graph
+from ortlens.backend.deploy.signature import OPERATIONS, ConstantLeaf, Size, TensorLeaf
 from ortlens.backend.freeze.arguments import Arguments, limits_of, refuse_constants, size_sources, sources_in, squeezed_sizes, tensor_leaf
-from ortlens.backend.freeze.signature import OPERATIONS, ConstantLeaf, Size, TensorLeaf
-from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import lower_program, paths_of, result_paths, state_value
 from ortlens.backend.lowering.returned_views import outputs_of
 from ortlens.errors import UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.api import OrtBackend
     from ortlens.backend.deploy.export import ExportedModel
-    from ortlens.backend.freeze.signature import Leaf
+    from ortlens.backend.deploy.signature import Leaf
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.entry import LoweredGraph
 

@@ -16,11 +16,12 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from ortlens._files import whole_folder
+from ortlens.backend.deploy import signature
 from ortlens.backend.deploy.export import export_graph
-from ortlens.backend.freeze import loader, model_file, signature
+from ortlens.backend.deploy.signature import ConstantLeaf, json_from_signature
+from ortlens.backend.freeze import loader, model_file
 from ortlens.backend.freeze.arguments import size_sources, squeezed_sizes
 from ortlens.backend.freeze.exporting import boundary_of, guards_as_json
-from ortlens.backend.freeze.signature import ConstantLeaf, json_from_signature
 from ortlens.backend.lowering.exported import keys_of
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
 from ortlens.backend.runtime import processor

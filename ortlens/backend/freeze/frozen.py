@@ -14,9 +14,9 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
+from ortlens.backend.basis.gc_paused import gc_paused
 from ortlens.backend.freeze.arguments import Arguments, form_text, refuse_constants, size_sources, squeezed_sizes
 from ortlens.backend.freeze.steps import FrozenSteps, in_copies
-from ortlens.backend.gc_paused import gc_paused
 from ortlens.backend.lowering.exported import in_torch, lower_program, mutated_inputs, results_of, state_value
 from ortlens.backend.lowering.layout_decisions import inputs_in_results
 from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions

@@ -25,8 +25,8 @@ import numpy as np
 import onnxruntime
 
 if __package__:
+    from ortlens.backend.deploy.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
     from ortlens.backend.freeze.model_file import read_model, refuse_unsafe
-    from ortlens.backend.freeze.signature import Given, Signature, UnknownForm, admits, flat, signature_from_json, tree_text, unflat
     from ortlens.backend.runtime.processor import exact_products
     from ortlens.errors import CaptureError, SessionError, UsageError
 else:  # beside a saved model, without ortlens

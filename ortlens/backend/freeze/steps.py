@@ -10,10 +10,10 @@ import torch.fx
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from ortlens import _torch
+from ortlens.backend.basis.memory_order import is_contiguous, is_dense
 from ortlens.backend.freeze.entry import EntryWriter
 from ortlens.backend.lowering.exported import mutated_inputs
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of, owner_of, resolving
-from ortlens.backend.memory_order import is_contiguous, is_dense
 from ortlens.backend.runtime import call, in_place
 from ortlens.backend.runtime.generated import function_from_source
 from ortlens.backend.runtime.program import eager_nodes, make_program

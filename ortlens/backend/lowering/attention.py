@@ -27,7 +27,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.memory_order import laid_out, order_from_strides
+from ortlens.backend.basis.memory_order import laid_out, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ortlens.backend.basis.memory_order import laid_out
 from ortlens.backend.lowering import attention
 from ortlens.backend.lowering.attention import laid_out_like
-from ortlens.backend.memory_order import laid_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

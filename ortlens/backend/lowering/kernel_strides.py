@@ -19,7 +19,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.memory_order import inverse_order, is_contiguous, is_dense, memory_order, order_from_strides
+from ortlens.backend.basis.memory_order import inverse_order, is_contiguous, is_dense, memory_order, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -21,10 +21,10 @@ import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
+from ortlens.backend.basis.adaptive_windows import MOST_WINDOWS, windows_of
+from ortlens.backend.basis.memory_order import is_contiguous
 from ortlens.backend.lowering.kernel_strides import suggested_format
 from ortlens.backend.lowering.type_promotion import has_mixed_types
-from ortlens.backend.memory_order import is_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

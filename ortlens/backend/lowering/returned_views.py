@@ -19,7 +19,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
-from ortlens.backend.memory_order import needs_restride, with_layout_of
+from ortlens.backend.basis.memory_order import needs_restride, with_layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from ortlens.backend.basis.memory_order import inverse_order, last_place, may_overlap_itself, order_from_strides
 from ortlens.backend.lowering.returned_views import base_of
-from ortlens.backend.memory_order import inverse_order, last_place, may_overlap_itself, order_from_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.basis.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.functions import own_functions
 from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
@@ -23,7 +24,6 @@ from ortlens.backend.lowering.checks import draws
 from ortlens.backend.lowering.decompositions import is_known_at_run_time
 from ortlens.backend.lowering.returned_views import base_of, owner_of, writes_argument
 from ortlens.backend.lowering.storage_windows import PART_WRITERS, keeps_storage_of
-from ortlens.backend.memory_order import may_overlap_itself, needs_restride
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.slow_functions import slow_in_ort
 from ortlens.backend.partitioning.wrong_functions import wrong_for

@@ -15,7 +15,7 @@ import torch.fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortlens import _torch
-from ortlens.backend.adaptive_windows import MOST_WINDOWS
+from ortlens.backend.basis.adaptive_windows import MOST_WINDOWS
 from ortlens.backend.conversion.functions import numbers
 from ortlens.backend.conversion.functions.numbers import follows_from_data, int_range
 from ortlens.backend.conversion.functions.pooling import rounds_down

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import torch
 
+from ortlens.backend.basis.memory_order import inverse_order
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.conversion.node_provenance import FX_NODE_KEY, INFERRED_KEY, captured
-from ortlens.backend.memory_order import inverse_order
 from ortlens.backend.runtime import _ort, devices
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ortlens import _torch
-from ortlens.backend.conversion import dtypes
-from ortlens.backend.memory_order import (
+from ortlens.backend.basis.memory_order import (
     are_disjoint,
     has_fixed_sizes,
     has_odd_strides,
@@ -30,6 +29,7 @@ from ortlens.backend.memory_order import (
     reorder,
     restride,
 )
+from ortlens.backend.conversion import dtypes
 from ortlens.backend.runtime import _ort, cuda, devices
 from ortlens.backend.runtime.binding import Binding, number_buffer, permuted_name
 from ortlens.backend.runtime.generated import bytes_text, function_from_source

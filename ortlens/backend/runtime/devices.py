@@ -18,7 +18,7 @@ from ortlens.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ortlens.backend.options import OrtBackendOptions, Provider
+    from ortlens.backend.basis.options import OrtBackendOptions, Provider
 
 CPU = "CPUExecutionProvider"
 

@@ -7,7 +7,7 @@ import linecache
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ortlens.backend.memory_order import has_fixed_sizes
+from ortlens.backend.basis.memory_order import has_fixed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

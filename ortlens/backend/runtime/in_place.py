@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.fx
 
+from ortlens.backend.basis.memory_order import has_fixed_sizes, is_contiguous
 from ortlens.backend.conversion.node_provenance import captured
 from ortlens.backend.lowering import checks
 from ortlens.backend.lowering.returned_views import inputs_of, outputs_of
-from ortlens.backend.memory_order import has_fixed_sizes, is_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

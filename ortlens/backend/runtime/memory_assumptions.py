@@ -13,8 +13,8 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from ortlens import _torch
+from ortlens.backend.basis.memory_order import are_disjoint, block_of, is_contiguous, memory_order, merged, overlaps_itself, tensors_overlap
 from ortlens.backend.lowering.layout_decisions import LayoutDecisions
-from ortlens.backend.memory_order import are_disjoint, block_of, is_contiguous, memory_order, merged, overlaps_itself, tensors_overlap
 from ortlens.backend.runtime.generated import bytes_text, function_from_source
 from ortlens.errors import UsageError
 

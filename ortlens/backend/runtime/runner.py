@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.failures import Verdict

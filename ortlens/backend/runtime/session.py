@@ -12,8 +12,8 @@ import onnxruntime
 import torch
 
 from ortlens._process import heap_bytes
+from ortlens.backend.basis.memory_order import memory_order
 from ortlens.backend.conversion import dtypes
-from ortlens.backend.memory_order import memory_order
 from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weights
 from ortlens.backend.runtime.binding import Input, Output
 from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.partitioning.extraction import Partition
     from ortlens.backend.runtime.threads import ThreadChoice
     from ortlens.backend.runtime.weights import FrozenWeight

@@ -19,8 +19,8 @@ import onnx
 import torch
 
 from ortlens import _torch
+from ortlens.backend.basis.memory_order import span
 from ortlens.backend.conversion.node_provenance import captured
-from ortlens.backend.memory_order import span
 from ortlens.backend.runtime import _ort, linear_layers
 from ortlens.backend.runtime.devices import kind_of
 

@@ -40,7 +40,7 @@ from ortlens.analysis.ledger import (
 )
 from ortlens.analysis.speed import AbTiming
 from ortlens.backend.runtime.ab_timing import clocked, no_wait, shortest_of_few, take_turns, waiting_for
-from ortlens.lens.watching import around_calls, unlogged
+from ortlens.lens.observing.watching import around_calls, unlogged
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.runlog import CAPACITY

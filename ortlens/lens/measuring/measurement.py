@@ -31,7 +31,7 @@ from ortlens.backend.runtime.program import eager_nodes
 from ortlens.lens.measuring import trials as t
 from ortlens.lens.measuring.ledger_pass import MAX_CALLS, MEASURE_NS, LedgerPass
 from ortlens.lens.measuring.trials import ObservedGraph, ObservedPartition, as_entered, instead, observe, timed
-from ortlens.lens.watching import WeightChanged, around_runs, shadow_session_of, uncounted, uncounted_eager
+from ortlens.lens.observing.watching import WeightChanged, around_runs, shadow_session_of, uncounted, uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed, lens_guard
 

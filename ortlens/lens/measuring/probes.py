@@ -30,8 +30,8 @@ from ortlens.lens.measuring.trials import (
     frozen,
     observe,
 )
-from ortlens.lens.profiling import machine_peaks
-from ortlens.lens.watching import uncounted_eager
+from ortlens.lens.observing import machine_peaks
+from ortlens.lens.observing.watching import uncounted_eager
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_guard
 from ortlens.units import time_from_ns

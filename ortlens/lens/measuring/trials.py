@@ -23,7 +23,7 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.analysis.problems.sessions import SESSIONS
 from ortlens.backend.runtime.ab_timing import clocked, waiting_for
 from ortlens.backend.runtime.threads import ThreadChoice
-from ortlens.lens.watching import PartitionRun, around_calls, around_runs, uncounted, variant_of
+from ortlens.lens.observing.watching import PartitionRun, around_calls, around_runs, uncounted, variant_of
 from ortlens.units import counted
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from ortlens.backend.graph import CompiledGraph
 from ortlens.backend.runtime.ab_timing import clocked, shortest_of_few, take_turns, waiting_for
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.watching import unlogged
+from ortlens.lens.observing.watching import unlogged
 from ortlens.trace import records as r
 from ortlens.trace.recorder import CURRENT, Recorder
 

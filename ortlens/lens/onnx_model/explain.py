@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.lens.onnx_model.signature import Feed, Input
     from ortlens.trace.runlog import RunLog
 

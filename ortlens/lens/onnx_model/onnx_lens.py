@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ortlens._os_errors import with_clear_os_errors
 from ortlens.analysis.problems.kernels import provider_fallback
 from ortlens.errors import UsageError
-from ortlens.lens.environment import LensRecorder, machine_figures
+from ortlens.lens.observing.environment import LensRecorder, machine_figures
 from ortlens.lens.onnx_model import graph_records
 from ortlens.lens.onnx_model.sessions import threads_of
 from ortlens.lens.onnx_model.signature import described, feed_from, generated, shapes_of
@@ -155,9 +155,9 @@ class OnnxLens(CaptureView):
                 known.
             SessionError: ONNX Runtime cannot make a second session of it, or run it.
         """
+        from ortlens.lens.observing.machine_peaks import measure_peaks
+        from ortlens.lens.observing.time_budget import Repeats
         from ortlens.lens.onnx_model.profile import profile
-        from ortlens.lens.profiling.machine_peaks import measure_peaks
-        from ortlens.lens.time_budget import Repeats
 
         session = self._session_to("profile")
         repeats = Repeats(repeat, budget_s)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ortlens.lens.observing.time_budget import Repeats
     from ortlens.lens.onnx_model.sessions import SessionChoice
     from ortlens.lens.onnx_model.signature import Feed
     from ortlens.lens.onnx_model.source import ModelSource
-    from ortlens.lens.time_budget import Repeats
     from ortlens.trace.recorder import Recorder
 
 _SESSION = "s0"

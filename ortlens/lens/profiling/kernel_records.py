@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ortlens.lens.observing.time_budget import Repeats
     from ortlens.lens.profiling.device_join import DeviceTimes, DeviceWork
-    from ortlens.lens.time_budget import Repeats
     from ortlens.trace.recorder import Recorder
 
 MAX_EVENTS = 100_000  # most kernel events of one session; each takes some 700 bytes in the file, and more when read

@@ -21,10 +21,10 @@ from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.backend.runtime.session import ModelRefused
 from ortlens.errors import UsageError
+from ortlens.lens.observing.watching import around_runs, shadow_session_of, uncounted
 from ortlens.lens.profiling import kernel_origins, profiles
 from ortlens.lens.profiling.device_trace import DevicePasses, device_provider
 from ortlens.lens.profiling.kernel_records import MAX_EVENTS, Turns, bodies_of, note_launch_times, record_profile, without_weights
-from ortlens.lens.watching import around_runs, shadow_session_of, uncounted
 from ortlens.trace import records as r
 from ortlens.trace.runlog import RunLog
 from ortlens.units import counted
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.compilations import CompiledTargets
-    from ortlens.lens.time_budget import Repeats, TimeBudget
-    from ortlens.lens.watching import ShadowSession
+    from ortlens.lens.observing.compilations import CompiledTargets
+    from ortlens.lens.observing.time_budget import Repeats, TimeBudget
+    from ortlens.lens.observing.watching import ShadowSession
     from ortlens.trace.recorder import Recorder
 
 _MAX_CALLS = 3  # most calls of the target: a call may compile more graphs, which the next one profiles

@@ -31,15 +31,15 @@ from ortlens.backend.partitioning import extraction
 from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.plan import Plan, writes
 from ortlens.errors import UsageError
+from ortlens.lens.observing.watching import around_calls, around_runs
 from ortlens.lens.repro.case import Case, Subject, case_of
-from ortlens.lens.watching import around_calls, around_runs
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.lens.compilations import CompiledTargets
+    from ortlens.lens.observing.compilations import CompiledTargets
 
 
 _TEMPLATES = ("repro", "test_repro", "bench_repro")

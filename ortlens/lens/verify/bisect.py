@@ -15,10 +15,10 @@ from ortlens.analysis.problems.catalogue import remedy
 from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.optimizers import OPTIMIZERS, narrowed
+from ortlens.lens.observing.watching import uncounted, variant_of
 from ortlens.lens.verify.compare_values import Verdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
-from ortlens.lens.watching import uncounted, variant_of
 from ortlens.trace import records as r
 from ortlens.units import counted
 

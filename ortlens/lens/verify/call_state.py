@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ortlens import _torch
+from ortlens.backend.basis.memory_order import block_of, tensors_overlap
 from ortlens.backend.freeze.arguments import named_arguments, parameters_source
-from ortlens.backend.memory_order import block_of, tensors_overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from ortlens.lens.observing.watching import around_runs, uncounted
 from ortlens.lens.verify.bisect import Bisection, Cause, finding_of_origin, finding_of_value
 from ortlens.lens.verify.compare_values import Verdict, unchecked
 from ortlens.lens.verify.inner_values import as_converted
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
 from ortlens.lens.verify.single_ops import SingleOps
-from ortlens.lens.watching import around_runs, uncounted
 from ortlens.trace.guard import lens_failed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.time_budget import TimeBudget
+    from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace import records as r
     from ortlens.trace.recorder import Recorder

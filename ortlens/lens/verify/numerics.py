@@ -17,13 +17,13 @@ import torch
 
 from ortlens._shell import display_name, no_progress, progress
 from ortlens.backend.graph import eager_graph
+from ortlens.lens.observing.watching import uncounted_eager, wrapped
 from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState, Outcome, outcome_of
 from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
 from ortlens.lens.verify.compare_values import Verdict
 from ortlens.lens.verify.lockstep import NodeRaised, steps
-from ortlens.lens.watching import uncounted_eager, wrapped
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
 from ortlens.units import size_from_bytes
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.compilations import CompiledTargets, Target
-    from ortlens.lens.time_budget import TimeBudget
+    from ortlens.lens.observing.compilations import CompiledTargets, Target
+    from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.checked_partitions import Checked
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace.recorder import Recorder

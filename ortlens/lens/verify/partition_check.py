@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.time_budget import TimeBudget
+    from ortlens.lens.observing.time_budget import TimeBudget
     from ortlens.lens.verify.compare_values import Tolerances
     from ortlens.trace import records as r
 

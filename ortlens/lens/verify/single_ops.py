@@ -16,15 +16,15 @@ import torch.fx
 from ortlens.backend.conversion import converter
 from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.runner import runner_from_model
+from ortlens.lens.observing.watching import UNRECORDED
 from ortlens.lens.verify.compare_values import Tolerances, Verdict, compare, judge
 from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, beyond_range, excuse, is_uninitialised, rounds_a_number
 from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dtypes, widened
-from ortlens.lens.watching import UNRECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ortlens.backend.gc_paused import gc_paused
+from ortlens.backend.basis.gc_paused import gc_paused
 
 
 def test_the_collector_rests_meanwhile_and_comes_back_after_an_error_too() -> None:

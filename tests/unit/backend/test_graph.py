@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from ortlens import OrtBackendOptions, _torch
-from ortlens.backend import error_text, graph
+from ortlens.backend import graph
+from ortlens.backend.basis import error_text
 from ortlens.backend.compile_context import CompileContext
 from ortlens.backend.lowering.entry import LoweredGraph
 from tests.unit.backend.graphs import traced

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ortlens.backend import memory_order
+from ortlens.backend.basis import memory_order
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(1, 3), min_size=4, max_size=4))

@@ -11,7 +11,7 @@ import torch
 
 import ortlens
 from ortlens import OrtBackend, UsageError
-from ortlens.backend import options
+from ortlens.backend.basis import options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

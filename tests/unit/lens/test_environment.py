@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ortlens.backend.options import ExportOptions, OrtBackendOptions
-from ortlens.lens.environment import chosen_options
+from ortlens.backend.basis.options import ExportOptions, OrtBackendOptions
+from ortlens.lens.observing.environment import chosen_options
 
 
 def _cut(model: object) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ortlens.lens.compilations import BreakReason, ExplainOutput, reason_from_break
+from ortlens.lens.observing.compilations import BreakReason, ExplainOutput, reason_from_break
 from ortlens.trace import records as r
 
 BREAK = r.Break(break_id="b0", reason="Call to `f`", user_stack=("a.py:1 outer", "a.py:9 inner"), occurrences=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ortlens.lens.time_budget import TimeBudget
+from ortlens.lens.observing.time_budget import TimeBudget
 
 
 def test_it_is_over_when_its_time_is() -> None:

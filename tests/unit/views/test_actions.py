@@ -14,7 +14,7 @@ from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.problems.advice import settings_of_hint
 from ortlens.analysis.problems.catalogue import advise, option_lines, remedy
 from ortlens.analysis.problems.rewrites import line_after
-from ortlens.backend.options import OrtBackendOptions
+from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.trace.facts import facts_of
 from ortlens.trace.records import Break, Capture, Finding, Graph, Recompile
 from ortlens.units import time_from_ns

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ortlens.backend.adaptive_windows import MOST_WINDOWS, windows_of
+from ortlens.backend.basis.adaptive_windows import MOST_WINDOWS, windows_of
 from ortlens.backend.conversion.functions import basics
 from ortlens.backend.conversion.functions.basics import op, torch_op
 from ortlens.backend.conversion.functions.indexing import not_from_the_end

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from ortlens import _torch
+from ortlens.backend.basis.pass_runner import Pass, PassError, run_passes
 from ortlens.backend.conversion import converter, optimize
 from ortlens.backend.conversion.optimize import Condition
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
 from ortlens.backend.lowering import type_promotion
-from ortlens.backend.pass_runner import Pass, PassError, run_passes
 from tests.unit.backend.graphs import traced
 
 if TYPE_CHECKING:

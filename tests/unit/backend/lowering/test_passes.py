@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from ortlens.backend.basis.pass_runner import Pass, PassError
 from ortlens.backend.lowering import passes
 from ortlens.backend.lowering.passes import Condition
-from ortlens.backend.pass_runner import Pass, PassError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 
-from ortlens.backend.memory_order import are_disjoint, merged
+from ortlens.backend.basis.memory_order import are_disjoint, merged
 from ortlens.backend.runtime.binding import without_last_reshapes
 from ortlens.backend.runtime.in_place import safe_pairs
 from tests.unit.backend.runtime.test_call import Session

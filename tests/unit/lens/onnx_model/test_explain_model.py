@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import ortlens
 from ortlens.analysis.problems.stream import findings_of
-from ortlens.backend.options import OrtBackendOptions
+from ortlens.backend.basis.options import OrtBackendOptions
 from ortlens.errors import SessionError, UsageError
 from ortlens.lens.onnx_model.sessions import ACCEPTED
 from tests.unit.analysis.test_findings_rules import CASES

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ortlens.lens.observing.time_budget import FEWEST, MOST, STABLE_S, Repeats
 from ortlens.lens.profiling.profiles import ProfileIncomplete, measure_cost, quiet_mean, read_profile
-from ortlens.lens.time_budget import FEWEST, MOST, STABLE_S, Repeats
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
+import time
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -12,11 +14,11 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.lowering.entry import count_ops, needs_gradient
 from ortlens.errors import UsageError
 from ortlens.lens.dynamo.break_texts import lines_of
 from ortlens.lens.dynamo.listener import DynamoWatch
-from ortlens.lens.environment import boot_fact, chosen_options, rank_of_process
-from ortlens.lens.other_backends import recorded
+from ortlens.lens.observing.environment import boot_fact, chosen_options, rank_of_process
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_context, lens_guard
 from ortlens.trace.recorder import CURRENT
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from ortlens.analysis.ledger import StepReading
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.options import OrtBackendOptions
-    from ortlens.lens.environment import LensRecorder
+    from ortlens.lens.observing.environment import LensRecorder
     from ortlens.trace.recorder import Recorder
     from ortlens.trace.records import Break
 
@@ -477,3 +479,34 @@ def _kind(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__}({', '.join(map(_kind, value))})"
     return type(value).__name__
+
+
+def recorded(
+    recorder: Recorder, module: torch.fx.GraphModule, compiled: Callable[..., Any], compile_id: str | None, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """Record a graph that another backend compiled, and return a function that does the same and logs the time of each call."""
+    graph_id = recorder.next_id("g")
+    sizes = [size for i in inputs if isinstance(i, torch.Tensor) for size in i.shape]
+    recorder.add(
+        r.Graph(
+            graph_id=graph_id,
+            compile_id=compile_id,
+            phase="forward" if needs_gradient(inputs) else "inference",
+            op_count=count_ops(module),
+            dynamic_shapes=any(_torch.is_symbolic(value) for value in (*inputs, *sizes)),
+        )
+    )
+    log = recorder.run_log(None, graph_id)
+    clock, thread, record, unlogged = time.perf_counter_ns, threading.get_ident, log.record, log.on_failure
+
+    def call(*args: Any) -> Any:
+        started = clock()
+        result = compiled(*args)
+        done = clock()
+        try:
+            record(started, started, done, done, thread())
+        except Exception as error:  # noqa: BLE001 - a failure to record a call is none of the call
+            unlogged(error)
+        return result
+
+    return call

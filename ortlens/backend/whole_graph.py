@@ -17,11 +17,11 @@ import torch
 import torch.fx
 
 from ortlens import _torch
+from ortlens.backend.basis.gc_paused import gc_paused
+from ortlens.backend.basis.options import dump_prefix
 from ortlens.backend.cache import fingerprint
 from ortlens.backend.cache.fingerprint import key_of
 from ortlens.backend.cache.store import CachedModel, ModelCache
-from ortlens.backend.gc_paused import gc_paused
-from ortlens.backend.options import dump_prefix
 from ortlens.backend.partitioning.extraction import Partition
 from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.backend.runtime.threads import work_of
@@ -30,8 +30,8 @@ from ortlens.errors import SessionError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.compile_context import CompileContext
-    from ortlens.backend.options import OrtBackendOptions
     from ortlens.backend.runtime.runner import PartitionRunner
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ortlens import _versions
 from ortlens._process import usable_cores
-from ortlens.lens.profiling import machine_peaks
+from ortlens.lens.observing import machine_peaks
 from ortlens.trace.guard import lens_guard
 from ortlens.trace.journal import Journal
 from ortlens.trace.recorder import Recorder
@@ -23,7 +23,7 @@ from ortlens.trace.recorder import Recorder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ortlens.backend.options import OrtBackendOptions
+    from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.trace import records as r
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ortlens.backend.basis.options import Provider
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.options import Provider
     from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.session import SessionInfo
     from ortlens.backend.runtime.threads import ThreadChoice

@@ -1,0 +1,1 @@
+"""What a lens notes while a program runs: compilations, runs, the machine."""
