@@ -13,14 +13,14 @@ from ortlens.analysis.problems.stream import RECORDED, RULES
 from ortlens.trace.schema import TABLES, table_from_record
 from ortlens.views.actions import ActionRow
 from tests.conformance.lines import LINES
-from tests.faults.page import faults
+from tests.faults.register import faults
 from tests.figures import read
 from tests.versions import PART, PART_OF_PYTHON, PART_OF_TORCH, REQUIREMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ortlens.analysis.problems.problem import Rule
+    from ortlens.analysis.problems.problem import ProblemRule
     from ortlens.trace.schema import Column
 
 
@@ -79,7 +79,8 @@ No gain is more than the part of a call that it is about, nor are all together m
 says so.
 
 Rules are functions of what was recorded. They are evaluated on every access, also for a saved capture; a finding recorded by a
-probe replaces the rule's own. A rule that fails becomes a finding itself (`rule_failed`).
+probe replaces the rule's own. A rule that fails becomes a finding itself (`rule_failed`). What the rules `break`, `recompile`, `fallback`
+and `nothing_runs` report has tables of its own, and is no row of `lens.findings`; `lens.actions` ranks all of it, with what follows from it.
 
 ## Rules
 """
@@ -94,7 +95,7 @@ def findings() -> str:
     return "\n".join([_FINDINGS, *map(_rule, RULES.values()), _RECORDED, recorded, ""])
 
 
-def _rule(rule: Rule) -> str:
+def _rule(rule: ProblemRule) -> str:
     probe = f"- **Probe** {rule.probed}\n" if rule.probed else ""
     fires = f"{rule.fires[0].lower()}{rule.fires[1:]}"
     return f"### `{rule.name}`\n\n{rule.looks_for}\n\n- **Fires** {fires}\n- **Hazard** {rule.hazard}\n{probe}"

@@ -256,7 +256,7 @@ def _rank(row: Candidate) -> tuple[object, ...]:
     return (-(row.saved_ns or 0) if known else 0, -row.partitions_saved, -row.bytes_saved, -row.coverage_gained, row.target)
 
 
-class Cost(NamedTuple):
+class BoundaryCost(NamedTuple):
     """What a boundary costs, fitted to the recorded calls."""
 
     call_ns: float  # per session call: binding and outputs
@@ -264,7 +264,7 @@ class Cost(NamedTuple):
     basis: str  # how the two were obtained, in words
 
 
-def boundary_cost(capture: Capture) -> Cost | None:
+def boundary_cost(capture: Capture) -> BoundaryCost | None:
     """Estimate what a session call costs beside the run, and per byte over its boundary; None when no call was recorded.
 
     Fits a line through the sessions (bytes over the boundary, median of binding and outputs), by least squares and with no negative slope.
@@ -277,9 +277,9 @@ def boundary_cost(capture: Capture) -> Cost | None:
     if len(set(sizes)) > 1:
         slope, intercept = statistics.linear_regression(sizes, times)
         if slope > 0 and intercept >= 0:
-            return Cost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
+            return BoundaryCost(intercept, slope, f"{calls}: {intercept / 1000:.1f} us per session call and {slope * 1e6:.3g} ns per MB")
     mean = statistics.fmean(times)
-    return Cost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
+    return BoundaryCost(mean, 0.0, f"{calls}: {mean / 1000:.1f} us per session call, bytes not separated from calls")
 
 
 def runs_by_graph(capture: Capture) -> dict[str, list[float]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ortlens.backend.basis.options import OrtBackendOptions
     from ortlens.backend.cache.store import CachedModel, ModelCache
     from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.backend.recording.reporter import GraphReporter
     from ortlens.backend.runtime.failures import Verdict
@@ -102,7 +102,7 @@ class CompileContext:
                 raise ConversionError(f"pre_ort_model_transforms[{place}] ({name}) raised {type(error).__name__}: {error}") from error
         return model
 
-    def runner(self, lowered: LoweredGraph, plan: Plan, partition: Partition, made: CachedModel, *, cached: bool) -> PartitionRunner:
+    def runner(self, lowered: LoweredGraph, plan: Plan, partition: GraphPartition, made: CachedModel, *, cached: bool) -> PartitionRunner:
         """Make the runner of a partition from its model, which has the user's transforms applied; `cached`: by an earlier process."""
         inference, inputs = lowered.phase == "inference", inputs_of(plan.graph)
         static = {inputs[place] for place in lowered.static_inputs if place < len(inputs)}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.lowering.entry import LoweredGraph
-    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.recording.reporter import Phases
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.records import ReasonCode
@@ -71,12 +71,12 @@ class Exclusions:
             reason = f"how it converts element types is not known: {short_text(error)}"
             self.verdicts[name] = Verdict(supported=False, code="converter_raised", reason=reason, exception=full_text(error))
 
-    def partition_failed(self, partition: Partition, code: ReasonCode, reason: str, exception: str | None = None) -> None:
+    def partition_failed(self, partition: GraphPartition, code: ReasonCode, reason: str, exception: str | None = None) -> None:
         """Exclude all nodes of a partition that are not excluded yet."""
         for node in partition.nodes:
             self.verdicts.setdefault(node.name, Verdict(supported=False, code=code, reason=reason, exception=exception))
 
-    def session_refused(self, partition: Partition, origins: Mapping[str, str], error: Exception, *, broadly: bool = False) -> None:
+    def session_refused(self, partition: GraphPartition, origins: Mapping[str, str], error: Exception, *, broadly: bool = False) -> None:
         """Exclude the nodes that the message of ONNX Runtime names, with their equals; the whole partition if it names none.
 
         Equals have the same operator, attributes, dtypes and, unless a kernel is missing, sizes. After many refusals, `broadly` ignores
@@ -213,7 +213,7 @@ class Planner:
                 found.add(node)
         return frozenset(found)
 
-    def _partitioned(self) -> list[extraction.Partition]:
+    def _partitioned(self) -> list[extraction.GraphPartition]:
         started = time.perf_counter_ns()
         folded = self._made_of_weights() if self._lowered.phase == "inference" else frozenset()
         support = Support(
@@ -237,7 +237,7 @@ class Planner:
         self._phases.partition_ns += time.perf_counter_ns() - started
         return partitions
 
-    def _runner(self, partition: extraction.Partition, step: Callable[[int], None], *, last: bool) -> PartitionRunner | None:
+    def _runner(self, partition: extraction.GraphPartition, step: Callable[[int], None], *, last: bool) -> PartitionRunner | None:
         """Make the runner of a partition; None when nodes had to be excluded."""
         try:
             cached, hit = self._model_of(partition, step)
@@ -249,7 +249,7 @@ class Planner:
         self._phases.optimize_ns += time.perf_counter_ns() - started
         return self._context.runner(self._lowered, self.plan, partition, CachedModel(model=model, facts=cached.facts), cached=hit)
 
-    def _model_of(self, partition: extraction.Partition, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
+    def _model_of(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> tuple[CachedModel, bool]:
         """Load a partition's model from the cache or make it, before the user's transforms; tells whether it comes from the cache."""
         cache = self._context.cache
         if cache is None:
@@ -267,7 +267,7 @@ class Planner:
                 self._context.report_failure("cache_failed", title, error)
         return made, False
 
-    def _converted(self, partition: extraction.Partition, step: Callable[[int], None]) -> CachedModel:
+    def _converted(self, partition: extraction.GraphPartition, step: Callable[[int], None]) -> CachedModel:
         options, started = self._context.options, time.perf_counter_ns()
         try:
             name = f"partition_{partition.index}"
@@ -283,7 +283,7 @@ class Planner:
         names = [value.name for value in proto.graph.output]
         return CachedModel(model=proto, facts={"permutations": converted.output_permutations, "optimized": optimized, "outputs": names})
 
-    def _optimized(self, partition: extraction.Partition, model: ir.Model) -> tuple[ir.Model, bool]:
+    def _optimized(self, partition: extraction.GraphPartition, model: ir.Model) -> tuple[ir.Model, bool]:
         if self._context.dry_run:
             return model, False
         try:
@@ -294,7 +294,7 @@ class Planner:
                 self._context.reporter.failure("optimiser_failed", title, error)
             return model, False
 
-    def _exclude(self, partition: extraction.Partition, failures: NodeFailures, *, last: bool) -> None:
+    def _exclude(self, partition: extraction.GraphPartition, failures: NodeFailures, *, last: bool) -> None:
         if self._context.options.on_error == "raise":
             name, error = next(iter(failures.failures.items()))
             raise ConversionError(f"node {name} could not be converted: its ONNX function raised {short_text(error)}") from error
@@ -303,6 +303,6 @@ class Planner:
             self.exclusions.partition_failed(partition, "converter_raised", "its partition could not be converted")
 
 
-def model_key(partition: Partition, context: CompileContext) -> str | None:
+def model_key(partition: GraphPartition, context: CompileContext) -> str | None:
     """Return the cache key of a partition's model; None if the partition has none."""
     return key_of("partition", partition.module, partition.index, context.options.export_options, context.options.upcast)

@@ -22,7 +22,7 @@ from ortlens.backend.basis.options import dump_prefix
 from ortlens.backend.cache import fingerprint
 from ortlens.backend.cache.fingerprint import key_of
 from ortlens.backend.cache.store import CachedModel, ModelCache
-from ortlens.backend.partitioning.extraction import Partition
+from ortlens.backend.partitioning.extraction import GraphPartition
 from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.backend.runtime.threads import work_of
 from ortlens.errors import SessionError, UsageError
@@ -52,7 +52,7 @@ def store(  # noqa: PLR0913 - what is known about a graph, each by name
     cache: ModelCache,
     key: str,
     *,
-    partition: Partition,
+    partition: GraphPartition,
     model_key: str | None,
     inputs: Sequence[torch.fx.Node],
     static_inputs: frozenset[int],
@@ -143,7 +143,7 @@ def load(
     return CachedGraph(runner, facts["outputs"], facts["windows"])
 
 
-def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> Partition:
+def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[str, Any]) -> GraphPartition:
     """Make a partition that calls Dynamo's graph when PyTorch runs it; it takes all inputs, also those that the model does not need."""
     graph = torch.fx.Graph()
     sources = []
@@ -160,7 +160,7 @@ def _partition(module: torch.fx.GraphModule, inputs: Sequence[Any], facts: dict[
         outputs[-1].meta["val"] = _torch.fake_tensor(dtype, shape, strides)
     graph.output(tuple(outputs))
     made = torch.fx.GraphModule({"whole": module}, graph, class_name="Cached")
-    return Partition(index=0, module=made, inputs=tuple(sources), outputs=tuple(outputs), nodes=tuple(outputs))
+    return GraphPartition(index=0, module=made, inputs=tuple(sources), outputs=tuple(outputs), nodes=tuple(outputs))
 
 
 def _item(values: Sequence[Any], place: int, offset: int | None, shape: list[int], strides: list[int]) -> Any:

@@ -19,7 +19,7 @@ from ortlens.job.work import OWN_NAMES
 
 if TYPE_CHECKING:
     from ortlens.cli.commands import Commands
-    from ortlens.job.process import Outcome
+    from ortlens.job.process import RecordingOutcome
     from ortlens.job.request import Request
     from ortlens.trace.journal import Entries
     from ortlens.trace.records import Capture
@@ -64,11 +64,11 @@ def add_run(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     if not options.program:
         raise UsageError("which script? ortlens run script.py [arguments], or ortlens run -m MODULE [arguments]")
-    from ortlens.job.process import Plan, Program, Recording, hand_down
+    from ortlens.job.process import Program, Recording, RecordingPlan, hand_down
 
     program = Program(options.program[0], options.program[1:], is_module=options.is_module)
     request = _checked(options, program.name)
-    plan = Plan(
+    plan = RecordingPlan(
         name=program.name,
         save=os.path.abspath(str(request.save)),  # noqa: PTH100 - the program may change its folder
         report=None if request.report is None else os.path.abspath(str(request.report)),  # noqa: PTH100 - likewise
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         hand_down(plan)
     answered = None if options.json is None else Path(options.json).absolute()
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: RecordingOutcome) -> None:
         with quietly(is_quiet=options.quiet):  # the program may end after this command
             _tell(outcome, answered)
 
@@ -105,7 +105,7 @@ def _checked(options: argparse.Namespace, name: str) -> Request:
     return request
 
 
-def _tell(outcome: Outcome, answered: Path | None) -> None:
+def _tell(outcome: RecordingOutcome, answered: Path | None) -> None:
     """Say on stderr, and as JSON in a file, what was recorded: stdout is the program's."""
     print_note("")
     if outcome.view is not None:

@@ -41,7 +41,7 @@ _CHILD_SITE = Path(__file__).parent / "child"  # holds the sitecustomize.py that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RecordingPlan:
     """What to record, and where it goes."""
 
     name: str
@@ -53,7 +53,7 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     explain: tuple[str, ...] = ()  # classes of modules that are compiled though the program only calls them
 
-    def for_child(self) -> Plan:
+    def for_child(self) -> RecordingPlan:
         """Return the plan of a process that this one started: its file names hold the rank, where it has one, and the process id."""
         rank = os.environ.get("RANK", "")
         label = f"rank{rank}-{os.getpid()}" if rank.isdecimal() else str(os.getpid())
@@ -67,7 +67,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RecordingOutcome:
     """What became of a recording."""
 
     view: CaptureView | None  # what was recorded; None if nothing was compiled
@@ -79,7 +79,7 @@ class Outcome:
 class Recording:
     """The recording of one process."""
 
-    def __init__(self, plan: Plan, tell: Callable[[Outcome], None] | None = None) -> None:
+    def __init__(self, plan: RecordingPlan, tell: Callable[[RecordingOutcome], None] | None = None) -> None:
         """Begin to record; the recording ends with the process, and then calls `tell`."""
         self._plan, self._tell, self._pid = plan, tell, os.getpid()
         self._backends: ProcessBackends | None = None
@@ -118,7 +118,7 @@ class Recording:
         if self._tell is not None:
             children = [f"Written by a child process: {path}" for path in self._files_of_children() if path not in self._before]
             unseen = tuple(name for name in self._plan.explain if name not in self._seen)
-            self._tell(Outcome(view=view, lines=(*lines, *children), unseen=unseen, has_failed=self._has_failed))
+            self._tell(RecordingOutcome(view=view, lines=(*lines, *children), unseen=unseen, has_failed=self._has_failed))
 
     def _watched(self, backend: object) -> object:
         try:
@@ -175,7 +175,7 @@ class Recording:
         return [str(found) for path in paths for found in sorted(path.parent.glob(f"{glob.escape(path.stem)}.*{path.suffix}"))]
 
 
-def hand_down(plan: Plan) -> None:
+def hand_down(plan: RecordingPlan) -> None:
     """Have the Python processes that this one starts record, too."""
     os.environ[_VARIABLE] = json.dumps(asdict(plan))
     paths = [str(_CHILD_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -188,7 +188,7 @@ def record_child() -> None:
     if text:
         with contextlib.suppress(ValueError, TypeError):
             given = json.loads(text)
-            Recording(Plan(**{**given, "explain": tuple(given["explain"])}).for_child())
+            Recording(RecordingPlan(**{**given, "explain": tuple(given["explain"])}).for_child())
 
 
 def _labelled(path: str, label: str) -> str:

@@ -19,7 +19,7 @@ import torch
 from ortlens import _torch
 from ortlens.analysis.ledger import StepReading
 from ortlens.backend.freeze.frozen import Frozen
-from ortlens.backend.lowering.provenance import Frame, innermost
+from ortlens.backend.lowering.provenance import StackFrame, innermost
 from ortlens.backend.runtime import devices
 from ortlens.backend.runtime.ab_timing import no_wait, waiting_for
 from ortlens.errors import UsageError
@@ -170,7 +170,7 @@ def _try_with_fakes(  # noqa: PLR0913, PLR0917 - a call, and where it is planned
 
 
 def _ended(error: Exception) -> r.Finding:
-    at = innermost([Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)])
+    at = innermost([StackFrame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)])
     return r.Finding(
         rule="dry_run_ended",
         severity="info",

@@ -17,7 +17,7 @@ _TAKE = "__ortlens_take__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class TargetCall:
     """A target and its arguments."""
 
     target: Callable[..., Any]
@@ -25,7 +25,7 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: int) -> Call:
+def call_from_expression(text: str, namespace: dict[str, Any], file: str, line: int) -> TargetCall:
     """Find out what to compile.
 
     A call, as `model(x)`: `model` is the target, and its arguments are evaluated, once. An argument that computes something with tensors or
@@ -94,26 +94,26 @@ def _holds_tensors(value: object) -> bool:
     return isinstance(value, (torch.Tensor, torch.nn.Module))
 
 
-def _split_call(call: ast.Call, namespace: dict[str, Any], file: str, line: int) -> Call:
+def _split_call(call: ast.Call, namespace: dict[str, Any], file: str, line: int) -> TargetCall:
     """Evaluate the target and the arguments, with Python's own rules for stars and keywords."""
     taking = ast.Call(func=ast.Name(id=_TAKE, ctx=ast.Load()), args=[call.func, *call.args], keywords=call.keywords)
     tree = ast.increment_lineno(ast.fix_missing_locations(ast.Expression(body=taking)), line - 1)
-    found: Call = eval(compile(tree, file, "eval"), namespace, {_TAKE: _take})  # noqa: S307 - running the user's expression is the job
+    found: TargetCall = eval(compile(tree, file, "eval"), namespace, {_TAKE: _take})  # noqa: S307 - running the user's expression is the job
     return found
 
 
-def _take(target: Callable[..., Any], /, *args: object, **kwargs: object) -> Call:
-    return Call(target=target, args=args, kwargs=kwargs)
+def _take(target: Callable[..., Any], /, *args: object, **kwargs: object) -> TargetCall:
+    return TargetCall(target=target, args=args, kwargs=kwargs)
 
 
-def _whole(text: str, namespace: dict[str, Any], file: str, line: int) -> Call:
+def _whole(text: str, namespace: dict[str, Any], file: str, line: int) -> TargetCall:
     """Make the expression a function of the tensors that it names; other names it looks up where the user has them."""
     names = [name for name in _free_names(text) if name in namespace and _tensors_only(namespace[name])]
     before = "\n" * (line - 1)  # so that line numbers match
     source = f"{before}def expression({', '.join(names)}): return ({text.strip()}\n)"
     made: dict[str, Any] = {}
     exec(compile(source, file, "exec"), namespace, made)  # noqa: S102 - as above
-    return Call(target=made["expression"], args=tuple([namespace[name] for name in names]))
+    return TargetCall(target=made["expression"], args=tuple([namespace[name] for name in names]))
 
 
 def _tensors_only(value: object) -> bool:

@@ -51,7 +51,7 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProcessLimits:
     """What a process may take."""
 
     seconds: float  # from its start to its answer
@@ -75,7 +75,7 @@ def run_in_subprocess(  # noqa: PLR0913 - how it runs, each by name
     function: Callable[..., Any],
     args: Sequence[Any],
     *,
-    limits: Limits,
+    limits: ProcessLimits,
     folder: Path,
     stop: threading.Event | None = None,
     environment: Environment = HERE,
@@ -113,7 +113,9 @@ def _send(process: subprocess.Popen[bytes], order: bytes) -> None:
         process.stdin.flush()
 
 
-def _waited(process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event | None) -> tuple[SurveyStatus | None, int | None]:
+def _waited(
+    process: subprocess.Popen[bytes], limits: ProcessLimits, stop: threading.Event | None
+) -> tuple[SurveyStatus | None, int | None]:
     """Wait for the end of a process; return the limit that it went beyond, and the most memory that it held."""
     deadline = time.monotonic() + limits.seconds
     peak: int | None = None
@@ -151,7 +153,7 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-def _judged(code: int, over: SurveyStatus | None, folder: Path, limits: Limits, log: str) -> tuple[SurveyStatus, str, Any]:
+def _judged(code: int, over: SurveyStatus | None, folder: Path, limits: ProcessLimits, log: str) -> tuple[SurveyStatus, str, Any]:
     answer = _answer(folder)
     if answer is not None and "value" in answer:
         return "ok", "", answer["value"]
@@ -169,7 +171,7 @@ def _answer(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _why(status: SurveyStatus, code: int, limits: Limits) -> str:
+def _why(status: SurveyStatus, code: int, limits: ProcessLimits) -> str:
     if status == "timeout":
         return f"no answer within {limits.seconds:g} s,"
     if status == "memory":

@@ -24,10 +24,10 @@ from ortlens.job.work import is_onnx_file
 from ortlens.lens.profiling import profiles
 from ortlens.lens.profiling.kernel_records import divided
 from ortlens.studies import bisect_run
-from ortlens.studies.apart import Limits, run_in_subprocess
+from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from ortlens.studies.bisect_run import Settings
 from ortlens.studies.environments import HERE, Environment, install, place_of
-from ortlens.studies.first_difference import KINDS, Cut, Difference, Kind, Pair, Traced, trace, worst
+from ortlens.studies.first_difference import KINDS, Difference, Kind, Pair, SmallestModel, Traced, trace, worst
 from ortlens.studies.programs import program_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ortlens.studies.apart import ProcessResult
 
-_LIMITS = Limits(seconds=600.0)
+_LIMITS = ProcessLimits(seconds=600.0)
 _ROUND_S = 0.5  # of a side in a round
 _UNSTEADY_RUNS = 20  # of models that return inner values, to find where runs differ
 _WARM_SHARE = 5  # the first fifth of the runs fills caches and arenas
@@ -65,7 +65,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class OperatorKernels:
     """The kernels of one operator in a call, in ns; `low_ns` and `high_ns` by the fastest and the slowest stretch, if there are enough."""
 
     op_type: str
@@ -100,7 +100,7 @@ class SideResult:
     other_bits_from: str | None = None  # the node of the first value with other bits
     unsteady: Difference | None = None  # the worst output of the last run against the first, in one process
     unsteady_first: Difference | None = None  # the first value that differs so
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[OperatorKernels, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Bisection:
 
     target: str
     rows: tuple[SideResult, ...]
-    smallest: Cut | None = None
+    smallest: SmallestModel | None = None
     smallest_side: str = ""
 
     @property
@@ -182,7 +182,7 @@ def bisect(  # noqa: PLR0913 - the target of `ortlens bench`, and what varies
         elif side.torch is None:
             side.program = sides[0].program
     base = _time(sides, runs, seconds)
-    cut: tuple[Cut, _Side] | None = None
+    cut: tuple[SmallestModel, _Side] | None = None
     cost_ns = profiles.measure_cost().in_event
     with progress("comparing", len(sides), "side") as step:
         for side in sides:
@@ -322,7 +322,7 @@ def _one_round(side: _Side, runs: int, seconds: float) -> None:
     side.rounds.append(round(median(ended.value["times"])))
 
 
-def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[Cut, _Side] | None:
+def _compared(base: _Side, side: _Side, cut_severity: int) -> tuple[SmallestModel, _Side] | None:
     """Compare results with the base's, and the last run with the first; find where a difference, or a failure, begins.
 
     Returns the smallest model that shows it, if it is worse than one of the given severity.
@@ -391,19 +391,19 @@ def growth_of(samples: Sequence[int], of: str) -> Growth | None:
     return Growth(per_run=(counted[-1] - counted[0]) / (len(counted) - 1), low=low, high=high, of=of)
 
 
-def _kernels(side: _Side, cost_ns: float) -> tuple[Kernel, ...]:
+def _kernels(side: _Side, cost_ns: float) -> tuple[OperatorKernels, ...]:
     """Profile a side, and sum up its kernels by operator, the most expensive first; none where the profile fails."""
     made = side.folder / "profile"
     made.mkdir()
     ended = _run(side.environment, bisect_run.profiled, (side.models, side.settings, str(made)), made)
     rows = [row for answer in ended.value for row in _kernels_in(answer, cost_ns)] if ended.status == "ok" else []
-    groups: dict[tuple[str, str], list[Kernel]] = {}
+    groups: dict[tuple[str, str], list[OperatorKernels]] = {}
     for row in rows:
         groups.setdefault((row.op_type, row.provider), []).append(row)
     return tuple(sorted(map(_sum, groups.values()), key=lambda row: -row.total_ns))
 
 
-def _kernels_in(answer: Mapping[str, Any], cost_ns: float) -> Iterator[Kernel]:
+def _kernels_in(answer: Mapping[str, Any], cost_ns: float) -> Iterator[OperatorKernels]:
     try:
         read = profiles.read_profile(Path(answer["path"]), answer["groups"], {})
     except (OSError, ValueError, profiles.ProfileIncomplete):
@@ -414,7 +414,7 @@ def _kernels_in(answer: Mapping[str, Any], cost_ns: float) -> Iterator[Kernel]:
     for kernel, own in zip(read.kernels, times, strict=True):
         scale = own / kernel.total_ns / len(plain) if kernel.total_ns else 0.0
         low, high = (None if edge is None else round(edge * scale) for edge in (kernel.low_ns, kernel.high_ns))
-        yield Kernel(
+        yield OperatorKernels(
             op_type=kernel.op_type,
             provider=kernel.provider,
             count=round(kernel.calls / len(plain)),
@@ -424,7 +424,7 @@ def _kernels_in(answer: Mapping[str, Any], cost_ns: float) -> Iterator[Kernel]:
         )
 
 
-def _sum(rows: Sequence[Kernel]) -> Kernel:
+def _sum(rows: Sequence[OperatorKernels]) -> OperatorKernels:
     low, high = (
         None if None in edge else sum(filter(None, edge)) for edge in zip(*((row.low_ns, row.high_ns) for row in rows), strict=True)
     )

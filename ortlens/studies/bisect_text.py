@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ortlens.studies.bisect import Bisection, Kernel, SideResult
+    from ortlens.studies.bisect import Bisection, OperatorKernels, SideResult
     from ortlens.studies.first_difference import Difference
 
 HEADS = ("side", "time per call", "of the base", "99 % interval", "results", "memory per run")
@@ -137,13 +137,13 @@ def changed_kernels(base: SideResult, row: SideResult) -> list[str]:
     return [words for _, words in sorted(found, reverse=True)[:_NAMED]]
 
 
-def _apart(one: Kernel, other: Kernel) -> bool:
+def _apart(one: OperatorKernels, other: OperatorKernels) -> bool:
     slow, fast = (one, other) if one.total_ns >= other.total_ns else (other, one)
     banded = slow.low_ns is not None and fast.high_ns is not None
     return slow.total_ns >= _WORTH * max(fast.total_ns, 1) and banded and (slow.low_ns or 0) > (fast.high_ns or 0)
 
 
-def _kernel_words(kernel: Kernel | None) -> str:
+def _kernel_words(kernel: OperatorKernels | None) -> str:
     return "none" if kernel is None else f"{time_from_ns(kernel.total_ns)} in {kernel.count}"
 
 

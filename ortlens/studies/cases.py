@@ -67,7 +67,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
+class CaseExtras:
     """What is done with each case beyond compiling and calling it."""
 
     profile: bool = False
@@ -204,7 +204,7 @@ def _distinct(cases: Sequence[Case]) -> list[Case]:
     return list(seen.values())
 
 
-def measured(case: Case, extras: Extras, folder: str) -> dict[str, Any]:
+def measured(case: Case, extras: CaseExtras, folder: str) -> dict[str, Any]:
     """Measure a case, with its target as text, and return fields of `SurveyRow`; the capture is saved even if the model raises."""
     stage("importing torch")
     import torch

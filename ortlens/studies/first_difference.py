@@ -44,7 +44,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class SmallestModel:
     """The smallest model that was found, its inputs, and what the base makes of them."""
 
     model: str
@@ -60,7 +60,7 @@ class Traced:
 
     first: Difference
     other_bits_from: str | None
-    cut: Cut | None
+    cut: SmallestModel | None
 
 
 def worst(pairs: Sequence[tuple[str, str]]) -> Difference | None:
@@ -170,7 +170,7 @@ class _Search:
         self._count += 1
         return save(model, self._folder / f"search{self._count}.onnx")
 
-    def cut_at(self, node: onnx.NodeProto, value: str) -> Cut | None:
+    def cut_at(self, node: onnx.NodeProto, value: str) -> SmallestModel | None:
         """Find the fewest steps back from a node that still differ on the base's values, and write that part of the model."""
         for nodes in _grown(self._model.graph.node, node):
             inputs = _read_by(nodes) & self._outer
@@ -186,7 +186,9 @@ class _Search:
                 return None
             results = read_values(base["first"]), None if "error" in other else read_values(other["first"])
             if results[1] is None or any(map(self._counts, differences(results[0], results[1]))):
-                return Cut(model=model, inputs=given, expected=base["first"], nodes=len(nodes), right=_right(model, feed, *results))
+                return SmallestModel(
+                    model=model, inputs=given, expected=base["first"], nodes=len(nodes), right=_right(model, feed, *results)
+                )
         return None
 
 

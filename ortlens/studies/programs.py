@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ortlens.job.inputs import Inputs
     from ortlens.lens.lens import Lens
-    from ortlens.lens.repro.case import Case, Subject
+    from ortlens.lens.repro.case import ReproCase, Subject
 
 
 def program_of(target: str, texts: Sequence[str], seed: int, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _lines(lens: Lens, subject: Subject) -> dict[str, str]:
     }
 
 
-def _part_of(case: Case, subject: Subject, lines: dict[str, str], folder: Path) -> dict[str, Any]:
+def _part_of(case: ReproCase, subject: Subject, lines: dict[str, str], folder: Path) -> dict[str, Any]:
     import onnx
     import torch
 

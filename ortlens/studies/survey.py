@@ -30,8 +30,8 @@ from ortlens.analysis.answers.surveyed import SurveyRow, figures_of
 from ortlens.analysis.problems.advice import advised
 from ortlens.errors import CaptureError, OrtLensError, UsageError
 from ortlens.lens.observing.environment import option_text
-from ortlens.studies.apart import Limits, ProcessResult, run_in_subprocess, usable_bytes
-from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, Extras, cases_from, measured
+from ortlens.studies.apart import ProcessLimits, ProcessResult, run_in_subprocess, usable_bytes
+from ortlens.studies.cases import CAPTURE, JOURNAL, REPORT, CaseExtras, cases_from, measured
 from ortlens.studies.child import VARIABLE
 from ortlens.trace import store
 from ortlens.trace.codec import record_from_row, row_from_record
@@ -53,7 +53,7 @@ _REASON = 500  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CaseOutcome:
     """What comes back of a case: how its process ended, where it ran, and the files that it wrote, by name."""
 
     ended: ProcessResult
@@ -117,9 +117,9 @@ def survey(  # noqa: PLR0913 - the settings of a survey
     if not time_limit > 0 or (memory_limit is not None and memory_limit <= 0) or (workers is not None and workers < 1):
         raise UsageError(f"limits and workers must be positive: time_limit={time_limit}, memory_limit={memory_limit}, workers={workers}")
     count = workers or max(1, usable_cores() // _CORES_PER_CASE)
-    extras = Extras(profile=profile, verify=verify, reports=reports and folder is not None)
-    local = Limits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, usable_cores() // count))
-    limits = _shared(local, count) if client is None else Limits(seconds=time_limit, memory_bytes=memory_limit)
+    extras = CaseExtras(profile=profile, verify=verify, reports=reports and folder is not None)
+    local = ProcessLimits(seconds=time_limit, memory_bytes=memory_limit, threads=max(1, usable_cores() // count))
+    limits = _shared(local, count) if client is None else ProcessLimits(seconds=time_limit, memory_bytes=memory_limit)
     jobs = []
     for case in cases_from(cases, options):
         own = replace(limits, seconds=case.time_limit or limits.seconds, memory_bytes=case.memory_limit or limits.memory_bytes)
@@ -143,7 +143,7 @@ def survey(  # noqa: PLR0913 - the settings of a survey
     return frame_from_records(TABLE, found if folder is not None else [replace(row, capture=None) for row in found])
 
 
-def run_case(job: Job, stop: threading.Event | None = None) -> Outcome:
+def run_case(job: Job, stop: threading.Event | None = None) -> CaseOutcome:
     """Run a case in a process of its own; called on this machine or by a worker of a cluster."""
     limits = job.limits if job.limits.memory_bytes is not None else _shared(job.limits, 1)
     with tempfile.TemporaryDirectory(prefix="ortlens-", ignore_cleanup_errors=True) as name:
@@ -152,10 +152,10 @@ def run_case(job: Job, stop: threading.Event | None = None) -> Outcome:
         files = {file: (folder / file).read_bytes() for file in (CAPTURE, JOURNAL, REPORT) if (folder / file).is_file()}
     if CAPTURE in files:
         files.pop(JOURNAL, None)
-    return Outcome(ended=ended, host=platform.node(), files=files)
+    return CaseOutcome(ended=ended, host=platform.node(), files=files)
 
 
-def _here(jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, Outcome]]:
+def _here(jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, CaseOutcome]]:
     stop = threading.Event()
     with ThreadPoolExecutor(count) as pool:
         futures = {pool.submit(run_case, job, stop): job for job in jobs}
@@ -167,7 +167,7 @@ def _here(jobs: Sequence[Job], count: int) -> Iterator[tuple[Job, Outcome]]:
             pool.shutdown(cancel_futures=True)
 
 
-def _on_cluster(client: Any, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:  # noqa: ANN401 - a dask.distributed.Client
+def _on_cluster(client: Any, jobs: Sequence[Job]) -> Iterator[tuple[Job, CaseOutcome]]:  # noqa: ANN401 - a dask.distributed.Client
     distributed = require("distributed", "survey(client=...)")
     run = uuid.uuid4().hex[:8]  # the cluster may still hold the results of an earlier survey
     waiting = {client.submit(run_case, job, key=f"ortlens-{run}-{job.key}", pure=False): job for job in jobs}
@@ -181,13 +181,13 @@ def _on_cluster(client: Any, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome
         client.cancel(list(waiting))
 
 
-def _lost(error: BaseException) -> Outcome:
+def _lost(error: BaseException) -> CaseOutcome:
     reason = f"no worker brought an answer: {type(error).__name__}: {' '.join(str(error).split())}"
     ended = ProcessResult(status="lost", reason=reason[:_REASON], value=None, log="", wall_ns=0, peak_bytes=None)
-    return Outcome(ended=ended, host="", files={})
+    return CaseOutcome(ended=ended, host="", files={})
 
 
-def _kept(results: Results, job: Job, outcome: Outcome) -> SurveyRow:
+def _kept(results: Results, job: Job, outcome: CaseOutcome) -> SurveyRow:
     ended = outcome.ended
     figures = dict(ended.value or {})
     figures["fallbacks"] = tuple(figures.get("fallbacks", ()))
@@ -207,7 +207,7 @@ def _kept(results: Results, job: Job, outcome: Outcome) -> SurveyRow:
     return results.keep(job, row, outcome.files, ended.log)
 
 
-def _shared(limits: Limits, count: int) -> Limits:
+def _shared(limits: ProcessLimits, count: int) -> ProcessLimits:
     if limits.memory_bytes is not None or (usable := usable_bytes()) is None:
         return limits
     return replace(limits, memory_bytes=round(usable * _USED / count))
@@ -227,8 +227,8 @@ class Job:
 
     case: Case
     key: str  # its digest
-    extras: Extras
-    limits: Limits
+    extras: CaseExtras
+    limits: ProcessLimits
 
     @property
     def options(self) -> str:
@@ -237,7 +237,7 @@ class Job:
         return ", ".join(f"{name}={value!r}" if isinstance(value, _PLAIN) else f"{name}={option_text(value)}" for name, value in options)
 
 
-def key_of(case: Case, extras: Extras) -> str:
+def key_of(case: Case, extras: CaseExtras) -> str:
     """Digest what a result depends on, except what modules hold; raise `UsageError` for what another process cannot be sent."""
     values = {item.name: getattr(case, item.name) for item in fields(case) if item.name not in _NO_PART}
     try:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ortlens.analysis.numbers import NumericsSummary
     from ortlens.trace.records import Capture
     from ortlens.views.hints import Hints
-    from ortlens.views.tables import Table
+    from ortlens.views.tables import TextTable
 
 
 def summary_html(capture: Capture, *, overview: Overview | None = None, hints: Hints = SAVED) -> str:
@@ -50,7 +50,7 @@ def summary_html(capture: Capture, *, overview: Overview | None = None, hints: H
     return fragment_html(title(overview), answer_tables(overview), tiles=tiles_of(capture, overview, hints), answers=answers)
 
 
-def fragment_html(title: str, tables: Iterable[Table], **about: object) -> str:
+def fragment_html(title: str, tables: Iterable[TextTable], **about: object) -> str:
     """Put a title and tables into a fragment for notebooks, with tiles and answers where they are given."""
     return render("summary.html", **{"title": title, "tables": tables, "max_bytes": MAX_BYTES, "tiles": (), "answers": None} | about)
 

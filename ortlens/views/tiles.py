@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ortlens.analysis.answers.overview import Overview, UncountedCalls
-    from ortlens.analysis.answers.verdict import Correct, Splits, TimeVerdict, Verdict
+    from ortlens.analysis.answers.verdict import CaptureVerdict, Correct, Splits, TimeVerdict
     from ortlens.analysis.memory import CallMemory
     from ortlens.analysis.onnx_model import OnnxFacts
     from ortlens.analysis.speed import Pace
@@ -108,7 +108,7 @@ def tile_sentence(tile: Tile) -> str:
     return f"{said}; {tile.call}" if tile.call else said
 
 
-def _speed(verdict: Verdict, overview: Overview, call: Call) -> Tile:
+def _speed(verdict: CaptureVerdict, overview: Overview, call: Call) -> Tile:
     pace, calls = verdict.speed, overview.uncounted
     tile = partial(Tile, name="speed", title="Speed", card="time")
     if pace.verdict == "unmeasured":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from tests.browser.page import BROWSER_MARKS
-from tests.browser.walk import PANELS, go, settled, with_peaks
+from tests.browser.walk import PANELS, go, settled, with_findings, with_peaks
 from tests.recorded import recorded
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TWELVE, PIECES = (with_peaks(recorded(name)) for name in ("twelve", "pieces"))
+TWELVE, PIECES = (with_findings(with_peaks(recorded(name))) for name in ("twelve", "pieces"))
 ENOUGH = 4.5
 
 # Every text that can be seen, with its colour against what is painted behind it. A canvas turns any way to write a colour into bytes.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortlens.analysis.identity import links
 from tests.browser.page import BROWSER_MARKS
-from tests.browser.walk import go, lane_middle, settled
+from tests.browser.walk import go, lane_middle, settled, with_findings
 from tests.recorded import recorded
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = BROWSER_MARKS
 
-TWELVE, BERT = map(recorded, ("twelve", "bert"))
+TWELVE, BERT = with_findings(recorded("twelve")), recorded("bert")
 LINE, MODULE, GRAPH, NODE, PARTITION = "line", "module", "graph", "node", "partition"
 STEPS = {"lines", "modules", "graphs", "nodes", "partitions", "models", "onnx", "sessions", "kernels", "breaks", "recompiles", "findings"}
 IN_ORT = {"nodes", "partitions", "models", "sessions", "graphs"}

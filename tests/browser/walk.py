@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.trace.facts import facts_of
+from ortlens.trace.records import Finding
 from ortlens.views import selection
 from tests.facts import head
 
@@ -79,3 +80,13 @@ def with_peaks(capture: Capture, flops: float = 2.5e11, byte_rate: float = 2e10)
         for name, rate in ((f"peak_flops_float32_threads_{threads}", flops), (f"peak_bytes_threads_{threads}", byte_rate))
     }
     return replace(capture, **head({**facts_of(capture), **measured}))
+
+
+def with_findings(capture: Capture) -> Capture:
+    """A capture with information about the first two lines of which ONNX Runtime runs a part."""
+    lines = dict.fromkeys((node.file, node.line) for node in capture.nodes if node.file and node.partition_id)
+    made = (
+        Finding(rule="thread_count", severity="info", title=f"line {line}", mitigation="Leave it.", file=file, line=line)
+        for file, line in list(lines)[:2]
+    )
+    return replace(capture, findings=tuple(made))

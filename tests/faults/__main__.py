@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.faults.page import issue
-from tests.faults.register import FAULTS, MEASURED
+from tests.faults.register import FAULTS, MEASURED, issue
 from tests.versions import environment_with
 
 ROOT = Path(__file__).resolve().parents[2]

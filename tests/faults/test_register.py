@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from ortlens import doctor
 from tests.faults.__main__ import complaints
-from tests.faults.page import script
-from tests.faults.register import FAULTS, MEASURED, faults_of
+from tests.faults.register import FAULTS, MEASURED, faults_of, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

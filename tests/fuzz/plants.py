@@ -153,7 +153,7 @@ def _int32_returned_as_int64() -> Any:
 @plant("two outputs swapped")
 def _outputs_swapped() -> Any:
     """The last two outputs of a partition, where they look alike."""
-    original = program._Writer._statement
+    original = program._ProgramWriter._statement
 
     def planted(self: Any, step: Any) -> list[str]:
         lines = original(self, step)
@@ -164,19 +164,19 @@ def _outputs_swapped() -> Any:
                 lines.append(f"{first}, {second} = {second}, {first}")
         return lines
 
-    return mock.patch.object(program._Writer, "_statement", planted)
+    return mock.patch.object(program._ProgramWriter, "_statement", planted)
 
 
 @plant("a size baked in")
 def _baked_sizes() -> Any:
     """A size that PyTorch computes is the one of the first call."""
-    original = program._Writer._call
+    original = program._ProgramWriter._call
 
     def planted(self: Any, node: Any) -> str:
         value = node.meta.get("val")
         return str(value.node.hint) if isinstance(value, torch.SymInt) and value.node.hint is not None else original(self, node)
 
-    return mock.patch.object(program._Writer, "_call", planted)
+    return mock.patch.object(program._ProgramWriter, "_call", planted)
 
 
 @graph_plant("a write into an input lost")

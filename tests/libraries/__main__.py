@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ortlens.studies.apart import Limits, run_in_subprocess
+from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from tests.figures import measured_with, read, write
 from tests.libraries.measure import Measurement, measured
 from tests.libraries.models import MODELS, PACKAGES, RANKS
@@ -23,7 +23,7 @@ _LIMIT_S = 300
 def _measured_apart(name: str) -> dict[str, Any]:
     """One model in a process of its own, on one thread; a crash becomes a measurement too."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = run_in_subprocess(measured, (name,), limits=Limits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
+        ended = run_in_subprocess(measured, (name,), limits=ProcessLimits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
     found = Measurement(**ended.value) if ended.status == "ok" else Measurement(wrong=f"{ended.status}: {ended.reason}")
     print(f"{name:50} {found.coverage:6.1%} {found.ratio:6.2f} {found.wrong}", flush=True)  # noqa: T201 - this program's output
     return dataclasses.asdict(found)

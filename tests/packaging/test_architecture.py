@@ -70,7 +70,7 @@ def imports() -> set[tuple[str, str]]:
     found = set()
     for path in PACKAGE.rglob("*.py"):
         statements = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom))
-        names = {name for node in statements for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))}
+        names = {name for node in statements for name in (str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names))}
         found |= {(_room(path), modules[name]) for name in names & modules.keys()}
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,10 @@ def test_the_install_page_states_the_supported_versions() -> None:
 def test_the_install_page_names_every_extra_that_is_left_as_an_alias() -> None:
     (line,) = re.findall(r"^The extras (.+) of earlier versions", page("index.md"), flags=re.MULTILINE)
     assert re.findall(r"`(\w+)`", line) == [name for name, items in SETTINGS["project"]["optional-dependencies"].items() if not items]
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """But for the errors that the loader of saved folders has for where ortlens is not installed, inside of a `try`."""
+    texts = (path.read_text(encoding="utf-8") for path in SOURCES)
+    classes = Counter(name for text in texts for name in re.findall(r"^class (\w+)", text, flags=re.MULTILINE))
+    assert {name for name, count in classes.items() if count > 1} == set()

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortlens.studies.apart import Limits, run_in_subprocess
+from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from tests.strangers.observe import BAD, observed
 from tests.strangers.programs import BY_NAME
 
@@ -25,7 +25,7 @@ _LINE = "{:32} {:4} {:4} {:13} {:34} {:40} {}\n"
 def row_of(name: str, *, with_times: bool) -> dict[str, Any]:
     """The row of one program, from a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = run_in_subprocess(observed, (name, with_times, folder), limits=Limits(seconds=300, threads=1), folder=Path(folder))
+        ended = run_in_subprocess(observed, (name, with_times, folder), limits=ProcessLimits(seconds=300, threads=1), folder=Path(folder))
     program = BY_NAME[name]
     return {"name": name, "group": program.group, "expected": program.first, **(ended.value or {"error": ended.reason})}
 

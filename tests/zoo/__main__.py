@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ortlens._shell import progress
-from ortlens.studies.apart import Limits, run_in_subprocess
+from ortlens.studies.apart import ProcessLimits, run_in_subprocess
 from tests.figures import measured_with, read, write
 from tests.zoo.measure import Measurement, measured
 from tests.zoo.table import ARCHITECTURES
@@ -25,7 +25,7 @@ _JOBS = os.cpu_count() or 1
 def _measured_apart(name: str) -> Measurement:
     """One architecture in a process of its own, on one thread; a crash becomes a measurement too."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = run_in_subprocess(measured, (name,), limits=Limits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
+        ended = run_in_subprocess(measured, (name,), limits=ProcessLimits(seconds=_LIMIT_S, threads=1), folder=Path(folder))
     if ended.status == "ok":
         return Measurement(**ended.value)
     return Measurement(model=name, family=ARCHITECTURES[name].family, error=ended.reason)

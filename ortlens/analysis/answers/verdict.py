@@ -54,7 +54,7 @@ class Correct:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CaptureVerdict:
     """The four answers."""
 
     speed: Pace  # the compiled call against eager
@@ -64,10 +64,10 @@ class Verdict:
     correct: Correct  # whether results match
 
 
-def verdict_of(capture: Capture, overview: Overview) -> Verdict:
+def verdict_of(capture: Capture, overview: Overview) -> CaptureVerdict:
     """Read the verdict off a capture; what was not measured says so."""
     benched, inductor = (_benched(capture.figures, way) for way in ("ortlens", "inductor"))
-    return Verdict(
+    return CaptureVerdict(
         speed=overview.pace or benched or Pace(verdict="unmeasured"),
         inductor=inductor,
         time=_time(overview),

@@ -71,7 +71,7 @@ def timings_of(before: Capture, after: Capture, pairing: Pairing, *, with_calls:
         partition = partition_of[first]
         if partition in remade:
             continue
-        sides = _Side(first, left.totals(first)), _Side(second, right.totals(second))
+        sides = _TimedSide(first, left.totals(first)), _TimedSide(second, right.totals(second))
         rows.append(_timing("partition", partition, sides, machine, modules.get(partition)))
     return tuple(row for row in rows if row.before_calls or row.after_calls)
 
@@ -102,7 +102,7 @@ def _outside(capture: Capture) -> set[tuple[str, str]]:
     return found
 
 
-class _Side(NamedTuple):
+class _TimedSide(NamedTuple):
     """A unit in one capture: its id, and ns per call in the order of the calls."""
 
     name: str | None
@@ -172,7 +172,7 @@ def _calls(before: Capture, after: Capture, left: _Runs, right: _Runs, machine: 
         other = others.get(time.function) or (theirs[0] if len(ours) == len(theirs) == 1 else None)
         if other is None or any(entries[graph] > _MANY_ENTRIES for graph in (*time.graph_ids[:1], *other.graph_ids[:1])):
             continue
-        sides = _Side(None, left.spans(time.graph_ids)[1]), _Side(None, right.spans(other.graph_ids)[1])
+        sides = _TimedSide(None, left.spans(time.graph_ids)[1]), _TimedSide(None, right.spans(other.graph_ids)[1])
         yield _timing("call", time.function or "the call", sides, machine)
 
 
@@ -183,7 +183,7 @@ def _graphs(left: _Runs, right: _Runs, pairing: Pairing, machine: Machine | None
     for first, second in pairing.graphs.items():
         (count, ours), (_, theirs) = left.spans([first]), right.spans([second])
         if (count > 1 or first in left.by_key) and first not in remade:
-            yield _timing("graph", first, (_Side(first, ours), _Side(second, theirs)), machine)
+            yield _timing("graph", first, (_TimedSide(first, ours), _TimedSide(second, theirs)), machine)
 
 
 def _remade(pairing: Pairing) -> set[str]:
@@ -200,7 +200,7 @@ def _remade(pairing: Pairing) -> set[str]:
     return remade
 
 
-def _timing(scope: Scope, subject: str, sides: tuple[_Side, _Side], machine: Machine | None, module: str | None = None) -> Timing:
+def _timing(scope: Scope, subject: str, sides: tuple[_TimedSide, _TimedSide], machine: Machine | None, module: str | None = None) -> Timing:
     first, second = sides
     before, after = band_of(first.times), band_of(second.times)
     return Timing(

@@ -160,7 +160,7 @@ def _row(rows: list[AlignedOperator], before: Measured, after: Measured, timings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
+class _KernelSide:
     ns: int | None
     kernels: tuple[str, ...]
     nodes: tuple[str, ...] = ()
@@ -176,12 +176,12 @@ def _band(kernels: Iterable[Kernel]) -> dict[str, Any]:
     return {"low_ns": sum(low for low, _ in known), "high_ns": sum(high for _, high in known)} if is_known else {}
 
 
-def _side(measured: Measured, names: Iterable[str]) -> _Side:
+def _side(measured: Measured, names: Iterable[str]) -> _KernelSide:
     nodes = tuple(names)
     kernels = {id(kernel): kernel for name in nodes for kernel in measured.kernels.get(name, ())}
     in_torch = [measured.torch_ns[name] for name in nodes if name in measured.torch_ns]
     known = bool(kernels or in_torch)
-    return _Side(
+    return _KernelSide(
         ns=sum(kernel.mean_ns or 0 for kernel in kernels.values()) + round(sum(in_torch)) if known else None,
         kernels=(*(kernel.op_type for kernel in kernels.values()), *(("PyTorch",) if in_torch else ())),
         nodes=nodes,
@@ -189,7 +189,9 @@ def _side(measured: Measured, names: Iterable[str]) -> _Side:
     )
 
 
-def _compared(ours: _Side, theirs: _Side, unit: Timing | None, *, operators: tuple[str, ...] = (), module: str | None) -> KernelTime:
+def _compared(
+    ours: _KernelSide, theirs: _KernelSide, unit: Timing | None, *, operators: tuple[str, ...] = (), module: str | None
+) -> KernelTime:
     outside = _is_outside(ours, theirs)
     verdict = _verdict(ours.ns, theirs.ns, unit)
     return KernelTime(
@@ -199,12 +201,12 @@ def _compared(ours: _Side, theirs: _Side, unit: Timing | None, *, operators: tup
         outside_noise=outside,
         difference_ns=None if ours.ns is None or theirs.ns is None else theirs.ns - ours.ns,
         ratio=theirs.ns / ours.ns if theirs.ns is not None and ours.ns else None,
-        **{f"before_{item.name}": getattr(ours, item.name) for item in fields(_Side)},
-        **{f"after_{item.name}": getattr(theirs, item.name) for item in fields(_Side)},
+        **{f"before_{item.name}": getattr(ours, item.name) for item in fields(_KernelSide)},
+        **{f"after_{item.name}": getattr(theirs, item.name) for item in fields(_KernelSide)},
     )
 
 
-def _is_outside(ours: _Side, theirs: _Side) -> bool | None:
+def _is_outside(ours: _KernelSide, theirs: _KernelSide) -> bool | None:
     """Tell whether the noise of two profiles lies apart and the times differ by a tenth; None where one is not known."""
     if ours.ns is None or theirs.ns is None or ours.low_ns is None or theirs.low_ns is None:
         return None
@@ -244,10 +246,10 @@ def _of_no_operator(compared: Compared, before: Measured, after: Measured) -> It
             yield _compared(ours, theirs, row, module=row.module)
 
 
-def _unowned(measured: Measured, session: str | None) -> _Side:
+def _unowned(measured: Measured, session: str | None) -> _KernelSide:
     kernels = measured.by_session.get(session or "", ())
     unowned = [kernel for kernel in kernels if not measured.names(kernel)]
-    return _Side(
+    return _KernelSide(
         ns=sum(kernel.mean_ns or 0 for kernel in unowned) if kernels else None,
         kernels=tuple(kernel.op_type for kernel in unowned),
         **_band(unowned),

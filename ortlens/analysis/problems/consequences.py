@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Consequence:
     """A problem may follow from another. Each is named by its rule, or `break`, `fallback`, `nothing_runs`."""
 
     effect: str
@@ -24,19 +24,19 @@ class Link:
     share: float = 0.0  # least part of what the effect costs that the cause does
 
 
-LINKS: tuple[Link, ...] = (
-    Link("slower_than_torch", "fallback", same_graph=True, share=0.5, unless="stays"),  # of less, other things make it slower
-    Link("fallback", "float64_nodes", effect_if="float64 refused", same_graph=True),
-    Link("nothing_runs", "float64_nodes", effect_if="float64", same_graph=True),
-    Link("fallback", "slower_than_torch", effect_if="stays", same_graph=True),
-    Link("nothing_runs", "slower_than_torch", effect_if="stays", same_graph=True),
-    Link("heavy_guards", "break", cause_if="guarded"),  # the price of each break has them
-    Link("heavy_guards", "costly_guards"),
-    Link("weights_changed", "break", effect_if="several_modules", cause_if="only"),
-    Link("slower_call", "training_forward"),
-    Link("slower_call", "nothing_runs"),
-    Link("slower_call", "break", cause_if="compile_forward_alone"),
-    *(Link("call_differs", inside) for inside in ("numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")),
+LINKS: tuple[Consequence, ...] = (
+    Consequence("slower_than_torch", "fallback", same_graph=True, share=0.5, unless="stays"),  # of less, other things make it slower
+    Consequence("fallback", "float64_nodes", effect_if="float64 refused", same_graph=True),
+    Consequence("nothing_runs", "float64_nodes", effect_if="float64", same_graph=True),
+    Consequence("fallback", "slower_than_torch", effect_if="stays", same_graph=True),
+    Consequence("nothing_runs", "slower_than_torch", effect_if="stays", same_graph=True),
+    Consequence("heavy_guards", "break", cause_if="guarded"),  # the price of each break has them
+    Consequence("heavy_guards", "costly_guards"),
+    Consequence("weights_changed", "break", effect_if="several_modules", cause_if="only"),
+    Consequence("slower_call", "training_forward"),
+    Consequence("slower_call", "nothing_runs"),
+    Consequence("slower_call", "break", cause_if="compile_forward_alone"),
+    *(Consequence("call_differs", inside) for inside in ("numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")),
 )
 """What follows from what, the surest cause first."""
 
@@ -71,7 +71,7 @@ def _causes(place: int, problems: Sequence[Problem]) -> Iterator[int]:
     yield from (at for at in range(place) if _is_alike(effect, problems[at]))
 
 
-def _holds(link: Link, effect: Problem, cause: Problem) -> bool:
+def _holds(link: Consequence, effect: Problem, cause: Problem) -> bool:
     return (
         effect.traits.issuperset(link.effect_if.split())
         and cause.traits.issuperset(link.cause_if.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortlens.analysis.coverage import coverage_of
@@ -9,7 +10,7 @@ from ortlens.analysis.fallbacks import fallback_groups
 from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.problems.break_rules import DROPOUT, trains_always
 from ortlens.analysis.problems.catalogue import Advice, advise, worded
-from ortlens.analysis.problems.problem import Problem, rule
+from ortlens.analysis.problems.problem import rule
 from ortlens.analysis.speed import MUCH, WORTH_A_WARNING, WORTH_APART, is_busy, is_crowded, loss_of_call, pace_of_call
 from ortlens.trace.records import same
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from ortlens.analysis.fallbacks import FallbackGroup
+    from ortlens.analysis.problems.problem import Problem, ProblemRule
     from ortlens.trace.records import Capture
 
 _CHECK = "aten._assert_"
@@ -40,7 +42,7 @@ def nothing_runs(capture: Capture) -> Iterator[Problem]:
     # Of two times of waiting for cores, the difference says nothing.
     pace = None if is_crowded(capture.figures) else pace_of_call(totals_of(capture.ledger), capture.figures)
     ns = loss_of_call(pace, WORTH_A_WARNING if is_busy(capture.figures) else WORTH_APART)
-    yield _about([max(groups, key=lambda group: group.node_count)], capture, kind="nothing_runs", gain_ns=ns, splitting_ns=0)
+    yield replace(_about(nothing_runs, [max(groups, key=lambda group: group.node_count)], capture), gain_ns=ns, splitting_ns=0)
 
 
 @rule(
@@ -60,27 +62,27 @@ def fallback(capture: Capture) -> Iterator[Problem]:
         causes.setdefault(cause or (group.target, group.reason_code), []).append(group)
     for groups in causes.values():
         if not _is_beside_the_point(groups, capture):
-            yield _about(groups, capture)
+            yield _about(fallback, groups, capture)
 
 
-def _about(groups: Sequence[FallbackGroup], capture: Capture, **known: object) -> Problem:
+def _about(by: ProblemRule, groups: Sequence[FallbackGroup], capture: Capture) -> Problem:
     most, priced = groups[0], [group.ns_per_call for group in groups if group.ns_per_call is not None]
     advice = _advice(most, has_instructions=capture.figures.cpu_bfloat16)
     stays = advice.kind == "policy" or (advice.kind == "bfloat16" and "lacking" not in advice.params)
     traits = {"stays": stays, "float64": most.dtype == "float64", "refused": most.reason_code in _REFUSED}
-    about = {
-        "subject": most.target,
-        "title": most.target,
-        "hazard": most.reason,
-        "count": sum(group.node_count for group in groups),
-        "other_lines": len({(group.file, group.line) for group in groups}) - 1,
-        "gain_ns": sum(priced) if priced else None,
-        "splitting_ns": sum(group.splitting_ns for group in groups),
-        "traits": frozenset(name for name, holds in traits.items() if holds),
+    return by.problem(
+        subject=most.target,
+        title=most.target,
+        hazard=most.reason,
+        count=sum(group.node_count for group in groups),
+        other_lines=len({(group.file, group.line) for group in groups}) - 1,
+        gain_ns=sum(priced) if priced else None,
+        measured=True,
+        splitting_ns=sum(group.splitting_ns for group in groups),
+        traits=frozenset(name for name, holds in traits.items() if holds),
         **same(most, "file", "line", "module", "reason_code", "graph_ids"),
         **worded(advice),
-    }
-    return (fallback if "kind" not in known else nothing_runs).problem(measured=True, **about | known)
+    )
 
 
 def _advice(item: FallbackGroup, *, has_instructions: bool | None) -> Advice:

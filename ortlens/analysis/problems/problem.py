@@ -82,7 +82,7 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ProblemRule:
     """One rule."""
 
     name: str  # as in the column `rule`
@@ -102,6 +102,6 @@ class Rule:
 
 def rule(  # noqa: PLR0913 - the fields of a rule
     *, name: str, looks_for: str, fires: str, hazard: str, probed: str = "", kind: Kind = "rule"
-) -> Callable[[Callable[[Capture], Iterator[Problem]]], Rule]:
+) -> Callable[[Callable[[Capture], Iterator[Problem]]], ProblemRule]:
     """Decorate a function of a capture to make it a `Rule` with these fields."""
-    return lambda check: Rule(name=name, looks_for=looks_for, fires=fires, hazard=hazard, probed=probed, kind=kind, check=check)
+    return lambda check: ProblemRule(name=name, looks_for=looks_for, fires=fires, hazard=hazard, probed=probed, kind=kind, check=check)

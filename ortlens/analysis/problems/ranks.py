@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ortlens.trace.records import Break, Capture, Graph, Run
 
 
-class Place(NamedTuple):
+class CompiledFunction(NamedTuple):
     """A compiled function."""
 
     name: str | None
@@ -71,10 +71,10 @@ def rank_break(capture: Capture) -> Iterator[Problem]:
 def rank_recompiles(capture: Capture) -> Iterator[Problem]:
     """Report functions with different numbers of recompiles."""
     ranks = ranks_of(capture)
-    counts: dict[Place, Counter[int]] = defaultdict(Counter)
+    counts: dict[CompiledFunction, Counter[int]] = defaultdict(Counter)
     for item in capture.recompiles:
         if item.rank is not None:
-            counts[Place(item.function, item.file, item.line)][item.rank] += 1
+            counts[CompiledFunction(item.function, item.file, item.line)][item.rank] += 1
     for place, found in counts.items():
         if len({found[rank] for rank in ranks}) == 1:
             continue
@@ -102,7 +102,7 @@ def rank_graphs(capture: Capture) -> Iterator[Problem]:
     if not (ranks := ranks_of(capture)):
         return
     explained, known = _broken_functions(capture, ranks), _targets(capture)
-    told: set[Place] = set()  # a backward graph differs where its forward graph does
+    told: set[CompiledFunction] = set()  # a backward graph differs where its forward graph does
     for (place, phase), by_rank in _graphs(capture).items():
         if _base(place.name) in explained or place in told:
             continue
@@ -220,9 +220,9 @@ def _base(name: str | None) -> str | None:
     return name
 
 
-def _graphs(capture: Capture) -> dict[tuple[Place, str], dict[int, list[Graph]]]:
+def _graphs(capture: Capture) -> dict[tuple[CompiledFunction, str], dict[int, list[Graph]]]:
     """Group the first versions of the graphs of each function and phase by rank."""
-    found: dict[tuple[Place, str], dict[int, list[Graph]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[CompiledFunction, str], dict[int, list[Graph]]] = defaultdict(lambda: defaultdict(list))
     places = {graph.compile_id: _place(graph) for graph in reversed(capture.graphs) if graph.name is not None}
     for graph in capture.graphs:
         if graph.rank is not None and graph.recompile_of is None:
@@ -230,8 +230,8 @@ def _graphs(capture: Capture) -> dict[tuple[Place, str], dict[int, list[Graph]]]
     return {key: dict(by_rank) for key, by_rank in found.items()}
 
 
-def _place(graph: Graph) -> Place:
-    return Place(graph.name, graph.file, graph.line)
+def _place(graph: Graph) -> CompiledFunction:
+    return CompiledFunction(graph.name, graph.file, graph.line)
 
 
 def _operations(known: Mapping[str, Counter[str]], graphs: Iterable[Graph]) -> tuple[tuple[str, int], ...]:
@@ -256,12 +256,12 @@ def _odd(ranks: tuple[int, ...], values: Mapping[int, Hashable]) -> tuple[list[i
     return [rank for rank in ranks if values.get(rank) != usual], next(rank for rank in ranks if values.get(rank) == usual)
 
 
-def _steps(capture: Capture, ranks: tuple[int, ...]) -> dict[tuple[Place, str, str], dict[int, dict[int, Run]]]:
+def _steps(capture: Capture, ranks: tuple[int, ...]) -> dict[tuple[CompiledFunction, str, str], dict[int, dict[int, Run]]]:
     """Group the runs of each graph that every rank runs by rank and number of the call."""
     graphs = graphs_by_id(capture)
     graph_of = graph_by_partition(capture)
     session_graph = {session.session_id: graph_of.get(session.partition_id) for session in capture.sessions}
-    found: dict[tuple[Place, str, str], dict[int, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[tuple[CompiledFunction, str, str], dict[int, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
     for run in capture.runs:
         graph = graphs.get(session_graph.get(run.session_id or "") or run.graph_id or "")
         if graph is not None and run.rank is not None:
@@ -270,7 +270,7 @@ def _steps(capture: Capture, ranks: tuple[int, ...]) -> dict[tuple[Place, str, s
     return {key: dict(by_rank) for key, by_rank in found.items() if set(by_rank) == set(ranks)}
 
 
-def _period(steps: Mapping[tuple[Place, str, str], Mapping[int, Mapping[int, Run]]]) -> float:
+def _period(steps: Mapping[tuple[CompiledFunction, str, str], Mapping[int, Mapping[int, Run]]]) -> float:
     """Compute the time from one call to the next, a median over the graph that is called most."""
     rows = max(steps.values(), key=lambda by_rank: min(map(len, by_rank.values())))
     gaps = [
@@ -286,7 +286,7 @@ def _quarter(runs: Mapping[int, Run]) -> float:
 
 
 def _late(
-    capture: Capture, steps: Mapping[tuple[Place, str, str], Mapping[int, Mapping[int, Run]]], ranks: tuple[int, ...]
+    capture: Capture, steps: Mapping[tuple[CompiledFunction, str, str], Mapping[int, Mapping[int, Run]]], ranks: tuple[int, ...]
 ) -> dict[int, float]:
     """Compute how much later than the others each rank ends its last backward graph, in ns; only for ranks that are mostly last.
 

@@ -48,7 +48,8 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
         if is_free or (advice is not None and advice.is_expected):
             continue
         hint = "" if advice is not None else hint_for(item)
-        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns), advice.kind if advice is not None else "": True}
+        traits = {"gave_up": is_limit(item.reason), "guarded": bool(item.overhead_ns)}
+        words = worded(advice) if advice is not None else {"mitigation": hint, "settings": settings_of_hint(hint)}
         found = graph_break.problem(
             subject=item.break_id,
             records=(item.break_id,),
@@ -58,11 +59,10 @@ def _breaks(capture: Capture) -> Iterator[tuple[Hashable, Problem]]:
             own_code_ns=own_code_ns(item) if item.saved_ns is None else 0,
             is_saving=item.saved_ns is not None,
             measured=True,
-            traits=frozenset(name for name, holds in traits.items() if holds),
+            hazard=item.reason,
+            traits=frozenset(name for name, holds in traits.items() if holds) | ({advice.kind} if advice is not None else set()),
             **same(item, "file", "line", "source"),
-            **worded(advice)
-            | ({"mitigation": hint, "settings": settings_of_hint(hint)} if advice is None else {})
-            | {"hazard": item.reason},
+            **words,
         )
         yield _cause(item.reason, advice), found
 

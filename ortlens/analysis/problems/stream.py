@@ -11,7 +11,7 @@ from ortlens.analysis.ledger import totals_of
 from ortlens.analysis.problems import calls, compiling, kernels, movement, operators, ranks, retracing, sessions, slower
 from ortlens.analysis.problems.catalogue import advise
 from ortlens.analysis.problems.consequences import gathered
-from ortlens.analysis.problems.problem import FIELDS, Problem, Rule
+from ortlens.analysis.problems.problem import FIELDS, Problem, ProblemRule
 from ortlens.analysis.problems.rewrites import line_after
 from ortlens.analysis.speed import MUCH, is_busy
 from ortlens.analysis.timing import call_times, calls_by_graph, graph_times
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 _MODULES = (calls, slower, sessions, compiling, kernels, movement, ranks, retracing, operators)
-RULES: Mapping[str, Rule] = {item.name: item for module in _MODULES for item in vars(module).values() if isinstance(item, Rule)}
+RULES: Mapping[str, ProblemRule] = {
+    item.name: item for module in _MODULES for item in vars(module).values() if isinstance(item, ProblemRule)
+}
 """Every rule by name, in the order in which they are asked."""
 
 SPLITTING: tuple[Kind, ...] = ("break", "fallback", "nothing_runs", "recompile")
@@ -182,7 +184,7 @@ def _latest(findings: tuple[Finding, ...]) -> list[Finding]:
     return kept
 
 
-def _applied(rule: Rule, capture: Capture) -> Iterator[Problem]:
+def _applied(rule: ProblemRule, capture: Capture) -> Iterator[Problem]:
     """Ask a rule; one that fails must not take the others with it."""
     try:
         yield from list(rule.check(capture))

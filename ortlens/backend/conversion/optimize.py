@@ -146,7 +146,7 @@ def _names_every_value(model: ir.Model) -> bool:
     return None not in names and len(names) == len(set(names))
 
 
-class Condition(pass_runner.Condition):
+class ModelCondition(pass_runner.Condition):
     """What can be true of a model's main graph between two passes."""
 
     INLINED = "no node calls a local function", lambda model: not any(node.op_identifier() in model.functions for node in model.graph)
@@ -187,24 +187,24 @@ def _applied(make: Callable[[], ir.passes.PassBase]) -> Callable[[ir.Model], ir.
     return lambda model: make()(model).model
 
 
-_INLINED, _LIFTED = (Condition.INLINED,), (Condition.CONSTANTS_LIFTED,)
+_INLINED, _LIFTED = (ModelCondition.INLINED,), (ModelCondition.CONSTANTS_LIFTED,)
 _REMOVE_UNUSED_NODES = Pass(
-    name="remove_unused_nodes", run=_applied(common_passes.RemoveUnusedNodesPass), ensures=(Condition.NO_UNUSED_NODES,)
+    name="remove_unused_nodes", run=_applied(common_passes.RemoveUnusedNodesPass), ensures=(ModelCondition.NO_UNUSED_NODES,)
 )
 
 PASSES = (
     Pass(name="inline_functions", run=_applied(common_passes.InlinePass), ensures=_INLINED),
-    Pass(name="fold_constants", run=_fold_constants, requires=_INLINED, invalidates=(Condition.NO_UNUSED_NODES,)),
+    Pass(name="fold_constants", run=_fold_constants, requires=_INLINED, invalidates=(ModelCondition.NO_UNUSED_NODES,)),
     _REMOVE_UNUSED_NODES,  # first: no rule needs to look at nodes that are removed later
     Pass(
         name="apply_rewrite_rules",
         run=_applied(lambda: onnxscript.rewriter.RewritePass(rewrite_rules())),
         requires=_INLINED,
-        invalidates=(Condition.NO_UNUSED_NODES, Condition.UNIQUE_NAMES),
+        invalidates=(ModelCondition.NO_UNUSED_NODES, ModelCondition.UNIQUE_NAMES),
     ),
     _REMOVE_UNUSED_NODES,
     Pass(name="remove_unused_functions", run=_applied(common_passes.RemoveUnusedFunctionsPass), requires=_INLINED),
-    Pass(name="remove_unused_opsets", run=_applied(common_passes.RemoveUnusedOpsetsPass), requires=(Condition.NO_UNUSED_NODES,)),
+    Pass(name="remove_unused_opsets", run=_applied(common_passes.RemoveUnusedOpsetsPass), requires=(ModelCondition.NO_UNUSED_NODES,)),
     Pass(
         name="lift_constants",
         run=_applied(lambda: common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)),
@@ -214,7 +214,7 @@ PASSES = (
     Pass(name="deduplicate_initializers", run=_applied(common_passes.DeduplicateInitializersPass), requires=_LIFTED),
     Pass(name="eliminate_common_subexpressions", run=_applied(common_passes.CommonSubexpressionEliminationPass), requires=_LIFTED),
     Pass(name="keep_half_rounding", run=keep_half_rounding, requires=(*_INLINED, *_LIFTED)),
-    Pass(name="fix_outputs", run=_applied(common_passes.OutputFixPass), invalidates=(Condition.UNIQUE_NAMES,)),
-    Pass(name="fix_names", run=_applied(common_passes.NameFixPass), ensures=(Condition.UNIQUE_NAMES,)),
+    Pass(name="fix_outputs", run=_applied(common_passes.OutputFixPass), invalidates=(ModelCondition.UNIQUE_NAMES,)),
+    Pass(name="fix_names", run=_applied(common_passes.NameFixPass), ensures=(ModelCondition.UNIQUE_NAMES,)),
 )
 """The passes of `optimize_model`, in order."""

@@ -14,7 +14,7 @@ from ortlens import _torch
 from ortlens.backend.deploy.signature import ConstantLeaf, Given, NumberLeaf, Signature, Size, TensorLeaf, is_same_constant, value_text
 from ortlens.backend.freeze.questions import LayoutQuestions, is_asked_by_model
 from ortlens.backend.lowering.exported import paths_of, state_value
-from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code
+from ortlens.backend.lowering.provenance import StackFrame, innermost, is_model_code
 from ortlens.backend.lowering.whole_operators import recurrent_results_known
 from ortlens.errors import UsageError
 
@@ -118,7 +118,7 @@ def _apart(tree: Any) -> Any:
 
 def _place_of(error: Exception) -> str:
     """Find the line of the model at which a trace stopped; empty where PyTorch did not run its code."""
-    frames = [Frame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = [StackFrame(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     found = innermost([frame for frame in frames if is_model_code(frame) and not frame.file.startswith("<")])
     return "" if found is None else f" at {found.file}:{found.line}"
 

@@ -283,13 +283,13 @@ def guards_as_json(texts: Sequence[str], leaves: Sequence[str]) -> list[Any]:
         if number.isdecimal():  # of `*args`
             others[ast.unparse(ast.parse(f"L[{first!r}][{number}]{bracket}{rest}", mode="eval"))] = place
     places = others | places
-    return [[f"Guard failed: {text}", _Guard(text, places).json()] for text in texts]
+    return [[f"Guard failed: {text}", _SizeGuard(text, places).json()] for text in texts]
 
 
 _X = ast.Name("x")
 
 
-class _Guard:
+class _SizeGuard:
     def __init__(self, text: str, places: Mapping[str, int]) -> None:
         self._text = text
         self._places = places

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.overrides
 
-from ortlens.backend.lowering.provenance import Frame, is_model_code
+from ortlens.backend.lowering.provenance import StackFrame, is_model_code
 
 
 class LayoutQuestions(torch.overrides.TorchFunctionMode):
@@ -42,7 +42,7 @@ def is_asked_by_model() -> bool:
     frame = inspect.currentframe()
     while frame is not None and (frame.f_code.co_name == "__torch_function__" or frame.f_globals.get("__name__") in _BETWEEN):
         frame = frame.f_back
-    return frame is not None and is_model_code(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+    return frame is not None and is_model_code(StackFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
 
 
 _BETWEEN = frozenset({__name__, "torch", "ortlens._torch.compared", "torch._export.non_strict_utils", "torch.overrides"})

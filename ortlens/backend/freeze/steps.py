@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ortlens.backend.freeze.arguments import Arguments
     from ortlens.backend.graph import CompiledGraph
     from ortlens.backend.lowering.exported import Result
-    from ortlens.backend.partitioning.extraction import Partition
-    from ortlens.backend.runtime.binding import Input, Output
+    from ortlens.backend.partitioning.extraction import GraphPartition
+    from ortlens.backend.runtime.binding import BoundInput, Output
     from ortlens.backend.runtime.memory_assumptions import MemoryAssumptions
     from ortlens.backend.runtime.runner import PartitionRunner
     from ortlens.trace.recorder import Recorder
@@ -165,7 +165,7 @@ class FrozenSteps:
         updates = {output: places[node] for output, node in old.items() if node in state and node in places}
         return in_place.with_memory_of_inputs(runner.factory.outputs(runner.sessions[0].session), inputs, updates, runner.model)
 
-    def _constants(self, runner: PartitionRunner) -> list[tuple[Input, torch.Tensor]]:
+    def _constants(self, runner: PartitionRunner) -> list[tuple[BoundInput, torch.Tensor]]:
         """List the weights that are no constants of the session, such as tables that are only looked up."""
         values = dict(zip(self.graph.placeholders(), self._values, strict=True))
         items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
@@ -242,7 +242,7 @@ class FrozenSteps:
 
 
 class _Part(NamedTuple):
-    partition: Partition
+    partition: GraphPartition
     run: Callable[..., tuple[Any, ...]]
 
 
@@ -275,7 +275,7 @@ def _without(run: Callable[..., tuple[Any, ...]], places: Sequence[int]) -> Call
     return lambda *args: run(*[args[place] for place in places])
 
 
-def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, Input]]:
+def _passed(runner: PartitionRunner) -> list[tuple[torch.fx.Node, BoundInput]]:
     weights = runner.weight_nodes()
     items = zip(runner.partition.inputs, runner.factory.inputs(runner.frozen), strict=True)
     return [(node, item) for node, item in items if node not in weights]

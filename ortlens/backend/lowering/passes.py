@@ -42,7 +42,7 @@ def _is_read(graph: torch.fx.Graph) -> bool:
     return all(node.users or node.op in ("placeholder", "output") or node.is_impure() for node in graph.nodes)
 
 
-class Condition(pass_runner.Condition):
+class GraphCondition(pass_runner.Condition):
     """What is true of a graph between two passes."""
 
     VALUED = "every node that another reads has its example value", _has_values
@@ -54,8 +54,8 @@ class Condition(pass_runner.Condition):
     READ = "every node is read, or has an effect", _is_read
 
 
-_GIVEN = (Condition.VALUED, Condition.ORDERED)  # what is true of AOTAutograd's graphs
-_USUAL: dict[str, Any] = {"requires": _GIVEN, "invalidates": (Condition.READ,)}
+_GIVEN = (GraphCondition.VALUED, GraphCondition.ORDERED)  # what is true of AOTAutograd's graphs
+_USUAL: dict[str, Any] = {"requires": _GIVEN, "invalidates": (GraphCondition.READ,)}
 
 
 def _drop_unread(copy: Prepared) -> None:
@@ -106,13 +106,13 @@ PASSES = (
     Pass(name="make tensors of numbers", run=lambda copy: type_promotion.make_tensors_of_numbers(copy.module.graph), **_USUAL),
     Pass(name="promote types", run=Prepared.promote, **_USUAL),
     Pass(name="gather windows", run=lambda copy: storage_windows.gather_windows(copy.module), **_USUAL),
-    Pass(name="drop metadata checks", run=Prepared.drop_metadata_checks, ensures=(Condition.SETTLED,), **_USUAL),
+    Pass(name="drop metadata checks", run=Prepared.drop_metadata_checks, ensures=(GraphCondition.SETTLED,), **_USUAL),
     Pass(name="read unexpanded masks", run=lambda copy: attention.read_unexpanded(copy.module.graph), **_USUAL),
     Pass(name="multiply by group", run=lambda copy: attention.multiply_by_group(copy.module.graph), **_USUAL),
     Pass(name="compute once", run=lambda copy: compute_once(copy.module.graph), **_USUAL),
-    Pass(name="drop what nobody reads", run=_drop_unread, requires=_GIVEN, ensures=(Condition.READ,)),
-    Pass(name="leave writes to sessions", run=Prepared.leave_writes, requires=(*_GIVEN, Condition.READ)),
-    Pass(name="write in place", run=Prepared.write_in_place, requires=(*_GIVEN, Condition.READ)),
+    Pass(name="drop what nobody reads", run=_drop_unread, requires=_GIVEN, ensures=(GraphCondition.READ,)),
+    Pass(name="leave writes to sessions", run=Prepared.leave_writes, requires=(*_GIVEN, GraphCondition.READ)),
+    Pass(name="write in place", run=Prepared.write_in_place, requires=(*_GIVEN, GraphCondition.READ)),
 )
 """The passes, in order."""
 

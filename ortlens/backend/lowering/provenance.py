@@ -30,7 +30,7 @@ _WRAPPERS = frozenset({"inner", "new_forward", "decorated", "decorate_context", 
 """Functions that libraries put around a model's own: decorators of transformers, hooks of accelerate."""
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """One frame of a stack."""
 
     file: str  # file name of the code
@@ -38,7 +38,7 @@ class Frame(NamedTuple):
     function: str  # name of the function
 
 
-def innermost(frames: Sequence[Frame]) -> Frame | None:
+def innermost(frames: Sequence[StackFrame]) -> StackFrame | None:
     """Choose the frame that a reader would change, from frames with the outermost first; None without frames.
 
     It is the innermost one of model code (see `is_model_code`); if there is none, the innermost outside torch; else the innermost.
@@ -50,7 +50,7 @@ def innermost(frames: Sequence[Frame]) -> Frame | None:
     return None
 
 
-def is_wrapper(frame: Frame) -> bool:
+def is_wrapper(frame: StackFrame) -> bool:
     """Tell whether a frame is of a function that an installed library, not the user, puts around another."""
     return _is_installed(frame.file) and (frame.function in _WRAPPERS or "wrap" in frame.function)
 
@@ -65,7 +65,7 @@ def is_of_a_library(file: str) -> bool:
     return is_of_torch_or_ortlens(file) or _is_installed(file)
 
 
-def is_model_code(frame: Frame) -> bool:
+def is_model_code(frame: StackFrame) -> bool:
     """Tell whether a frame is of the user's code or a model's, not of torch, Python's library, ortlens or a library's wrapper."""
     if is_of_torch_or_ortlens(frame.file) or frame.file.startswith("<frozen "):
         return False
@@ -76,7 +76,7 @@ def _is_installed(file: str) -> bool:
     return any(folder in file for folder in _INSTALLED)
 
 
-def _is_outside_torch(frame: Frame) -> bool:
+def _is_outside_torch(frame: StackFrame) -> bool:
     return not frame.file.startswith(_torch.torch_folder())
 
 
@@ -125,7 +125,7 @@ def user_line(node: torch.fx.Node) -> UserLine:
 @functools.lru_cache(maxsize=4096)
 def _user_line_of(trace: str) -> UserLine:
     found = filter(None, map(_FRAME.match, trace.splitlines()))
-    frame = innermost([Frame(match["file"], int(match["line"]), match["function"]) for match in found])
+    frame = innermost([StackFrame(match["file"], int(match["line"]), match["function"]) for match in found])
     return UserLine(None, None, None) if frame is None else UserLine(frame.file, frame.line, linecache.getline(*frame[:2]).strip() or None)
 
 

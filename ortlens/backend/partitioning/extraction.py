@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class GraphPartition:
     """One partition, extracted from its graph."""
 
     index: int  # its position in the order of execution
@@ -34,7 +34,7 @@ class Partition:
         return any(map(_torch.is_symbolic, sizes))
 
 
-def split(plan: Plan, owner: torch.nn.Module) -> list[Partition]:
+def split(plan: Plan, owner: torch.nn.Module) -> list[GraphPartition]:
     """Extract the partitions of a plan from their graph, which is not changed, in the order of execution."""
     members: list[list[torch.fx.Node]] = [[] for _ in range(plan.partition_count)]
     for node in plan.verdicts:
@@ -43,7 +43,7 @@ def split(plan: Plan, owner: torch.nn.Module) -> list[Partition]:
     return [_cut(plan, owner, index, nodes) for index, nodes in enumerate(members)]
 
 
-def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.Node]) -> Partition:
+def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.Node]) -> GraphPartition:
     inside = set(nodes)
     inputs, carried = _sources(plan, nodes, inside)
     graph = torch.fx.Graph()
@@ -56,7 +56,9 @@ def _cut(plan: Plan, owner: torch.nn.Module, index: int, nodes: list[torch.fx.No
     outputs = [node for node in nodes if _leaves(node, inside, plan)]
     graph.output(tuple(copies[node] for node in outputs))
     module = torch.fx.GraphModule(owner, graph, class_name=f"Partition{index}")
-    return Partition(index=index, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes), carried=tuple(carried))
+    return GraphPartition(
+        index=index, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=tuple(nodes), carried=tuple(carried)
+    )
 
 
 def _sources(plan: Plan, nodes: list[torch.fx.Node], inside: set[torch.fx.Node]) -> tuple[list[torch.fx.Node], list[torch.fx.Node]]:

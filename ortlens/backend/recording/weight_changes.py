@@ -11,7 +11,7 @@ import linecache
 import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
-from ortlens.backend.lowering.provenance import Frame, is_model_code
+from ortlens.backend.lowering.provenance import StackFrame, is_model_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,13 +25,15 @@ class _Change(NamedTuple):
     is_new: bool  # whether it puts another tensor in its place
 
 
-def changed_at(weights: Sequence[str], *, is_new: bool) -> Frame | None:
+def changed_at(weights: Sequence[str], *, is_new: bool) -> StackFrame | None:
     """Find the one line that can have changed these weights, with another tensor, `is_new`, or by writing to it; else None.
 
     A function that made the call which noticed the change counts before the rest of its file.
     """
     stack = [
-        frame for frame, line in traceback.walk_stack(None) if is_model_code(Frame(frame.f_code.co_filename, line, frame.f_code.co_name))
+        frame
+        for frame, line in traceback.walk_stack(None)
+        if is_model_code(StackFrame(frame.f_code.co_filename, line, frame.f_code.co_name))
     ]
     files = dict.fromkeys(frame.f_code.co_filename for frame in stack if not frame.f_code.co_filename.startswith("<"))
     found = {
@@ -43,7 +45,7 @@ def changed_at(weights: Sequence[str], *, is_new: bool) -> Frame | None:
     codes = [frame.f_code for frame in stack if frame.f_code.co_name != "<module>"]
     running = {(code.co_filename, line) for code in codes for _, _, line in code.co_lines()}
     found = found & running or found
-    return Frame(*found.pop(), "") if len(found) == 1 else None
+    return StackFrame(*found.pop(), "") if len(found) == 1 else None
 
 
 def _fits(names: tuple[str, ...], path: list[str]) -> bool:

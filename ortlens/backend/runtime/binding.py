@@ -39,7 +39,7 @@ TRIALS = 4  # runs of a large size before its memory is kept: one that comes aga
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class BoundInput:
     """One input of a partition."""
 
     name: str  # name in the ONNX model
@@ -87,9 +87,9 @@ class Binding:
     def __init__(
         self,
         session: onnxruntime.InferenceSession,
-        inputs: Sequence[Input],
+        inputs: Sequence[BoundInput],
         outputs: Sequence[Output],
-        constants: Sequence[tuple[Input, torch.Tensor]] = (),
+        constants: Sequence[tuple[BoundInput, torch.Tensor]] = (),
     ) -> None:
         """Bind what never moves: constants, and the buffers of numbers.
 
@@ -131,7 +131,7 @@ class Binding:
             self.run, self.spares = _ort.runner_of(self.session), False
         run(native, options)
 
-    def _bind_constant(self, item: Input, value: torch.Tensor) -> torch.Tensor:
+    def _bind_constant(self, item: BoundInput, value: torch.Tensor) -> torch.Tensor:
         name = item.name if item.permutation is None else permuted_name(item.name)
         plain = value.detach().resolve_neg()
         plain = (plain if item.permutation is None else plain.permute(item.permutation)).contiguous()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import onnxruntime
 
-    from ortlens.backend.runtime.binding import Input, Output
+    from ortlens.backend.runtime.binding import BoundInput, Output
     from ortlens.trace.runlog import RunLog
 
 _KEPT_ADDRESSES = 16  # calls whose inputs lay elsewhere, of which it is known whether they overlap
@@ -51,7 +51,7 @@ class HalfWrittenError(Exception):
 
 def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     session: onnxruntime.InferenceSession,
-    inputs: Sequence[Input],
+    inputs: Sequence[BoundInput],
     outputs: Sequence[Output],
     *,
     on_stale: Callable[[tuple[Any, ...]], tuple[Any, ...]],
@@ -61,7 +61,7 @@ def make_call(  # noqa: PLR0913 - each is used by one line of the generated code
     preallocate: bool,
     rest: Callable[[], object] | None = None,
     intact: Callable[[], bool] | None = None,
-    constants: Sequence[tuple[Input, torch.Tensor]] = (),
+    constants: Sequence[tuple[BoundInput, torch.Tensor]] = (),
     replays: bool | Literal["auto"] = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Generate the function that calls a session: it takes `inputs`, not `constants`, and returns a tuple of all outputs.
@@ -107,7 +107,7 @@ class _Writer:
     def __init__(
         self,
         session: onnxruntime.InferenceSession,
-        inputs: Sequence[Input],
+        inputs: Sequence[BoundInput],
         outputs: Sequence[Output],
         *,
         preallocate: bool,
@@ -153,16 +153,16 @@ class _Writer:
         return {"replay": made.replay}
 
     @staticmethod
-    def _place(name: str, meta: torch.Tensor, *, is_steady: bool = False) -> cuda.Place:
+    def _place(name: str, meta: torch.Tensor, *, is_steady: bool = False) -> cuda.BoundPlace:
         element = dtypes.element_types()[meta.dtype].onnx
-        return cuda.Place(name=name, device=devices.ort_device(meta.device), element=element, is_steady=is_steady)
+        return cuda.BoundPlace(name=name, device=devices.ort_device(meta.device), element=element, is_steady=is_steady)
 
-    def _passed(self) -> dict[int, Input]:
+    def _passed(self) -> dict[int, BoundInput]:
         """Return the inputs that are bound in each call, by position."""
         return {index: item for index, item in enumerate(self._inputs) if item.frozen is None and item.bound}
 
     @staticmethod
-    def _input_name(item: Input) -> str:
+    def _input_name(item: BoundInput) -> str:
         return item.name if item.permutation is None else permuted_name(item.name)
 
     def source(self, *, recording: bool, resting: bool, watching: bool) -> str:
@@ -246,7 +246,7 @@ class _Writer:
                 checks.append(f"if not ({same}): break")
         return checks
 
-    def _take_input(self, index: int, item: Input) -> list[str]:
+    def _take_input(self, index: int, item: BoundInput) -> list[str]:
         """Arrange an input as the session takes it."""
         if not isinstance(item.meta, torch.Tensor):
             return []
@@ -257,7 +257,7 @@ class _Writer:
         given = f"(a{index} if a{index}.dtype is {dtype} else a{index}.to({dtype}))"
         return [f"i{index} = {given}{turn}", f"if not i{index}.is_contiguous(): i{index} = i{index}.contiguous()"]
 
-    def _bind_input(self, index: int, item: Input) -> list[str]:
+    def _bind_input(self, index: int, item: BoundInput) -> list[str]:
         name = self._constant("n", index, self._input_name(item))
         if not isinstance(item.meta, torch.Tensor):
             filled = f"b.numbers[{name}].fill_(a{index})"

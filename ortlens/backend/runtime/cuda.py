@@ -251,7 +251,7 @@ class DeviceCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BoundPlace:
     """An input or output of a session, as it is bound."""
 
     name: str
@@ -264,7 +264,13 @@ class Graphs:
     """The CUDA graphs that one function replays: one per combination of sizes, with buffers that every replay reads and writes."""
 
     def __init__(
-        self, calls: DeviceCalls, inputs: Sequence[Place], outputs: Sequence[Place], new_binding: Callable[[], Binding], *, always: bool
+        self,
+        calls: DeviceCalls,
+        inputs: Sequence[BoundPlace],
+        outputs: Sequence[BoundPlace],
+        new_binding: Callable[[], Binding],
+        *,
+        always: bool,
     ) -> None:
         """Start without graphs. `always`: capture in the first call of new sizes, without comparing times."""
         self.calls = calls

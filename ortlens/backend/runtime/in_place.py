@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.partitioning.plan import Plan
-    from ortlens.backend.runtime.binding import Input, Output
+    from ortlens.backend.runtime.binding import BoundInput, Output
 
 _POINTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Neg", "Abs", "Reciprocal"})
 """Operators whose kernels read each element before they write the one in its place: ONNX Runtime reuses their operands' memory itself."""
@@ -48,7 +48,7 @@ _UNARY = frozenset({"Cast", "CastLike", "Identity", "Exp", "Log", "Sign", "Floor
 _ELEMENTWISE = _POINTWISE | _COMPARING | _UNARY | {"Constant", "Pow"}
 
 
-def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict[int, int]:
+def updates_of(partition: GraphPartition, mutated: Sequence[int], plan: Plan) -> dict[int, int]:
     """Find the inputs of a partition that a graph updates there, and that nothing outside the partition reads.
 
     `mutated` lists the graph's inputs whose new values are its first outputs, in that order. Return positions in the partition: of the
@@ -71,7 +71,7 @@ def updates_of(partition: Partition, mutated: Sequence[int], plan: Plan) -> dict
 
 
 def with_memory_of_inputs(
-    outputs: Sequence[Output], inputs: Sequence[Input], updates: Mapping[int, int], model: onnx.ModelProto
+    outputs: Sequence[Output], inputs: Sequence[BoundInput], updates: Mapping[int, int], model: onnx.ModelProto
 ) -> list[Output]:
     """Let contiguous outputs of fixed shape take the memory of inputs, by `updates_of`, where that is proved to be right."""
     alike = {place: source for place, source in updates.items() if _are_alike(outputs[place], inputs[source])}
@@ -134,7 +134,7 @@ def _is_last(makers: Mapping[str, onnx.NodeProto], readers: Mapping[str, list[on
     return True
 
 
-def _are_alike(output: Output, source: Input) -> bool:
+def _are_alike(output: Output, source: BoundInput) -> bool:
     made, given = output.meta, source.meta
     if not (isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor) and source.bound and made.is_cpu and given.is_cpu):
         return False

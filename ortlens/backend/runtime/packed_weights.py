@@ -207,7 +207,7 @@ def with_packed_weights(model: onnx.ModelProto, frozen: Sequence[FrozenWeight]) 
     made.CopyFrom(model)
     nodes: list[onnx.NodeProto] = []
     for source, node in zip(model.graph.node, made.graph.node, strict=True):
-        writer = _Writer(source, made.graph)
+        writer = _ProductWriter(source, made.graph)
         nodes += writer.nodes(found[id(source)]) if id(source) in found else writer.integers() if id(source) in whole else [node]
     read = {value.name for value in made.graph.output}
     nodes = used_nodes(nodes, read)
@@ -287,7 +287,7 @@ def _is_transposed(node: onnx.NodeProto) -> bool:
     return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
 
 
-class _Writer:
+class _ProductWriter:
     """Writes the nodes of one product, which all carry the origin of the node that they replace."""
 
     def __init__(self, source: onnx.NodeProto, graph: onnx.GraphProto) -> None:

@@ -26,7 +26,7 @@ from ortlens.backend.runtime.generated import function_from_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.partitioning.plan import Plan
     from ortlens.trace.runlog import EagerLog
 
@@ -41,7 +41,7 @@ class Runs(Protocol):
     """What runs a partition."""
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> GraphPartition:
         """The partition."""
 
     @property
@@ -62,7 +62,7 @@ def make_program(  # noqa: PLR0913 - what is known about a graph, each by name
 
     `elsewhere` is a condition of `_torch.interpreter_scope`, and the function that is called instead where it holds.
     """
-    writer = _Writer(plan, owner, runners, log, fixed or {}, elsewhere)
+    writer = _ProgramWriter(plan, owner, runners, log, fixed or {}, elsewhere)
     return function_from_source("program", writer.source(), writer.scope)
 
 
@@ -76,7 +76,7 @@ class _Step:
     partition: int = -1
 
 
-class _Writer:
+class _ProgramWriter:
     def __init__(  # noqa: PLR0913, PLR0917 - those of `make_program`
         self,
         plan: Plan,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.runtime.binding import Output
     from ortlens.backend.runtime.failures import Verdict
     from ortlens.backend.runtime.session import SessionInfo
@@ -83,7 +83,7 @@ class PartitionRunner:
         model.
         """
         self.factory = factory  # creates the sessions
-        self.partition: Partition = factory.partition
+        self.partition: GraphPartition = factory.partition
         self.model: onnx.ModelProto = factory.model  # its ONNX model, with weights as inputs
         self.weight_inputs = weight_inputs  # positions of the inputs that are parameters or buffers
         self.freezes = freezes  # whether these may become constants of a session
@@ -358,7 +358,7 @@ def _is_per_size(options: OrtBackendOptions) -> bool:
 
 
 def runner_from_model(  # noqa: PLR0913 - what is known about a partition, each by name
-    partition: Partition,
+    partition: GraphPartition,
     model: onnx.ModelProto,
     facts: Mapping[str, Any],
     options: OrtBackendOptions,

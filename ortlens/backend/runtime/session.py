@@ -15,7 +15,7 @@ from ortlens._process import heap_bytes
 from ortlens.backend.basis.memory_order import memory_order
 from ortlens.backend.conversion import dtypes
 from ortlens.backend.runtime import _ort, binding, cuda, devices, threads, weights
-from ortlens.backend.runtime.binding import Input, Output
+from ortlens.backend.runtime.binding import BoundInput, Output
 from ortlens.backend.runtime.linear_layers import with_layers_for_cuda
 from ortlens.backend.runtime.masked_softmax import with_normal_weights
 from ortlens.backend.runtime.overflow_checks import with_overflow_checks
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.basis.options import OrtBackendOptions
-    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.runtime.threads import ThreadChoice
     from ortlens.backend.runtime.weights import FrozenWeight
     from ortlens.trace.records import SessionCause
@@ -133,7 +133,7 @@ class SessionInfo:
     calls: cuda.DeviceCalls | None  # how it is called; None: without more ado
 
 
-def signature_text(info: SessionInfo, partition: Partition) -> str:
+def signature_text(info: SessionInfo, partition: GraphPartition) -> str:
     """Write the dtypes and shapes that a session accepts, such as `f32[2,8] i64[s0]`, without frozen weights."""
     frozen = {weight.name for weight in info.frozen}
     return " ".join(_value_text(node.meta["val"]) for node in partition.inputs if node.name not in frozen)
@@ -153,7 +153,7 @@ _ADVICE = "; pre_ort_model_transforms must keep the inputs by name, and the orde
 class SessionFactory:
     """Everything that the sessions of a partition have in common."""
 
-    partition: Partition
+    partition: GraphPartition
     model: onnx.ModelProto  # its ONNX model, with weights as inputs
     permutations: Sequence[tuple[int, ...] | None]  # memory order of each output; None where an output is contiguous
     options: OrtBackendOptions
@@ -313,11 +313,11 @@ class SessionFactory:
             calls=config.calls,
         )
 
-    def inputs(self, frozen: Sequence[FrozenWeight]) -> list[Input]:
+    def inputs(self, frozen: Sequence[FrozenWeight]) -> list[BoundInput]:
         """Describe the inputs of a call of a session: one per input of the partition, in the order of its arguments."""
         bound, orders, by_name = self.bound_names(), self._orders(frozen), {weight.name: weight for weight in frozen}
         return [
-            Input(
+            BoundInput(
                 name=name,
                 meta=node.meta["val"],
                 frozen=by_name.get(name),

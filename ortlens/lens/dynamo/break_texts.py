@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ortlens.analysis.identity import plain_function
 from ortlens.analysis.problems.number_uses import Flow, flow_from
-from ortlens.backend.lowering.provenance import Frame
+from ortlens.backend.lowering.provenance import StackFrame
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -57,7 +57,7 @@ class BreakText:
     file: str | None  # of the user line
     line: int | None
     function: str | None
-    frames: tuple[Frame, ...]  # the user's, outermost first
+    frames: tuple[StackFrame, ...]  # the user's, outermost first
     context: str = ""  # what Dynamo met, in its developers' words; empty where it does not say
     recurrent: str = ""  # place of the recurrent layer that it refuses, as `L['self']._modules['gru']`; empty before torch 2.15
 
@@ -115,15 +115,15 @@ def break_from_text(text: str) -> BreakText:
     )
 
 
-def _user_frames(message: str) -> list[Frame]:
+def _user_frames(message: str) -> list[StackFrame]:
     for heading in _USER_CODE:
         _, found, code = message.partition(heading)
         if found:
-            return [Frame(m["file"], int(m["line"]), plain_function(m["function"])) for m in _FRAME.finditer(code)]
+            return [StackFrame(m["file"], int(m["line"]), plain_function(m["function"])) for m in _FRAME.finditer(code)]
     return []
 
 
-def _place(message: str, frames: list[Frame]) -> tuple[str | None, int | None]:
+def _place(message: str, frames: list[StackFrame]) -> tuple[str | None, int | None]:
     at = _AT.search(message)
     if at:
         return at["file"], int(at["line"])

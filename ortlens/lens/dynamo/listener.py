@@ -26,7 +26,7 @@ from ortlens.analysis.index import grouped
 from ortlens.analysis.literals import shortened
 from ortlens.analysis.problems.guards import guard_place, number_of_guard, recompile_traits
 from ortlens.analysis.problems.number_uses import ARGUMENT, LATER, uses_of_argument
-from ortlens.backend.lowering.provenance import Frame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
+from ortlens.backend.lowering.provenance import StackFrame, innermost, is_model_code, is_of_a_library, is_of_torch_or_ortlens, is_wrapper
 from ortlens.lens.dynamo.break_texts import BreakText, break_from_text, is_break, line_text, lines_of, recompile_from_text
 from ortlens.lens.dynamo.guard_values import value_text
 from ortlens.trace import records as r
@@ -331,7 +331,7 @@ _LISTENER = _TraceListener()
 def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
     """Return name, file and first line of the compiled code; for the decorator of a library, those of the function in it."""
     name, file, line = str(metrics.get("co_name") or ""), str(metrics.get("co_filename") or ""), metrics.get("co_firstlineno")
-    if is_wrapper(Frame(file, line or 0, plain_function(name))) and (code := _torch.code_wrapped_by_compiled()) is not None:
+    if is_wrapper(StackFrame(file, line or 0, plain_function(name))) and (code := _torch.code_wrapped_by_compiled()) is not None:
         return code.co_name, code.co_filename, code.co_firstlineno
     return name, file, line
 
@@ -339,7 +339,7 @@ def _compiled_code(metrics: Mapping[str, Any]) -> tuple[str, str, int | None]:
 def _code_of_the_model() -> CodeType | None:
     """Return the code being compiled; for the decorator of a library, that of the function in it."""
     code = _torch.code_being_compiled()
-    if code is not None and is_wrapper(Frame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))):
+    if code is not None and is_wrapper(StackFrame(code.co_filename, code.co_firstlineno, plain_function(code.co_name))):
         return _torch.code_wrapped_by_compiled() or code
     return code
 
@@ -350,14 +350,14 @@ def _placed(said: BreakText, code: CodeType | None) -> BreakText:
     if code is not None and (frames or said.file is None):
         # PyTorch names no line where it gives up, and leaves out the compiled frame where its call of a module breaks.
         line = _torch.line_being_traced(code) or code.co_firstlineno
-        frames = (Frame(code.co_filename, line, plain_function(code.co_name)), *_compiled_part(frames))
+        frames = (StackFrame(code.co_filename, line, plain_function(code.co_name)), *_compiled_part(frames))
     chosen = innermost(frames)
     if chosen is not None and not is_model_code(chosen):  # PyTorch compiles a library's function where the user's line runs uncompiled
         chosen = innermost((*said.frames, *frames))
     return said if chosen is None else replace(said, file=chosen.file, line=chosen.line, function=chosen.function)
 
 
-def _compiled_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def _compiled_part(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
     """Drop the frames around the compiled one, which run already: they are the callers of this function."""
     running = {(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None)}
     around = next((place for place, frame in enumerate(frames) if (frame.file, frame.line) not in running), len(frames))

@@ -23,9 +23,9 @@ from ortlens.lens.measuring.trials import (
     MAKING_NS,
     MAX_RUNNERS,
     CallTrials,
+    ChangeTrial,
     GuardedCalls,
     ObservedPartition,
-    Trial,
     dense,
     frozen,
     observe,
@@ -86,7 +86,7 @@ class Probe:
         fired = {(item.rule, item.subject): item.record() for item in findings_of(self.capture())}
         return CallTrials(self.seen, self.call, waiting_for([seen.values for seen in self.seen])), fired
 
-    def _trials(self, calls: CallTrials) -> Iterator[Trial]:
+    def _trials(self, calls: CallTrials) -> Iterator[ChangeTrial]:
         copied = {finding.subject for finding in self.recorder.records(r.Finding) if finding.rule == "layout_copy"}
         yield from calls.threads()
         for seen in self.seen[:MAX_RUNNERS]:
@@ -117,7 +117,7 @@ def guarded_calls(recorder: Recorder, capture: r.Capture, *, several: bool, gene
     return GuardedCalls(several=several, breaks=bool(recorder.records(r.Break)), generates=generates, freeze_call=freeze_call)
 
 
-def finding_of(trial: Trial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
+def finding_of(trial: ChangeTrial, compared: AbTiming, known: r.Finding | None) -> r.Finding:
     """Make the measured finding of a trial in place of the estimate of a rule, `known`; without a gain it is information."""
     evidence = (
         f"measured: {time_from_ns(compared.base_ns)} as it is, {time_from_ns(compared.other_ns)} with {trial.change} "
@@ -146,7 +146,7 @@ def guards_trial(recorder: Recorder, call: Callable[[], Any], wait: Callable[[],
 
 def _measure(  # noqa: PLR0913 - what is measured, how, and when it is worth a finding
     recorder: Recorder,
-    trial: Trial,
+    trial: ChangeTrial,
     fired: Mapping[tuple[str, str | None], r.Finding],
     budget_ns: int,
     timer: Callable[..., AbTiming] = compare,

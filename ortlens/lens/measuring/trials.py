@@ -165,7 +165,7 @@ _WORTH_FREEZING = 1 << 16  # bytes of weights below which freezing them is not t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ChangeTrial:
     """One change to measure, and what its finding says."""
 
     rule: str
@@ -207,7 +207,7 @@ class CallTrials:
     call: Callable[[], Any]
     wait: Callable[[], None]
 
-    def threads(self) -> Iterator[Trial]:
+    def threads(self) -> Iterator[ChangeTrial]:
         """Yield trials of other numbers of threads, and of threads that sleep instead of spinning, as they apply to the present threads."""
         cores = usable_cores()
         several = [seen for seen in self.seen if seen.choice.count != 1]
@@ -227,7 +227,7 @@ class CallTrials:
             text = f"torch.set_num_threads({count}), or intra_op_num_threads={count} in ort_session_options."
             yield self._with_threads(rule, f"giving each session {counted(count, 'thread')}", text, choices)
 
-    def guards(self, entered: GuardedCalls) -> Iterator[Trial]:
+    def guards(self, entered: GuardedCalls) -> Iterator[ChangeTrial]:
         """Yield a trial of calls that skip Dynamo's guards."""
 
         def pair() -> Pair:
@@ -239,7 +239,7 @@ class CallTrials:
 
             return plain, unguarded
 
-        yield Trial(
+        yield ChangeTrial(
             rule="heavy_guards",
             subject=GUARDS,
             change="skipping the guards of modules at each step" if entered.generates else "skipping the guards",
@@ -249,7 +249,7 @@ class CallTrials:
             pair=pair,
         )
 
-    def _with_threads(self, rule: str, change: str, mitigation: str, choices: dict[ObservedPartition, ThreadChoice]) -> Trial:
+    def _with_threads(self, rule: str, change: str, mitigation: str, choices: dict[ObservedPartition, ThreadChoice]) -> ChangeTrial:
         def pair() -> Pair | None:
             chosen = list(choices)[:MAX_RUNNERS]
             if sum(seen.runner.sessions[-1].create_ns for seen in chosen) > MAKING_NS:
@@ -257,7 +257,7 @@ class CallTrials:
             made = {seen: _prepared(variant_of(seen.runner, choice=choices[seen]), seen) for seen in chosen}
             return self._whole({}), self._whole(made)
 
-        return Trial(rule=rule, subject=SESSIONS, change=change, remedy=remedy(mitigation), pair=pair)
+        return ChangeTrial(rule=rule, subject=SESSIONS, change=change, remedy=remedy(mitigation), pair=pair)
 
     def _whole(self, others: dict[ObservedPartition, PartitionRun]) -> Callable[[], int]:
         """Time whole calls in which some partitions run otherwise. All are intercepted and uncounted, so that both sides cost the same."""
@@ -273,7 +273,7 @@ class CallTrials:
         return intercepted
 
 
-def frozen(seen: ObservedPartition) -> Iterator[Trial]:
+def frozen(seen: ObservedPartition) -> Iterator[ChangeTrial]:
     """Yield a trial of weights as constants, if the graph is for inference and most of its weights are inputs now."""
     weights = [seen.values[place] for place, node in enumerate(seen.runner.partition.inputs) if node in seen.runner.weight_nodes()]
     size = sum(weight.nbytes for weight in weights if isinstance(weight, torch.Tensor))
@@ -286,7 +286,7 @@ def frozen(seen: ObservedPartition) -> Iterator[Trial]:
         run = _prepared(variant, seen)
         return _pair(seen, run) if variant.sessions[-1].frozen else None
 
-    yield Trial(
+    yield ChangeTrial(
         rule="unfrozen_weights",
         subject=seen.identity.partition_id,
         change=f"freezing the weights of {seen.identity.partition_id}",
@@ -298,13 +298,13 @@ def frozen(seen: ObservedPartition) -> Iterator[Trial]:
     )
 
 
-def dense(seen: ObservedPartition, copied: Container[str | None]) -> Iterator[Trial]:
+def dense(seen: ObservedPartition, copied: Container[str | None]) -> Iterator[ChangeTrial]:
     """Yield a trial per copied input that passes it contiguous; `copied` has the subjects of the findings `layout_copy`."""
     for place, node in enumerate(seen.runner.partition.inputs):
         value, subject = seen.values[place], f"{seen.identity.partition_id}:{node.name}"
         if subject in copied and isinstance(value, torch.Tensor):
             others = (*seen.values[:place], value.contiguous(), *seen.values[place + 1 :])
-            yield Trial(
+            yield ChangeTrial(
                 rule="layout_copy",
                 subject=subject,
                 change=f"passing {node.name} contiguous",

@@ -56,17 +56,17 @@ _PRIVATE = re.compile(r"\b__[a-z]\w*?(?<!__)\b")
 _NAMES = {"print": print, "warnings": warnings, "logging": logging}
 
 
-class Place(NamedTuple):
+class ProgramLine(NamedTuple):
     """A line of the program."""
 
     file: str | None
     line: int | None
 
 
-class Outcome(NamedTuple):
+class TraceOutcome(NamedTuple):
     """What one trace met."""
 
-    places: tuple[Place, ...]  # of its breaks
+    places: tuple[ProgramLine, ...]  # of its breaks
     compiles: bool  # whether nothing failed, and what was compiled serves other values of its tensors too
     leaves_marks: bool  # whether what was traced changes anything but what it returns
 
@@ -81,23 +81,23 @@ class Edit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TracedChange:
     """What differs in a trace: settings of `torch._dynamo.config`, and edited functions."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     edits: tuple[Edit, ...] = ()
 
-    def and_then(self, other: Change) -> Change:
+    def and_then(self, other: TracedChange) -> TracedChange:
         """Make this change and another one."""
-        return Change({**self.settings, **other.settings}, (*self.edits, *other.edits))
+        return TracedChange({**self.settings, **other.settings}, (*self.edits, *other.edits))
 
 
 class Helpful(NamedTuple):
     """A change with which a line breaks no graph."""
 
     name: str  # as in `Break.removed_by`
-    change: Change
-    outcome: Outcome
+    change: TracedChange
+    outcome: TraceOutcome
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Trials:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     backend: Callable[[torch.fx.GraphModule, Any], Callable[..., Any]]  # compiles without a session
-    _helpful: dict[Place, list[Helpful]] = field(default_factory=dict)  # in the order in which the call meets the lines
+    _helpful: dict[ProgramLine, list[Helpful]] = field(default_factory=dict)  # in the order in which the call meets the lines
     _deadline: int = 0
     _made: int = 0  # calls with a change
 
@@ -119,8 +119,8 @@ class Trials:
         if function is None:
             return
         self._deadline = time.perf_counter_ns() + max(_BUDGET_NS, round(_SHARE * self._spent()))
-        known = grouped((Place(item.file, item.line), item) for item in self.recorder.records(r.Break))
-        change = Change()
+        known = grouped((ProgramLine(item.file, item.line), item) for item in self.recorder.records(r.Break))
+        change = TracedChange()
         outcome = self._traced(function, change)
         while outcome is not None and outcome.places and outcome.places[0] in known and outcome.places[0] not in self._helpful:
             place = outcome.places[0]
@@ -133,7 +133,9 @@ class Trials:
     def _spent(self) -> int:
         return sum(graph.compile_ns or 0 for graph in self.recorder.records(r.Graph))
 
-    def _tried(self, function: Callable[..., Any], known: Mapping[Place, list[r.Break]], place: Place, before: Change) -> list[Helpful]:
+    def _tried(
+        self, function: Callable[..., Any], known: Mapping[ProgramLine, list[r.Break]], place: ProgramLine, before: TracedChange
+    ) -> list[Helpful]:
         """Try the changes for a line, until one helps: removes its breaks, and others than those known do not come. A single line: all."""
         helpful: dict[str, Helpful] = {}
         failed: list[str] = []
@@ -168,7 +170,7 @@ class Trials:
         for way in ways:
             with contextlib.suppress(Exception):  # of the changed program, whatever it is: such a change is not named
                 gains[way.name] = self._timed(way, present, compiled, graphs)
-        items = [item for item in self.recorder.records(r.Break) if Place(item.file, item.line) in self._helpful]
+        items = [item for item in self.recorder.records(r.Break) if ProgramLine(item.file, item.line) in self._helpful]
         if len(self._helpful) == 1:  # of several lines it is not known which one takes longer
             useful = sorted((name for name, gain in gains.items() if _is_useful(name, gain)), key=lambda name: _order(name, gains[name]))
             rest = (way.name for way in ways if way.name not in useful)
@@ -219,7 +221,7 @@ class Trials:
         for item in items:
             self.recorder.amend(r.Break, item.break_id, **facts)
 
-    def _change(self, advice: Advice, item: r.Break) -> Change | None:
+    def _change(self, advice: Advice, item: r.Break) -> TracedChange | None:
         if advice.kind == "set_config":
             return _setting(advice.settings[0])
         function = _function_at(self.target, item)
@@ -229,9 +231,9 @@ class Trials:
         edit = _choice(function, item.line) if line is None and advice.kind == "choose_with_where" else None
         if line is not None:
             edit = Edit(function, item.line, item.line, line)
-        return None if edit is None or _edited_code(function, [edit]) is None else Change(edits=(edit,))
+        return None if edit is None or _edited_code(function, [edit]) is None else TracedChange(edits=(edit,))
 
-    def _traced(self, function: Callable[..., Any], change: Change) -> Outcome | None:
+    def _traced(self, function: Callable[..., Any], change: TracedChange) -> TraceOutcome | None:
         """Trace the call with a change; None where nothing was traced."""
         heard, fixes, marks = Recorder(), list[bool](), list[bool]()
 
@@ -247,11 +249,11 @@ class Trials:
                 _torch.retrace(function, self.args, self.kwargs, compiling)
             except Exception:  # noqa: BLE001 - of the change: whatever it raises, the program does not compile with it
                 compiles = False
-        places = tuple(Place(item.file, item.line) for item in watch.recorder.records(r.Break))
+        places = tuple(ProgramLine(item.file, item.line) for item in watch.recorder.records(r.Break))
         # A break that becomes a recompile for each value is no better.
         is_known = len(heard.live) == len(fixes)  # graphs of our backend
         leaves_marks = any(marks) or not is_known or any(graph.lowered.mutated for graph in heard.live if isinstance(graph, CompiledGraph))
-        outcome = Outcome(places, compiles=compiles and not any(fixes), leaves_marks=leaves_marks)
+        outcome = TraceOutcome(places, compiles=compiles and not any(fixes), leaves_marks=leaves_marks)
         return outcome if fixes or places or not compiles else None
 
 
@@ -271,16 +273,16 @@ def _function_of(target: Any) -> Any:
     return function if isinstance(getattr(function, "__func__", function), types.FunctionType) else None
 
 
-def _setting(line: str) -> Change | None:
+def _setting(line: str) -> TracedChange | None:
     """Read a line that sets something in `torch._dynamo.config`: `name = True`, or `name.add(function)`."""
     statement = ast.parse(line).body[0]
     if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Attribute):
-        return Change({target.attr: ast.literal_eval(statement.value)})
+        return TracedChange({target.attr: ast.literal_eval(statement.value)})
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Attribute):
         return None
     name = call.func.value.attr
-    return Change({name: {*_torch.dynamo_setting(name), _named(call.args[0])}})
+    return TracedChange({name: {*_torch.dynamo_setting(name), _named(call.args[0])}})
 
 
 def _named(node: ast.expr) -> Any:

@@ -25,7 +25,7 @@ from ortlens.trace.recorder import CURRENT
 from ortlens.trace.sources import MAX_CHARS, MAX_FILES, attachment_of, kept_lines, recorded_lines
 from ortlens.units import counted
 from ortlens.views.html import failure_html, fragment_html
-from ortlens.views.tables import Column, Table
+from ortlens.views.tables import TextColumn, TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -221,17 +221,17 @@ class ExplainOutput:
         )
 
 
-def _table(reasons: tuple[BreakReason, ...]) -> Table:
-    return Table(
+def _table(reasons: tuple[BreakReason, ...]) -> TextTable:
+    return TextTable(
         title="Break reasons",
         help="Where PyTorch stopped a graph and started another, and how many boundaries between graphs this caused.",
         source="break_reasons",
         records=reasons,
         columns=(
-            Column("reason", lambda item: item.reason),
-            Column("where", lambda item: "".join(item.user_stack[-1:])),
-            Column("called from", lambda item: "".join(item.user_stack[-2:-1])),
-            Column("times", lambda item: f"{item.occurrences:,}", "number"),
+            TextColumn("reason", lambda item: item.reason),
+            TextColumn("where", lambda item: "".join(item.user_stack[-1:])),
+            TextColumn("called from", lambda item: "".join(item.user_stack[-2:-1])),
+            TextColumn("times", lambda item: f"{item.occurrences:,}", "number"),
         ),
     )
 

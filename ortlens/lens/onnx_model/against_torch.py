@@ -17,7 +17,7 @@ from ortlens.lens.onnx_model.sessions import run
 from ortlens.lens.onnx_model.signature import Input
 from ortlens.lens.verify.bisect import difference_words
 from ortlens.lens.verify.call_state import CallState
-from ortlens.lens.verify.compare_values import Tolerances, Verdict, judge
+from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, judge
 from ortlens.lens.verify.lockstep import Missing
 from ortlens.trace import records as r
 from ortlens.units import counted
@@ -63,7 +63,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
         state.restore()
     verdicts = []
     for place, (name, theirs) in enumerate(zip(_paired(outputs, eager, reference), eager, strict=True)):
-        verdict = Verdict(node=name, scope="call", place=place, onnx_value=name)
+        verdict = ValueVerdict(node=name, scope="call", place=place, onnx_value=name)
         judge(verdict, outputs[name], theirs, wide[place], tolerances)
         if place in unsteady:
             verdict.leave_open(f"{_name(reference)}'s own results differ between two calls; is it in evaluation mode?")
@@ -73,7 +73,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one call site
     compared = {verdict.node for verdict in verdicts}
     for name, left in outputs.items():
         if name not in compared and isinstance(left, Missing):
-            verdicts.append(Verdict(node=name, scope="call", place=len(verdicts), onnx_value=name, note=left.reason))
+            verdicts.append(ValueVerdict(node=name, scope="call", place=len(verdicts), onnx_value=name, note=left.reason))
     recorder.replace_all(r.Numeric, [verdict.row(None) for verdict in verdicts])
     kept = [finding for finding in recorder.records(r.Finding) if finding.rule != "call_differs"]
     wrong = [verdict for verdict in verdicts if verdict.ok is False]
@@ -143,7 +143,7 @@ def _eager(
 
 
 def _differ(one: Any, other: Any, tolerances: Tolerances) -> bool:
-    verdict = Verdict(node="", scope="call", place=0)
+    verdict = ValueVerdict(node="", scope="call", place=0)
     judge(verdict, one, Missing("nothing") if other is None else other, Missing("not asked for"), tolerances)
     return verdict.ok is False
 
@@ -170,7 +170,7 @@ def _in_double(reference: Callable[..., Any], values: list[Any], count: int) -> 
     return made if len(made) == count else [Missing("other outputs in double precision")] * count
 
 
-def _finding(wrong: Sequence[Verdict], count: int, reference: str) -> r.Finding:
+def _finding(wrong: Sequence[ValueVerdict], count: int, reference: str) -> r.Finding:
     parts = [f"{verdict.node}: {difference_words(verdict)}" for verdict in wrong]
     return r.Finding(
         rule="call_differs",

@@ -31,7 +31,7 @@ class ClocksDisagree(Exception):  # noqa: N818 - describes two profiles
     """No offset between the clocks puts each run of one profile into its window in the other."""
 
 
-class Work(NamedTuple):
+class DeviceEvent(NamedTuple):
     """A kernel, a copy or a fill that ran on a device."""
 
     name: str
@@ -60,7 +60,7 @@ class Window(NamedTuple):
 class Trace:
     """What torch's profiler saw, on one clock, while two sessions ran in turns."""
 
-    work: tuple[Work, ...]
+    work: tuple[DeviceEvent, ...]
     launches: Mapping[int, Launch]  # by correlation
     profiled: tuple[Window, ...]  # runs of the session that ONNX Runtime's profiler watched
     plain: tuple[Window, ...]  # runs of the session in use
@@ -133,7 +133,7 @@ class _Table:
         self._ns: defaultdict[str, list[int]] = defaultdict(lambda: [0] * self._edges[-1])
         self._names: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
-    def add(self, run: int, name: str, work: Work) -> None:
+    def add(self, run: int, name: str, work: DeviceEvent) -> None:
         self._ns[name][run] += work.end - work.start
         self._names[name].setdefault(work.name)
 
@@ -159,12 +159,12 @@ def _with_known_threads(trace: Trace) -> Trace:
     return replace(trace, launches={key: launch._replace(thread=thread) for key, launch in trace.launches.items()})
 
 
-def _by_window(trace: Trace, windows: Sequence[Window], *, from_all: bool) -> list[list[tuple[Work, Launch | None]]]:
+def _by_window(trace: Trace, windows: Sequence[Window], *, from_all: bool) -> list[list[tuple[DeviceEvent, Launch | None]]]:
     """Collect the work of each window with its launch, in the order of the launches; `from_all` threads, or that of the window.
 
     Work without a known launch belongs to the run that began last before it: the device is waited for in between.
     """
-    found: list[list[tuple[Work, Launch | None]]] = [[] for _ in windows]
+    found: list[list[tuple[DeviceEvent, Launch | None]]] = [[] for _ in windows]
     all_windows = sorted({*trace.profiled, *trace.plain})
     starts, places = [window.start for window in all_windows], {window: place for place, window in enumerate(windows)}
     for work in trace.work:
@@ -218,7 +218,7 @@ def offset_between(windows: Sequence[Window], runs: Sequence[SessionRun], launch
     return best[len(best) // 2]
 
 
-def _use_of(own: Sequence[tuple[Work, Launch | None]]) -> DeviceUse:
+def _use_of(own: Sequence[tuple[DeviceEvent, Launch | None]]) -> DeviceUse:
     """Compute how busy the device was in one run, and how long it was idle between its first and its last work."""
     intervals = sorted((work.start, work.end) for work, _ in own)
     busy, done = 0, intervals[0][0] if intervals else 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortlens import _torch
 from ortlens.lens.profiling import profiles
-from ortlens.lens.profiling.device_join import DeviceTimes, Launch, Trace, Window, Work, device_times
+from ortlens.lens.profiling.device_join import DeviceEvent, DeviceTimes, Launch, Trace, Window, device_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,14 +97,14 @@ class DevicePasses:
 
 def trace_from_events(events: Iterable[Any]) -> Trace:
     """Read the events of torch's profiler (Kineto): work on devices, the calls that launch it, and our ranges. Times are Unix ns."""
-    work: list[Work] = []
+    work: list[DeviceEvent] = []
     launches: dict[int, Launch] = {}
     windows: dict[str, list[Window]] = {_PROFILED: [], _PLAIN: []}
     for event in events:
         name, start, end = event.name(), event.start_ns(), event.start_ns() + event.duration_ns()
         if event.device_type().name != "CPU":
             if not _NO_WORK.search(event.activity_type()):
-                work.append(Work(name, start, end, event.correlation_id()))
+                work.append(DeviceEvent(name, start, end, event.correlation_id()))
         elif name in windows:
             windows[name].append(Window(start, end, event.device_resource_id()))
         elif _LAUNCHES.match(name) and event.correlation_id():

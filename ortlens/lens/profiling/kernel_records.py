@@ -157,7 +157,7 @@ def record_profile(  # noqa: PLR0913, PLR0917 - what is known about the profile 
 
 
 def with_refusals(
-    rows: Sequence[r.Kernel], kernels: Sequence[profiles.KernelTime], preferred: str, model: onnx.ModelProto | None
+    rows: Sequence[r.Kernel], kernels: Sequence[profiles.ProfiledKernel], preferred: str, model: onnx.ModelProto | None
 ) -> list[r.Kernel]:
     """Add to kernels on the CPU why the preferred provider does not run them; `model` is the optimised one, if it is known."""
     nodes = {} if model is None else {node.name: node for node in node_provenance.iter_nodes(model.graph)}
@@ -244,7 +244,7 @@ def note_launch_times(recorder: Recorder, session_id: str, missing: str) -> None
     recorder.replace_all(r.Finding, findings)
 
 
-def _with_packed_weights(kernels: Sequence[profiles.KernelTime], model: onnx.ModelProto | None) -> list[profiles.KernelTime]:
+def _with_packed_weights(kernels: Sequence[profiles.ProfiledKernel], model: onnx.ModelProto | None) -> list[profiles.ProfiledKernel]:
     """Count the weights that kernels packed when they were created, in the model's size: the profile does not list them as read."""
     nodes = {} if model is None else {node.name: node for node in model.graph.node if node.name}
     sizes = {} if model is None else {tensor.name: _bytes_of(tensor) for tensor in model.graph.initializer}
@@ -269,7 +269,7 @@ def _bytes_of(tensor: onnx.TensorProto) -> int:
 
 def _record(  # noqa: PLR0913, PLR0917 - one call site
     session_id: str,
-    kernel: profiles.KernelTime,
+    kernel: profiles.ProfiledKernel,
     origin: kernel_origins.Origin | None,
     nodes: Mapping[str, r.Node],
     assigned: Mapping[str, str],
@@ -301,7 +301,7 @@ def _record(  # noqa: PLR0913, PLR0917 - one call site
     )
 
 
-def _scaled(profiled_ns: float | None, kernel: profiles.KernelTime, own_ns: int) -> int | None:
+def _scaled(profiled_ns: float | None, kernel: profiles.ProfiledKernel, own_ns: int) -> int | None:
     """Scale a time of one call by the same factor as its mean."""
     if profiled_ns is None or kernel.total_ns <= 0:
         return None

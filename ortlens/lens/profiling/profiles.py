@@ -37,7 +37,7 @@ _ITEM_BYTES |= dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2) | di
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTime:
+class ProfiledKernel:
     """Times of one kernel."""
 
     name: str  # name of the node in the optimised model
@@ -58,7 +58,7 @@ class KernelTime:
 class Profile:
     """The content of a profile."""
 
-    kernels: tuple[KernelTime, ...]  # in the order in which they first ran
+    kernels: tuple[ProfiledKernel, ...]  # in the order in which they first ran
     arena_bytes: int | None  # most bytes that the allocator held for activations at a time; None if the profile does not report it
 
 
@@ -184,14 +184,14 @@ class _Reader:
             self._before = now - int(delta)
         self._most = max(self._most or 0, now, peak)
 
-    def _kernel(self, name: str, micros: Mapping[int, float]) -> KernelTime:
+    def _kernel(self, name: str, micros: Mapping[int, float]) -> ProfiledKernel:
         op_type, provider, types = self._facts[name]
         total = sum(quiet_mean([micros.get(run, 0) for run in runs]) * len(runs) for runs in self._runs_of.values())
         size, calls = self._bytes[name], self._calls[name]
         low, high = self._band(micros) or (None, None)
         if low is not None and high is not None:  # the mean is that of the faster half of all, which may be faster than any stretch
             low, high = min(low, 1000.0 * max(total, 0.0)), max(high, 1000.0 * total)
-        return KernelTime(
+        return ProfiledKernel(
             name=name,
             op_type=op_type,
             provider=provider,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
     from ortlens.backend.graph import CompiledGraph
-    from ortlens.backend.partitioning.extraction import Partition
+    from ortlens.backend.partitioning.extraction import GraphPartition
     from ortlens.backend.runtime.runner import PartitionRunner
 
 
@@ -52,13 +52,13 @@ class Subject:
 
     name: str  # its id in the records: `p0`, or the name of a node
     graph: CompiledGraph
-    part: Partition
+    part: GraphPartition
     runner: PartitionRunner | None = None  # its runner, if it is a whole partition
     reason: tuple[str, str] | None = None  # why PyTorch runs it, as code and text; None if ONNX Runtime does
 
 
 @dataclass(slots=True, kw_only=True)
-class Case:
+class ReproCase:
     """The files of a subject, as data."""
 
     subject: Subject
@@ -69,7 +69,7 @@ class Case:
     ops: dict[str, int] = field(default_factory=dict)  # operators with their counts, most frequent first
 
 
-def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, weights: bool, source: bool) -> Case:
+def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, weights: bool, source: bool) -> ReproCase:
     """Build the case of a subject; `seen` has the values of its inputs in a call, None without a call.
 
     `real_inputs` keeps these, except those of weights; `weights` keeps weights and constants; `source` names the user's line of each
@@ -100,7 +100,7 @@ def case_of(subject: Subject, seen: Sequence[Any] | None, *, real_inputs: bool, 
     }
     counts = {target: targets.count(target) for target in dict.fromkeys(targets)}
     ops = dict(sorted(counts.items(), key=lambda pair: -pair[1]))
-    return Case(subject=subject, program=_program(module, source=source), model=made.proto, facts=facts, values=values, ops=ops)
+    return ReproCase(subject=subject, program=_program(module, source=source), model=made.proto, facts=facts, values=values, ops=ops)
 
 
 def _title(subject: Subject, targets: Sequence[str]) -> str:
@@ -111,7 +111,7 @@ def _title(subject: Subject, targets: Sequence[str]) -> str:
     return f"{count} of {phase} graph in PyTorch and in ONNX Runtime"
 
 
-def _with_open_constants(part: Partition, is_open: Callable[[str], bool] = lambda _name: True) -> torch.fx.GraphModule:
+def _with_open_constants(part: GraphPartition, is_open: Callable[[str], bool] = lambda _name: True) -> torch.fx.GraphModule:
     """Rewrite the program of a partition with constants as arguments: all of them, or those of such names."""
     module, graph, mapping = part.module, torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in module.graph.nodes:

@@ -32,7 +32,7 @@ from ortlens.backend.partitioning.kinds import NodeKind, Verdict, kind_of
 from ortlens.backend.partitioning.plan import Plan, writes
 from ortlens.errors import UsageError
 from ortlens.lens.observing.watching import around_calls, around_runs
-from ortlens.lens.repro.case import Case, Subject, case_of
+from ortlens.lens.repro.case import ReproCase, Subject, case_of
 
 if TYPE_CHECKING:
     import os
@@ -216,7 +216,7 @@ def _backward(result: Any) -> None:
         torch.autograd.grad(roots, list(leaves.values()), [torch.ones_like(root) for root in roots], allow_unused=True)
 
 
-def _fill(folder: pathlib.Path, cases: Sequence[Case]) -> None:
+def _fill(folder: pathlib.Path, cases: Sequence[ReproCase]) -> None:
     for case in cases:
         suffix = "" if len(cases) == 1 else f"_{case.subject.name}"
         model, values = None if case.model is None else f"model{suffix}.onnx", f"values{suffix}.pt" if case.values else None
@@ -240,7 +240,7 @@ def _save_values(values: object, path: pathlib.Path) -> None:
         raise OSError(str(error)) from error
 
 
-def _checked(folder: pathlib.Path, cases: Sequence[Case]) -> list[Outcome]:
+def _checked(folder: pathlib.Path, cases: Sequence[ReproCase]) -> list[Outcome]:
     """Run the comparison of the folder; for each case its rows, or why there are none."""
     if sum(8 * math.prod(item.get("shape", ())) for case in cases for item in case.facts["inputs"]) > _CHECK_LIMIT:
         return ["not run while this was written: its inputs and weights are larger than 1 GiB"] * len(cases)
@@ -257,7 +257,7 @@ def _outcome(compare: Callable[[Any], list[dict[str, Any]]], case: Any) -> Outco
         return f"raised {type(error).__name__}: {without_paths(str(error))}"
 
 
-def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Partition, Verdict] | None:
+def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.GraphPartition, Verdict] | None:
     """Cut out one node and what is read of it, and tell whether ONNX Runtime runs it; None if it is not there, or computes nothing."""
     plan = graph.plan
     node = next((node for node in plan.verdicts if node.name == name), None)
@@ -269,7 +269,7 @@ def partition_of_node(graph: CompiledGraph, name: str) -> tuple[extraction.Parti
     return extraction.split(only, graph.promoted)[0], plan.verdicts[node]
 
 
-def input_values(graph: CompiledGraph, part: extraction.Partition, args: list[Any]) -> list[Any]:
+def input_values(graph: CompiledGraph, part: extraction.GraphPartition, args: list[Any]) -> list[Any]:
     """Compute the inputs of a partition in PyTorch; operators that would write to `args`, the inputs of the graph, are skipped."""
     wanted = set(part.inputs)
     env: dict[torch.fx.Node, Any] = dict(zip(graph.placeholders(), args, strict=True))
@@ -306,7 +306,7 @@ def without_paths(text: str) -> str:
     return re.sub(r"(?:[A-Za-z]:)?(?:[/\\][\w.@~+-]+)+[/\\](?=[\w.@~+-])", "", text)
 
 
-def issue_of(cases: Sequence[Case], outcomes: Sequence[Outcome], *, source: bool) -> str:
+def issue_of(cases: Sequence[ReproCase], outcomes: Sequence[Outcome], *, source: bool) -> str:
     """Write an issue in Markdown."""
     lines = [f"# {cases[0].facts['title']}" + (f", and {len(cases) - 1} more" if len(cases) > 1 else ""), "", "## Versions", ""]
     lines += [f"- {name} {version}" for name, version in versions().items()]
@@ -318,7 +318,7 @@ def issue_of(cases: Sequence[Case], outcomes: Sequence[Outcome], *, source: bool
     return "\n".join(lines)
 
 
-def _case_lines(case: Case, outcome: Outcome) -> list[str]:
+def _case_lines(case: ReproCase, outcome: Outcome) -> list[str]:
     reason = case.subject.reason
     expected = "ONNX Runtime gives what PyTorch gives." if case.model is not None else "`torch.onnx.export` converts the operator."
     lines = [
@@ -342,7 +342,7 @@ def _case_lines(case: Case, outcome: Outcome) -> list[str]:
     return [*lines, "Operators: " + ", ".join(f"`{name}` {count}" for name, count in case.ops.items()), ""]
 
 
-def _said(case: Case, outcome: Outcome) -> str:
+def _said(case: ReproCase, outcome: Outcome) -> str:
     if isinstance(outcome, str):
         return outcome
     if case.model is None:
@@ -351,7 +351,7 @@ def _said(case: Case, outcome: Outcome) -> str:
     return f"{wrong} of {len(outcome)} outputs differ." if wrong else "it does, within the tolerance."
 
 
-def _contents(cases: Sequence[Case], *, source: bool) -> list[str]:
+def _contents(cases: Sequence[ReproCase], *, source: bool) -> list[str]:
     items = [item for case in cases for item in case.facts["inputs"]]
     kept = {name for case in cases for name in case.values}
     drawn = [item for item in items if "source" in item and item["name"] not in kept]

@@ -16,7 +16,7 @@ from ortlens.backend.lowering import provenance
 from ortlens.backend.runtime import cuda
 from ortlens.backend.runtime.optimizers import OPTIMIZERS, narrowed
 from ortlens.lens.observing.watching import uncounted, variant_of
-from ortlens.lens.verify.compare_values import Verdict, dtype_name, judge
+from ortlens.lens.verify.compare_values import ValueVerdict, dtype_name, judge
 from ortlens.lens.verify.inner_values import InnerValues, as_converted, session_with
 from ortlens.lens.verify.lockstep import steps
 from ortlens.trace import records as r
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from ortlens.backend.compile_context import CompileContext
     from ortlens.backend.runtime.runner import PartitionRunner
-    from ortlens.lens.verify.compare_values import Comparison
-    from ortlens.lens.verify.excuses import Origin
-    from ortlens.lens.verify.lockstep import Step
+    from ortlens.lens.verify.compare_values import ValueComparison
+    from ortlens.lens.verify.excuses import NonfiniteOrigin
+    from ortlens.lens.verify.lockstep import NodeStep
     from ortlens.lens.verify.partition_check import PartitionCheck
     from ortlens.lens.verify.single_ops import SingleOps
 
@@ -40,7 +40,7 @@ _LEVELS = ("basic", "extended", "layout", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Culprit:
     """The cause of a wrong value."""
 
     # `converter`, `check`, `memory`, `accuracy`, `tf32`, `ort`, `stale`, `transform`, `optimizer` or `unknown`
@@ -50,7 +50,7 @@ class Cause:
     text: str  # the result, and how it was found
 
 
-class Bisection:
+class CauseSearch:
     """Looks for the cause of one wrong value or output of a partition, within the call that showed it."""
 
     def __init__(self, check: PartitionCheck, context: CompileContext, ops: SingleOps) -> None:
@@ -60,17 +60,17 @@ class Bisection:
         self._ops = ops
         self._module = check.runner.partition.module
 
-    def cause(self, suspect: Verdict, step: Step) -> Cause:
+    def cause(self, suspect: ValueVerdict, step: NodeStep) -> Culprit:
         """Find the cause of a wrong value; of kind `unknown` if the value stays wrong with each suspect disabled."""
         is_right = functools.partial(self._is_right, suspect, step)
         if (settings := self._rounding()) and is_right(self._in_float32):
             text = f"right with use_tf32=0; factors of float32 are rounded to TF32, which has 10 bits after the point, by {settings}"
-            return Cause(kind="tf32", node=suspect.node, text=text)
+            return Culprit(kind="tf32", node=suspect.node, text=text)
         if suspect.scope == "value":  # these are computed without ONNX Runtime's rewrites
             return self._wrong_alone(suspect) or self._earlier(suspect.node, is_right)
         if is_right():
             text = "a new session of the same model is right: the one in use holds weights from before a change that was not noticed"
-            return Cause(kind="stale", node=suspect.node, text=text)
+            return Culprit(kind="stale", node=suspect.node, text=text)
         if is_right(level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
             return self._rewrite(suspect.node, is_right)
         return self._earlier(suspect.node, is_right)
@@ -85,7 +85,9 @@ class Bisection:
         made.prepare(self._check.args)
         return made
 
-    def _is_right(self, suspect: Verdict, step: Step, make_runner: Callable[[], PartitionRunner] | None = None, **settings: Any) -> bool:
+    def _is_right(
+        self, suspect: ValueVerdict, step: NodeStep, make_runner: Callable[[], PartitionRunner] | None = None, **settings: Any
+    ) -> bool:
         """Tell whether the value is right with another runner or other settings; False if ONNX Runtime cannot run them."""
         args = self._check.args
         try:
@@ -101,7 +103,7 @@ class Bisection:
         judge(again, made, step.eager, step.double, self._check.tolerances)
         return again.ok is True
 
-    def _wrong_alone(self, suspect: Verdict) -> Cause | None:
+    def _wrong_alone(self, suspect: ValueVerdict) -> Culprit | None:
         """Find the operator that is wrong when converted alone: that of the value, or one before it whose value the model does not hold."""
         makers = {verdict.line_of: verdict for verdict in self._unseen_before(suspect)}
         for step in steps(self._module, self._check.args, double=False):
@@ -113,7 +115,7 @@ class Bisection:
                 return self._blamed(verdict, wrong[0], step)
         return None
 
-    def _unseen_before(self, suspect: Verdict) -> list[Verdict]:
+    def _unseen_before(self, suspect: ValueVerdict) -> list[ValueVerdict]:
         """Collect the suspect and the values before it that were not compared, back to those that were."""
         before = [verdict for verdict in self._check.verdicts if verdict.scope == "value" and verdict.place < suspect.place]
         seen = {verdict.node for verdict in before if verdict.ok is not None}
@@ -130,7 +132,7 @@ class Bisection:
             seen.add(node.name)
         return found
 
-    def _blamed(self, verdict: Verdict, alone: Verdict, step: Step) -> Cause:
+    def _blamed(self, verdict: ValueVerdict, alone: ValueVerdict, step: NodeStep) -> Culprit:
         """Name the cause for a wrong operator. A value that the model does not hold gets the figures of the operator by itself."""
         node = step.node
         if verdict.ok is None:
@@ -149,9 +151,9 @@ class Bisection:
             dtype = "its own dtype" if first is None else dtype_name(first)
             text = f"{node.target} loses accuracy in ONNX Runtime: in float64 its ONNX function is right, in {dtype} rounding adds up"
             kind = "accuracy"
-        return Cause(kind=kind, node=verdict.node, text=text)
+        return Culprit(kind=kind, node=verdict.node, text=text)
 
-    def _rewrite(self, node: str, is_right: Callable[..., bool]) -> Cause:
+    def _rewrite(self, node: str, is_right: Callable[..., bool]) -> Culprit:
         """Find the rewrite of ONNX Runtime without which the value is right."""
         levels = onnxruntime.GraphOptimizationLevel
         level = next((name for name in _LEVELS if not is_right(level=getattr(levels, f"ORT_ENABLE_{name.upper()}"))), "all")
@@ -161,17 +163,17 @@ class Bisection:
             text = f"ONNX Runtime's {which} it, from optimisation level {level} on: right without"
             if not is_right(without=[name for name in OPTIMIZERS if name not in names]):
                 text += ", wrong without all others"
-        return Cause(kind="ort", node=node, optimizers=names, text=text)
+        return Culprit(kind="ort", node=node, optimizers=names, text=text)
 
-    def _earlier(self, node: str, is_right: Callable[..., bool]) -> Cause:
+    def _earlier(self, node: str, is_right: Callable[..., bool]) -> Culprit:
         """Try suspects before ONNX Runtime: the user's transforms, then onnxscript's rewrites."""
         anew = functools.partial(as_converted, self._check.runner, self._context, self._check.args)
         if self._context.options.pre_ort_model_transforms and is_right(functools.partial(anew, optimized=True)):
-            return Cause(kind="transform", node=node, text="pre_ort_model_transforms causes it: the model is right without these")
+            return Culprit(kind="transform", node=node, text="pre_ort_model_transforms causes it: the model is right without these")
         if is_right(anew):
             text = "a rewrite of the model before ONNX Runtime (onnxscript's or ours) causes it: the model is right as converted"
-            return Cause(kind="optimizer", node=node, text=text)
-        return Cause(kind="unknown", node=node, text="no single operator or rewrite causes it")
+            return Culprit(kind="optimizer", node=node, text=text)
+        return Culprit(kind="unknown", node=node, text="no single operator or rewrite causes it")
 
 
 RULES = ("call_differs", "numbers_differ", "loses_accuracy", "fusion_changes_numbers", "nonfinite_origin")
@@ -201,7 +203,7 @@ _CALL_MITIGATIONS = {
 }
 
 
-def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partition_id: str) -> r.Finding:
+def finding_of_value(suspect: ValueVerdict, cause: Culprit, node: torch.fx.Node, partition_id: str) -> r.Finding:
     """Describe the first wrong value of a partition; `node` is at fault."""
     row = suspect.row(partition_id)
     figures = f"max_abs {row.max_abs}, max_rel {row.max_rel}, atol {row.atol}, rtol {row.rtol}"
@@ -222,7 +224,7 @@ def finding_of_value(suspect: Verdict, cause: Cause, node: torch.fx.Node, partit
     )
 
 
-def _what(cause: Cause, node: torch.fx.Node) -> str:
+def _what(cause: Culprit, node: torch.fx.Node) -> str:
     if cause.kind == "accuracy":
         return f"{cause.node} ({node.target}) is far less accurate in ONNX Runtime than in PyTorch: off"
     if cause.kind == "tf32":
@@ -235,7 +237,7 @@ def _what(cause: Cause, node: torch.fx.Node) -> str:
     return f"a rewrite of the model{by} changes {cause.node}" if cause.kind in _REWRITES else f"{cause.node} ({node.target}) differs"
 
 
-def _distance(verdict: Verdict, cause: Cause) -> str:
+def _distance(verdict: ValueVerdict, cause: Culprit) -> str:
     found = verdict.comparison
     if cause.kind == "check":
         return ""
@@ -248,12 +250,12 @@ def _distance(verdict: Verdict, cause: Cause) -> str:
     return f" {_up_to(found)}"
 
 
-def _up_to(found: Comparison) -> str:
+def _up_to(found: ValueComparison) -> str:
     """Describe a difference, and what it is measured against."""
     return f"by up to {found.max_abs:.3g}" + (f" ({found.max_rel:.2g} of its size)" if found.max_rel else "")
 
 
-def _mitigation(cause: Cause) -> dict[str, Any]:
+def _mitigation(cause: Culprit) -> dict[str, Any]:
     if cause.optimizers:
         names = ";".join(cause.optimizers)
         return remedy(
@@ -289,9 +291,9 @@ _MITIGATIONS = {
 }
 
 
-def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
+def finding_of_origin(origin: NonfiniteOrigin, partition_id: str) -> r.Finding:
     """Describe the first NaN or infinity."""
-    row = Verdict(node=origin.node.name, scope="value", place=0, line_of=origin.node).row(partition_id)
+    row = ValueVerdict(node=origin.node.name, scope="value", place=0, line_of=origin.node).row(partition_id)
     return r.Finding(
         rule="nonfinite_origin",
         subject=row.node,
@@ -307,7 +309,7 @@ def finding_of_origin(origin: Origin, partition_id: str) -> r.Finding:
     )
 
 
-def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | None, prefix: str = "") -> r.Finding:
+def finding_of_call(wrong: Sequence[ValueVerdict], cause: str, inside: r.Numeric | None, prefix: str = "") -> r.Finding:
     """Describe a call that differs, for a `CallCheck.cause`; `inside` is the first wrong value, `prefix` names one of several functions."""
     row = wrong[0].row(None)
     others = len(wrong) - 1
@@ -330,7 +332,7 @@ def finding_of_call(wrong: Sequence[Verdict], cause: str, inside: r.Numeric | No
     )
 
 
-def difference_words(verdict: Verdict) -> str:
+def difference_words(verdict: ValueVerdict) -> str:
     """Say how far a wrong value is off, or what else is wrong about it."""
     found = verdict.comparison
     if found is not None and not found.agrees:

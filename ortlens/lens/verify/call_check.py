@@ -19,7 +19,7 @@ from ortlens import _torch
 from ortlens._torch.dispatch_mode import TorchDispatchMode
 from ortlens.backend.lowering.checks import UNSAID_WRITES
 from ortlens.lens.verify.call_state import Outcome, Part, outcome_of
-from ortlens.lens.verify.compare_values import Tolerances, Verdict, compare, dtype_name, judge
+from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, dtype_name, judge
 from ortlens.lens.verify.lockstep import Missing, run_in_double
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class CallCheck:
     state: CallState  # what both calls start from
     tolerances: Tolerances
     place_in_code: tuple[str | None, int | None]  # file and first line of the function, for parts whose own line is unknown
-    verdicts: list[Verdict] = field(default_factory=list)  # one per part of the call, in order
+    verdicts: list[ValueVerdict] = field(default_factory=list)  # one per part of the call, in order
     cause: str = ""  # where the difference comes from: `inside`, `boundary`, `lowering`; empty if nothing differs
     expected: Outcome = field(default_factory=Outcome)  # what PyTorch gives
     _accumulates: bool = False
@@ -67,7 +67,7 @@ class CallCheck:
             if verdict.node in unsteady:
                 verdict.leave_open(_UNSTEADY)
 
-    def wrong(self) -> list[Verdict]:
+    def wrong(self) -> list[ValueVerdict]:
         """List the parts that differ."""
         return [verdict for verdict in self.verdicts if verdict.ok is False]
 
@@ -114,7 +114,7 @@ class CallCheck:
             return None if source is None else doubles.line_of(source, read=True)
         return doubles.line_of(part.live)
 
-    def _against(self, compiled: Outcome, doubles: Mapping[str, Any]) -> Iterator[Verdict]:
+    def _against(self, compiled: Outcome, doubles: Mapping[str, Any]) -> Iterator[ValueVerdict]:
         """Compare an outcome with what is expected."""
         expected = self.expected
         if expected.error is not None or compiled.error is not None:
@@ -134,17 +134,17 @@ class CallCheck:
         if compiled.gradient_error is not None or expected.gradient_error is not None:
             yield self._errors("gradients", compiled.gradient_error, expected.gradient_error)
 
-    def _verdict(self, name: str, place: int, note: str = "") -> Verdict:
-        return Verdict(node=name, scope="call", place=place, note=note, place_in_code=self.place_in_code)
+    def _verdict(self, name: str, place: int, note: str = "") -> ValueVerdict:
+        return ValueVerdict(node=name, scope="call", place=place, note=note, place_in_code=self.place_in_code)
 
-    def _errors(self, name: str, ours: Exception | None, theirs: Exception | None) -> Verdict:
+    def _errors(self, name: str, ours: Exception | None, theirs: Exception | None) -> ValueVerdict:
         verdict = self._verdict(name, 0, f"the compiled function {_said(ours)}, PyTorch {_said(theirs)}")
         # What catches PyTorch's error must catch ours; what Dynamo raises while it compiles, it raises under any backend.
         alike = isinstance(ours, type(theirs)) or _torch.is_of_dynamo(ours) or _torch.is_of_dynamo(theirs)
         verdict.ok = None if theirs is not None and alike else False
         return verdict
 
-    def _writes_before_raising(self, compiled: Outcome) -> Iterator[Verdict]:
+    def _writes_before_raising(self, compiled: Outcome) -> Iterator[ValueVerdict]:
         """Yield what only the compiled function wrote although PyTorch raises; it may write less, as any compiled code at its end."""
         expected = self.expected
         for place, (name, ours) in enumerate(compiled.parts.items() if expected.error is not None else ()):
@@ -160,7 +160,7 @@ def _said(error: Exception | None) -> str:
     return "returns" if error is None else f"raises {type(error).__name__}: {error}"[:200]
 
 
-def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, tolerances: Tolerances) -> None:
+def _judge_part(verdict: ValueVerdict, ours: Part, theirs: Part, double: Any, tolerances: Tolerances) -> None:
     if ours.kind == "random":
         verdict.ok = torch.equal(ours.value, theirs.value)
         verdict.note = "" if verdict.ok else _OTHER_NUMBERS
@@ -177,7 +177,7 @@ def _judge_part(verdict: Verdict, ours: Part, theirs: Part, double: Any, toleran
         verdict.add(wrong)
 
 
-def _judge_plain(verdict: Verdict, ours: Any, theirs: Any, tolerances: Tolerances) -> None:
+def _judge_plain(verdict: ValueVerdict, ours: Any, theirs: Any, tolerances: Tolerances) -> None:
     if isinstance(ours, float) and isinstance(theirs, float):
         tolerance = tolerances.of(torch.float32)  # a number of a tensor, most likely of this dtype
         same = ours == theirs or (ours != ours and theirs != theirs)  # noqa: PLR0124 - NaN

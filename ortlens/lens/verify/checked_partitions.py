@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from ortlens.lens.observing.watching import around_runs, uncounted
-from ortlens.lens.verify.bisect import Bisection, Cause, finding_of_origin, finding_of_value
-from ortlens.lens.verify.compare_values import Verdict, unchecked
+from ortlens.lens.verify.bisect import CauseSearch, Culprit, finding_of_origin, finding_of_value
+from ortlens.lens.verify.compare_values import ValueVerdict, unchecked
 from ortlens.lens.verify.inner_values import as_converted
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.lens.verify.partition_check import PartitionCheck
@@ -41,7 +41,7 @@ class Checked:
     """Results for one partition; of several calls, the worst row of each value is kept."""
 
     calls: int  # how often it was called
-    verdicts: dict[tuple[str, str, str | None], Verdict]
+    verdicts: dict[tuple[str, str, str | None], ValueVerdict]
     compared: int = 0  # how many of the calls were compared from beginning to end
     is_cut_short: bool = False  # whether the time was over before others were
 
@@ -75,7 +75,7 @@ class CheckedPartitions:
         self._raised.clear()
         self.open_reason, self.in_other_threads, self.saw_everything = "", False, True
 
-    def wrong(self) -> Iterator[tuple[PartitionRunner, Verdict]]:
+    def wrong(self) -> Iterator[tuple[PartitionRunner, ValueVerdict]]:
         """Yield what is wrong in the partitions that ran since `begin`, in the order of the graph."""
         for runner, known in self.checked.items():
             if runner in self.ran:
@@ -143,7 +143,7 @@ class CheckedPartitions:
             (suspect,) = unchecked([raised.node], "op" if self.per_op else "value", "")
             suspect.ok = False
             self._merge(self.checked[runner], [suspect])
-            self._explain(runner, suspect, Cause(kind="check", node=suspect.node, text=text))
+            self._explain(runner, suspect, Culprit(kind="check", node=suspect.node, text=text))
 
     def _outputs(self, runner: PartitionRunner, inner: Callable[..., tuple[Any, ...]], args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Compute the results of the session, uncounted if possible; after a changed weight or a failure, by a normal run."""
@@ -167,9 +167,9 @@ class CheckedPartitions:
         check.run(outputs, self.step)
         self._note_end(known, whole=check.is_whole)
         for suspect, step in check.suspects:
-            cause = Cause(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self.budget.over}")
+            cause = Culprit(kind="unknown", node=suspect.node, text=f"no cause was looked for: {self.budget.over}")
             if not self.budget.is_over():
-                cause = Bisection(check, context, ops).cause(suspect, step)
+                cause = CauseSearch(check, context, ops).cause(suspect, step)
             self._explain(runner, suspect, cause)
         if check.spoilt_outputs() and check.origins:
             origin, partition_id = check.origins[0], self.partition_id(runner)
@@ -209,13 +209,13 @@ class CheckedPartitions:
                 made.ensure_session(args)  # modules that share the code have other weights
         return made
 
-    def _merge(self, known: Checked, verdicts: Sequence[Verdict]) -> None:
+    def _merge(self, known: Checked, verdicts: Sequence[ValueVerdict]) -> None:
         for verdict in verdicts:
             key = (verdict.scope, verdict.node, verdict.onnx_value)
             if key not in known.verdicts or _badness(verdict) > _badness(known.verdicts[key]):
                 known.verdicts[key] = verdict
 
-    def _explain(self, runner: PartitionRunner, suspect: Verdict, cause: Cause) -> None:
+    def _explain(self, runner: PartitionRunner, suspect: ValueVerdict, cause: Culprit) -> None:
         suspect.add(cause.text)
         node = next(node for node in runner.partition.module.graph.nodes if node.name == cause.node)
         partition_id = self.partition_id(runner)
@@ -240,12 +240,12 @@ class CheckedPartitions:
                         yield runner, Checked(0, {(verdict.scope, verdict.node, None): verdict for verdict in unchecked})
 
 
-def _badness(verdict: Verdict) -> tuple[int, float]:
+def _badness(verdict: ValueVerdict) -> tuple[int, float]:
     """Rank by severity: wrong, then right, then not checked; then by the largest difference."""
     rank = {False: 2, True: 1, None: 0}[verdict.ok]
     return rank, 0.0 if verdict.comparison is None else verdict.comparison.max_abs
 
 
-def _all_unchecked(runner: PartitionRunner, note: str, *, left_out: bool = False) -> list[Verdict]:
+def _all_unchecked(runner: PartitionRunner, note: str, *, left_out: bool = False) -> list[ValueVerdict]:
     (output,) = runner.partition.module.graph.find_nodes(op="output")
     return unchecked(output.all_input_nodes, "output", note, left_out=left_out)

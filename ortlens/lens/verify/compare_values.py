@@ -86,7 +86,7 @@ def _checked(name: str, value: object) -> dict[torch.dtype | None, float]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Comparison:
+class ValueComparison:
     """The comparison of two values of the same shape and dtype, without the elements that are NaN on both sides."""
 
     elements: int
@@ -136,10 +136,10 @@ class Comparison:
         return "ort" if self.ort_error < self.eager_error else "eager"
 
 
-def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None, tolerance: Tolerance) -> Comparison:
+def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None, tolerance: Tolerance) -> ValueComparison:
     """Compare two values of one shape and dtype, a million elements at a time, and with `double` if there is a run in double precision."""
     flat_ort, flat_eager = _flat(ort), _flat(eager)
-    found = Comparison(elements=flat_eager.numel())
+    found = ValueComparison(elements=flat_eager.numel())
     flat_double = None if double is None or double.shape != eager.shape else _flat(double)
     scale = _root_mean_square(flat_eager)
     sums = [0.0, 0.0]
@@ -156,7 +156,7 @@ def compare(ort: torch.Tensor, eager: torch.Tensor, double: torch.Tensor | None,
     return found
 
 
-def _differ_as_integers(found: Comparison, ours: torch.Tensor, theirs: torch.Tensor, same_as_doubles: torch.Tensor) -> None:
+def _differ_as_integers(found: ValueComparison, ours: torch.Tensor, theirs: torch.Tensor, same_as_doubles: torch.Tensor) -> None:
     """Compare as integers, since doubles are exact up to 2**53 only."""
     differ = ours != theirs
     if not bool(differ.any()):
@@ -188,7 +188,7 @@ def _root_mean_square(flat: torch.Tensor) -> float:
     return math.sqrt(total / count) if count and math.isfinite(total) else 0.0
 
 
-def _differ(found: Comparison, a: torch.Tensor, b: torch.Tensor, scale: float, tolerance: Tolerance) -> None:
+def _differ(found: ValueComparison, a: torch.Tensor, b: torch.Tensor, scale: float, tolerance: Tolerance) -> None:
     finite_a, finite_b = torch.isfinite(a), torch.isfinite(b)
     sound = finite_a & finite_b
     if not bool(sound.all()):
@@ -213,7 +213,7 @@ def _differ(found: Comparison, a: torch.Tensor, b: torch.Tensor, scale: float, t
         found.near = found.near and not bool((distance > _NEAR * allowed).any())
 
 
-def _arbitrate(found: Comparison, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, sums: list[float]) -> None:
+def _arbitrate(found: ValueComparison, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, sums: list[float]) -> None:
     sound = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(d)
     if not bool(sound.all()):
         a, b, d = a[sound], b[sound], d[sound]
@@ -227,7 +227,7 @@ def _arbitrate(found: Comparison, a: torch.Tensor, b: torch.Tensor, d: torch.Ten
 
 
 @dataclass(slots=True, kw_only=True)
-class Verdict:
+class ValueVerdict:
     """The verdict on one value; becomes a row of the frame `numerics`."""
 
     node: str  # FX node that computes it
@@ -236,7 +236,7 @@ class Verdict:
     onnx_value: str | None = None
     ok: bool | None = None  # whether it is right; None if it was not checked
     tolerance: Tolerance | None = None  # the tolerance; None if nothing was compared
-    comparison: Comparison | None = None  # how far apart the values are; None likewise
+    comparison: ValueComparison | None = None  # how far apart the values are; None likewise
     nonfinite: str | None = None  # as in the column
     is_excused: bool = False  # whether it differs, and PyTorch might return the same; see `excuses`
     note: str = ""  # why it was not checked, or what was found
@@ -295,7 +295,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is None or math.isfinite(value) else None
 
 
-def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
+def judge(verdict: ValueVerdict, ort: Any, eager: Any, double: Any, tolerances: Tolerances) -> None:
     """Compare two values and decide whether ONNX Runtime's is right; fills in `verdict`. `double` is None where no such run is wanted."""
     ort, eager = _as_tensor(ort), _as_tensor(eager)
     if missing := next((value for value in (ort, eager) if isinstance(value, Missing)), None):
@@ -315,7 +315,7 @@ def judge(verdict: Verdict, ort: Any, eager: Any, double: Any, tolerances: Toler
     _decide(verdict, verdict.comparison, verdict.tolerance)
 
 
-def _decide(verdict: Verdict, found: Comparison, tolerance: Tolerance) -> None:
+def _decide(verdict: ValueVerdict, found: ValueComparison, tolerance: Tolerance) -> None:
     verdict.nonfinite = {(True, True): "both", (True, False): "ort", (False, True): "eager"}.get((found.ort_bad > 0, found.eager_bad > 0))
     if found.both_nan and found.both_nan == found.elements:
         verdict.add("only NaN on both sides: nothing to compare")
@@ -345,7 +345,7 @@ def dtype_name(value: torch.Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str, *, left_out: bool = False) -> list[Verdict]:
+def unchecked(nodes: Sequence[torch.fx.Node], scope: r.NumericScope, note: str, *, left_out: bool = False) -> list[ValueVerdict]:
     """Make the verdicts on values of one graph that were not compared."""
     places = {node: place for place, node in enumerate(nodes[0].graph.nodes)} if nodes else {}
-    return [Verdict(node=node.name, scope=scope, place=places[node], note=note, left_out=left_out, line_of=node) for node in nodes]
+    return [ValueVerdict(node=node.name, scope=scope, place=places[node], note=note, left_out=left_out, line_of=node) for node in nodes]

@@ -19,8 +19,8 @@ from ortlens.lens.verify.lockstep import Missing, call, call_in_double, widened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ortlens.lens.verify.compare_values import Tolerance, Verdict
-    from ortlens.lens.verify.lockstep import Step
+    from ortlens.lens.verify.compare_values import Tolerance, ValueVerdict
+    from ortlens.lens.verify.lockstep import NodeStep
 
 
 _aten = torch.ops.aten
@@ -66,7 +66,7 @@ _ALPHAS = (_aten.elu.default, _aten.celu.default)
 
 
 def excuse(  # noqa: PLR0913, PLR0917 - a verdict, what it is on, and what that was computed from
-    verdict: Verdict, node: torch.fx.Node, item: int | None, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any]
+    verdict: ValueVerdict, node: torch.fx.Node, item: int | None, ort: Any, eager: Any, read: Callable[[torch.fx.Node], Any]
 ) -> Literal["cancels", "ties"] | None:
     """Accept a result of an operator that differs, if PyTorch might return it as well; tell for which reason it was accepted."""
     if _cancels(node, ort, eager, read, verdict.tolerance):
@@ -176,7 +176,7 @@ _ENDS = 0.9  # share of the largest number of a dtype from which on rounding dec
 _NEAR = 0.05  # relative distance to double precision of what narrower dtypes compute without overflow
 
 
-class Origin(NamedTuple):
+class NonfiniteOrigin(NamedTuple):
     """A node that produces NaN or infinities from inputs without them."""
 
     node: torch.fx.Node
@@ -186,7 +186,7 @@ class Origin(NamedTuple):
     note: str
 
 
-def origin_of(step: Step, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]) -> Origin | None:
+def origin_of(step: NodeStep, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]) -> NonfiniteOrigin | None:
     """Check whether a node is the origin of NaN or infinities; `maker` is the operator behind it if it selects an output.
 
     Infinities that are written in the program, or that follow from the extreme numbers in masks, are intended and do not count. NaN that
@@ -199,7 +199,7 @@ def origin_of(step: Step, maker: torch.fx.Node, earlier: Sequence[torch.fx.Node]
     side = "both" if len(found) == len(sides) else next(iter(found))
     kind = found.get("eager") or found["ort"]
     finite = not isinstance(step.double, Missing) and is_finite(step.double)
-    return Origin(maker, side, kind, finite, _words(step, side, kind, finite=finite))
+    return NonfiniteOrigin(maker, side, kind, finite, _words(step, side, kind, finite=finite))
 
 
 def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], Any], earlier: Sequence[torch.fx.Node]) -> str | None:
@@ -214,7 +214,7 @@ def _made_here(node: torch.fx.Node, value: Any, read: Callable[[torch.fx.Node], 
     return None if on_purpose else "Inf"
 
 
-def _words(step: Step, sides: str, kind: str, *, finite: bool) -> str:
+def _words(step: NodeStep, sides: str, kind: str, *, finite: bool) -> str:
     side = {"both": "both sides", "ort": "ONNX Runtime's side", "eager": "PyTorch's side"}[sides]
     text = f"produces {kind} from inputs without any, on {side}"
     made = next((tensor for tensor in provenance.tensors_in(step.eager) if tensor.dtype.is_floating_point), None)

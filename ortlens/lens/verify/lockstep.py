@@ -43,7 +43,7 @@ class NodeRaised(Exception):  # noqa: N818 - the error is what the node raised
         self.node, self.error = node, error
 
 
-class Step(NamedTuple):
+class NodeStep(NamedTuple):
     """One node and its values."""
 
     node: torch.fx.Node
@@ -64,7 +64,7 @@ def maker_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int | None]:
 
 def steps(
     module: torch.fx.GraphModule, args: Sequence[Any], supply: Callable[[torch.fx.Node], Any] | None = None, *, double: bool = True
-) -> Iterator[Step]:
+) -> Iterator[NodeStep]:
     """Run a partition node by node, and yield each call of an operator; `args` are not written to.
 
     The inputs of a step can be read until the next one is requested. `supply` returns ONNX Runtime's value of a node, None if unknown.
@@ -92,7 +92,7 @@ def steps(
             wide[node] = (missing or call_in_double(node, read_double)) if double else _NOT_ASKED
             known = _NOT_ASKED if supply is None else supply(node)
             ort[node] = call_on_foreign(node, ort.__getitem__) if known is None else known
-            yield Step(node, place, eager[node], wide[node], ort[node], eager.__getitem__, ort.__getitem__)
+            yield NodeStep(node, place, eager[node], wide[node], ort[node], eager.__getitem__, ort.__getitem__)
         for dead in dying[node]:
             for values in (eager, wide, ort):
                 values.pop(dead, None)

@@ -22,7 +22,7 @@ from ortlens.lens.verify.bisect import RULES, finding_of_call
 from ortlens.lens.verify.call_check import CallCheck, eager_call
 from ortlens.lens.verify.call_state import CallState, Outcome, outcome_of
 from ortlens.lens.verify.checked_partitions import MAX_CALLS, CheckedPartitions
-from ortlens.lens.verify.compare_values import Verdict
+from ortlens.lens.verify.compare_values import ValueVerdict
 from ortlens.lens.verify.lockstep import NodeRaised, steps
 from ortlens.trace import records as r
 from ortlens.trace.guard import lens_failed
@@ -55,7 +55,7 @@ class Verification:
     _step: Callable[[int], None] = no_progress
     _partitions: CheckedPartitions = field(init=False)
     _findings: dict[str, r.Finding] = field(default_factory=dict)  # about calls, by target
-    _calls: list[Verdict] = field(default_factory=list)
+    _calls: list[ValueVerdict] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin without results."""
@@ -135,7 +135,7 @@ class Verification:
         state: CallState,
         compiled: Outcome,
         prefix: str,
-    ) -> list[Verdict]:
+    ) -> list[ValueVerdict]:
         """Compare the call as a whole with the same call of the function itself."""
         place = _first_line(target.function)
         if eager is None:
@@ -210,8 +210,8 @@ class Verification:
         return f"calls {MAX_CALLS + 1} to {known.calls} of this partition were not compared" if known.calls > MAX_CALLS else ""
 
 
-def _no_call(node: str, note: str, place: tuple[str | None, int | None]) -> Verdict:
-    return Verdict(node=node, scope="call", place=0, note=note, place_in_code=place)
+def _no_call(node: str, note: str, place: tuple[str | None, int | None]) -> ValueVerdict:
+    return ValueVerdict(node=node, scope="call", place=0, note=note, place_in_code=place)
 
 
 def _first_line(target: Any) -> tuple[str | None, int | None]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from ortlens.lens.verify.compare_values import Verdict, compare, judge
+from ortlens.lens.verify.compare_values import ValueVerdict, compare, judge
 from ortlens.lens.verify.excuses import (
     NUMBER_ROUNDED,
     UNINITIALISED,
-    Origin,
+    NonfiniteOrigin,
     beyond_range,
     differ_by_ties,
     excuse,
@@ -29,7 +29,7 @@ from ortlens.lens.verify.excuses import (
     rounds_a_number,
 )
 from ortlens.lens.verify.inner_values import InnerValues, is_single
-from ortlens.lens.verify.lockstep import Missing, Step, call_on_foreign, maker_of, steps
+from ortlens.lens.verify.lockstep import Missing, NodeStep, call_on_foreign, maker_of, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,14 +52,14 @@ class PartitionCheck:
     # makes a runner of the model as converted, for values that the model that runs does not hold; returns None if it cannot
     whole: Callable[[], PartitionRunner | None]
     budget: TimeBudget  # when it is over, the rest is left out, which its verdicts say
-    verdicts: list[Verdict] = field(default_factory=list)  # one per value and per output, in the order of the graph
-    origins: list[Origin] = field(default_factory=list)  # where NaN or infinities come from
+    verdicts: list[ValueVerdict] = field(default_factory=list)  # one per value and per output, in the order of the graph
+    origins: list[NonfiniteOrigin] = field(default_factory=list)  # where NaN or infinities come from
     is_whole: bool = True  # whether the time was enough for all of it
     # the first value that is wrong by itself, and outputs that are wrong although the values inside are right, with their steps
-    suspects: list[tuple[Verdict, Step]] = field(default_factory=list)
+    suspects: list[tuple[ValueVerdict, NodeStep]] = field(default_factory=list)
     open_reason: str = ""  # why a value that differs has no verdict
     _unwritten: set[torch.fx.Node] = field(default_factory=set)
-    _returned: dict[torch.fx.Node, tuple[Verdict, Step]] = field(default_factory=dict)
+    _returned: dict[torch.fx.Node, tuple[ValueVerdict, NodeStep]] = field(default_factory=dict)
 
     def run(self, outputs: Sequence[Any], step_done: Callable[[int], None]) -> None:
         """Check the values, then `outputs`, those of the session that really runs."""
@@ -93,7 +93,7 @@ class PartitionCheck:
                 self._output(*self._returned[node], output)
         self.verdicts.sort(key=lambda verdict: (verdict.place, verdict.scope != "value"))
 
-    def _value(self, step: Step, inner: InnerValues) -> Verdict:
+    def _value(self, step: NodeStep, inner: InnerValues) -> ValueVerdict:
         name = inner.name(step.node)
         verdict = _verdict(step.node, "value", step.place, name)
         maker = verdict.line_of
@@ -114,7 +114,7 @@ class PartitionCheck:
             self.verdicts.append(verdict)
         return verdict
 
-    def _follows_origin(self, verdict: Verdict, ort: Any, step: Step) -> bool:
+    def _follows_origin(self, verdict: ValueVerdict, ort: Any, step: NodeStep) -> bool:
         """Tell whether a value differs only where it is NaN or infinite, and this follows from PyTorch's own: nothing to compare with."""
         found, tolerance = verdict.comparison, verdict.tolerance
         origin = next((origin for origin in self.origins if origin.sides != "ort"), None)
@@ -125,7 +125,7 @@ class PartitionCheck:
         verdict.leave_open(f"PyTorch's value contains NaN or infinities from {origin.node.name}")
         return True
 
-    def _reconsider(self, verdict: Verdict, step: Step) -> None:
+    def _reconsider(self, verdict: ValueVerdict, step: NodeStep) -> None:
         """Reconsider a value that differs, or that was accepted as rounding although uninitialised memory is involved."""
         excused = verdict.ok is True and verdict.comparison is not None and not verdict.comparison.within
         if step.node in self._unwritten and excused:
@@ -143,7 +143,7 @@ class PartitionCheck:
         elif reason == "ties":
             self.open_reason = f"the order of equal values is undefined at {verdict.node}"
 
-    def _rounds_a_number(self, verdict: Verdict, step: Step) -> bool:
+    def _rounds_a_number(self, verdict: ValueVerdict, step: NodeStep) -> bool:
         if self._strict(verdict) or verdict.comparison is None or not verdict.comparison.max_abs:
             return False
         number = rounds_a_number(step.node, step.ort, call_on_foreign(step.node, step.read_ort), step.read_ort)
@@ -152,14 +152,14 @@ class PartitionCheck:
             verdict.add(NUMBER_ROUNDED.format(number))
         return number is not None
 
-    def _is_beyond_range(self, verdict: Verdict, step: Step, ort: Any) -> bool:
+    def _is_beyond_range(self, verdict: ValueVerdict, step: NodeStep, ort: Any) -> bool:
         outside = beyond_range(step.node, ort, step.eager)
         if outside:
             verdict.ok = False
             verdict.add(outside)
         return bool(outside)
 
-    def _look_closer(self, verdict: Verdict, step: Step) -> None:
+    def _look_closer(self, verdict: ValueVerdict, step: NodeStep) -> None:
         """Decide whether a value is wrong, or computed from values that differ."""
         local = call_on_foreign(step.node, step.read_ort)
         if not (_is_close(step.ort, local, self.tolerances) or differ_by_ties(*maker_of(step.node), step.ort, local, step.read_ort)):
@@ -171,14 +171,14 @@ class PartitionCheck:
             self.open_reason = self.open_reason or unwritten or f"{verdict.node} amplifies rounding differences beyond the tolerance"
             verdict.leave_open(f"{_CARRIED_ON}, and {self.open_reason}")
 
-    def _blame(self, verdict: Verdict, step: Step) -> None:
+    def _blame(self, verdict: ValueVerdict, step: NodeStep) -> None:
         if not self.suspects:
             self.suspects.append((verdict, step))
 
-    def _strict(self, verdict: Verdict) -> bool:
+    def _strict(self, verdict: ValueVerdict) -> bool:
         return verdict.tolerance is None or verdict.tolerance.given
 
-    def _output(self, known: Verdict, step: Step, output: Any) -> None:
+    def _output(self, known: ValueVerdict, step: NodeStep, output: Any) -> None:
         verdict = _verdict(step.node, "output", step.place, known.onnx_value)
         judge(verdict, output, step.eager, step.double, self.tolerances)
         self.verdicts.append(verdict)
@@ -209,9 +209,9 @@ class PartitionCheck:
         )
 
 
-def _verdict(node: torch.fx.Node, scope: r.NumericScope, place: int, name: str | None, note: str = "") -> Verdict:
+def _verdict(node: torch.fx.Node, scope: r.NumericScope, place: int, name: str | None, note: str = "") -> ValueVerdict:
     maker, _ = maker_of(node)
-    return Verdict(node=maker.name, scope=scope, place=place, onnx_value=name, note=note, line_of=maker)
+    return ValueVerdict(node=maker.name, scope=scope, place=place, onnx_value=name, note=note, line_of=maker)
 
 
 def _is_close(ort: Any, other: Any, tolerances: Tolerances) -> bool:

@@ -14,12 +14,12 @@ import torch
 import torch.fx
 
 from ortlens.backend.conversion import converter
-from ortlens.backend.partitioning.extraction import Partition
+from ortlens.backend.partitioning.extraction import GraphPartition
 from ortlens.backend.runtime.runner import runner_from_model
 from ortlens.lens.observing.watching import UNRECORDED
-from ortlens.lens.verify.compare_values import Tolerances, Verdict, compare, judge
+from ortlens.lens.verify.compare_values import Tolerances, ValueVerdict, compare, judge
 from ortlens.lens.verify.excuses import NUMBER_ROUNDED, UNINITIALISED, beyond_range, excuse, is_uninitialised, rounds_a_number
-from ortlens.lens.verify.lockstep import Missing, Step, call_in_double, wide_dtypes, widened
+from ortlens.lens.verify.lockstep import Missing, NodeStep, call_in_double, wide_dtypes, widened
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class SingleOps:
         self._options = dataclasses.replace(options, on_error="raise")
         self._made: dict[Hashable, PartitionRunner | Missing] = {}
 
-    def verdicts(self, step: Step, tolerances: Tolerances) -> Iterator[Verdict]:
+    def verdicts(self, step: NodeStep, tolerances: Tolerances) -> Iterator[ValueVerdict]:
         """Check the operator of one node, not a selection of its outputs: one verdict per output that is read."""
         node = step.node
         if node.target is operator.getitem and node.all_input_nodes[0].op == "call_function":
@@ -47,7 +47,7 @@ class SingleOps:
         double = call_in_double(node, lambda source: widened(step.read(source)))
         for item, result in zip(items, made, strict=True):
             name = node.name if item is None else f"{node.name}.{item}"
-            verdict = Verdict(node=node.name, scope="op", place=step.place, onnx_value=name, line_of=node)
+            verdict = ValueVerdict(node=node.name, scope="op", place=step.place, onnx_value=name, line_of=node)
             eager = _item(step.eager, item)
             if is_uninitialised(node):
                 verdict.note = UNINITIALISED
@@ -63,7 +63,7 @@ class SingleOps:
                 verdict.restate(outside)
             yield verdict
 
-    def is_right_on_copies(self, step: Step, tolerances: Tolerances) -> bool:
+    def is_right_on_copies(self, step: NodeStep, tolerances: Tolerances) -> bool:
         """Tell whether a node that is wrong by itself is right on plain dense copies of its inputs, so that their memory is the cause."""
         read = step.read
         if all(_is_plain(read(node)) for node in step.node.all_input_nodes):
@@ -76,7 +76,7 @@ class SingleOps:
 
         return all(verdict.ok for verdict in self.verdicts(step._replace(read=copied), tolerances))
 
-    def rounds_only(self, step: Step) -> bool:
+    def rounds_only(self, step: NodeStep) -> bool:
         """Tell whether the ONNX function of a node is right in double precision, and only rounds; False also if it does not run so."""
         node = step.node
         values = {source: widened(step.read(source)) for source in node.all_input_nodes}
@@ -96,7 +96,7 @@ class SingleOps:
         strict = Tolerances().of(torch.float64)
         return all(ours.shape == theirs.shape and compare(ours, theirs, None, strict).agrees for ours, theirs in pairs)
 
-    def _results(self, step: Step, items: Sequence[int | None]) -> Sequence[Any]:
+    def _results(self, step: NodeStep, items: Sequence[int | None]) -> Sequence[Any]:
         key = _key(step.node, items)
         try:
             if key not in self._made:
@@ -110,7 +110,7 @@ class SingleOps:
             self._made.setdefault(key, failure)
         return [failure] * len(items)
 
-    def _runner_of(self, part: Partition, name: str) -> PartitionRunner:
+    def _runner_of(self, part: GraphPartition, name: str) -> PartitionRunner:
         converted = converter.onnx_from_partition(part.module, self._registry, name, upcast=self._options.upcast)
         runner = runner_from_model(
             part,
@@ -144,7 +144,7 @@ def _item(value: Any, item: int | None) -> Any:
 
 def _part_of(
     node: torch.fx.Node, items: Sequence[int | None], values: Mapping[torch.fx.Node, Any] | None = None, expected: Any = None
-) -> Partition:
+) -> GraphPartition:
     """Make a partition of one operator: as in the graph, or of `values` of its inputs in double precision, which give `expected`."""
     graph, owner = torch.fx.Graph(), node.graph.owning_module if values is None else None
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -164,7 +164,7 @@ def _part_of(
         outputs.append(chosen)
     graph.output(tuple(outputs))
     module = torch.fx.GraphModule(torch.nn.Module() if owner is None else owner, graph)
-    return Partition(index=0, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=(made,))
+    return GraphPartition(index=0, module=module, inputs=tuple(inputs), outputs=tuple(outputs), nodes=(made,))
 
 
 def _is_plain(value: Any) -> bool:

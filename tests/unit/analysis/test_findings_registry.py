@@ -12,7 +12,7 @@ import pytest
 import ortlens
 from ortlens.analysis.answers.overview import overview_of
 from ortlens.analysis.problems import stream
-from ortlens.analysis.problems.problem import Rule
+from ortlens.analysis.problems.problem import ProblemRule
 from ortlens.analysis.problems.stream import RECORDED, RULES, findings_of
 from ortlens.trace.records import Capture, Finding
 from ortlens.views.actions import gain_text
@@ -79,7 +79,7 @@ def test_a_rule_that_raises_becomes_a_finding(monkeypatch: pytest.MonkeyPatch) -
         nothing: dict[str, list[Problem]] = {}
         yield from nothing[capture.name]
 
-    planted = Rule(name="planted", looks_for="", fires="", hazard="", probed="", kind="rule", check=broken)
+    planted = ProblemRule(name="planted", looks_for="", fires="", hazard="", probed="", kind="rule", check=broken)
     monkeypatch.setattr(stream, "RULES", {"planted": planted, **RULES})
     told = findings_of(replace(CROWDED, name="thing"))
     assert [finding.rule for finding in told] == ["rule_failed", "too_many_threads"]

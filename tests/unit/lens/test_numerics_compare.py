@@ -8,7 +8,7 @@ import torch.fx
 
 from ortlens.errors import UsageError
 from ortlens.lens.verify import compare_values
-from ortlens.lens.verify.compare_values import Tolerance, Tolerances, Verdict, compare, judge
+from ortlens.lens.verify.compare_values import Tolerance, Tolerances, ValueVerdict, compare, judge
 from ortlens.lens.verify.excuses import differ_by_ties
 from ortlens.lens.verify.lockstep import Missing, call_in_double, steps
 
@@ -16,8 +16,8 @@ NODE = torch.fx.Graph().placeholder("x")
 TOLERANCE = Tolerance(atol=1e-6, rtol=1e-4)
 
 
-def verdict_on(ort: object, eager: object, double: object = Missing("none"), tolerances: Tolerances | None = None) -> Verdict:
-    verdict = Verdict(node="x", scope="value", place=0, line_of=NODE)
+def verdict_on(ort: object, eager: object, double: object = Missing("none"), tolerances: Tolerances | None = None) -> ValueVerdict:
+    verdict = ValueVerdict(node="x", scope="value", place=0, line_of=NODE)
     judge(verdict, ort, eager, double, tolerances or Tolerances())
     return verdict
 

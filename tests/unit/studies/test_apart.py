@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ortlens.errors import UsageError
-from ortlens.studies.apart import Limits, ProcessResult, StoppedError, held_bytes, run_in_subprocess, usable_bytes
+from ortlens.studies.apart import ProcessLimits, ProcessResult, StoppedError, held_bytes, run_in_subprocess, usable_bytes
 from tests.unit.studies import small_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is watched on Linux")
-LONG = Limits(seconds=60)
+LONG = ProcessLimits(seconds=60)
 
 
-def end_of(function: Callable[..., Any], folder: Path, *args: object, limits: Limits = LONG) -> ProcessResult:
+def end_of(function: Callable[..., Any], folder: Path, *args: object, limits: ProcessLimits = LONG) -> ProcessResult:
     return run_in_subprocess(function, args, limits=limits, folder=Path(tempfile.mkdtemp(dir=folder)))
 
 
@@ -56,7 +56,7 @@ def pid_in(file: Path) -> int:
 
 
 def test_a_hang_ends_at_its_limit_with_all_that_it_started_and_names_the_line(tmp_path: Path) -> None:
-    ended = end_of(small_cases.hangs_with_a_child, tmp_path, str(tmp_path / "pid"), limits=Limits(seconds=1.5))
+    ended = end_of(small_cases.hangs_with_a_child, tmp_path, str(tmp_path / "pid"), limits=ProcessLimits(seconds=1.5))
     assert ended.status == "timeout"
     assert ended.reason.startswith("no answer within 1.5 s, while waiting, at ")
     assert ended.reason.endswith(" in hangs")
@@ -65,7 +65,7 @@ def test_a_hang_ends_at_its_limit_with_all_that_it_started_and_names_the_line(tm
 
 @LINUX
 def test_more_memory_than_the_limit(tmp_path: Path) -> None:
-    ended = end_of(small_cases.eats, tmp_path, limits=Limits(seconds=60, memory_bytes=200 << 20))
+    ended = end_of(small_cases.eats, tmp_path, limits=ProcessLimits(seconds=60, memory_bytes=200 << 20))
     assert ended.status == "memory"
     assert ended.reason.startswith("more memory than the limit of 200 MiB while eating, at ")
     assert ended.peak_bytes is not None

@@ -12,8 +12,8 @@ import pytest
 from ortlens import _versions
 from ortlens.analysis.answers.surveyed import SurveyRow
 from ortlens.errors import UsageError
-from ortlens.studies.apart import Limits
-from ortlens.studies.cases import CAPTURE, JOURNAL, Case, Extras
+from ortlens.studies.apart import ProcessLimits
+from ortlens.studies.cases import CAPTURE, JOURNAL, Case, CaseExtras
 from ortlens.studies.survey import TABLE, Job, Results, key_of
 from ortlens.trace import store
 from tests.unit.views.sample_captures import SAMPLES
@@ -25,7 +25,7 @@ CASE = Case(target="m:net", name="../net <b>")
 
 
 def job(case: Case = CASE, seconds: float = 10, memory: int | None = 100) -> Job:
-    return Job(case=case, key=key_of(case, Extras()), extras=Extras(), limits=Limits(seconds=seconds, memory_bytes=memory))
+    return Job(case=case, key=key_of(case, CaseExtras()), extras=CaseExtras(), limits=ProcessLimits(seconds=seconds, memory_bytes=memory))
 
 
 def row(status: SurveyStatus = "ok") -> SurveyRow:
@@ -40,13 +40,13 @@ def test_the_key_depends_on_case_options_extras_and_versions(monkeypatch: pytest
     changes: dict[str, Any] = {"name": "other", "target": "m:other", "args": (1,), "kwargs": {"a": 1}, "inputs": ("f32[1]",), "seed": 1}
     changes |= {"options": {"min_partition_nodes": 2}, "backend": "inductor"}
     others = [replace(CASE, **{name: value}) for name, value in changes.items()]
-    keys = [key_of(CASE, Extras()), key_of(CASE, Extras(verify=True)), *(key_of(case, Extras()) for case in others)]
+    keys = [key_of(CASE, CaseExtras()), key_of(CASE, CaseExtras(verify=True)), *(key_of(case, CaseExtras()) for case in others)]
     assert len(set(keys)) == len(keys)
-    assert key_of(replace(CASE, time_limit=3, memory_limit=4), Extras()) == keys[0]
+    assert key_of(replace(CASE, time_limit=3, memory_limit=4), CaseExtras()) == keys[0]
     with pytest.raises(UsageError, match="cannot be sent to another process"):
-        key_of(replace(CASE, options={"pre_ort_model_transforms": [lambda model: model]}), Extras())
+        key_of(replace(CASE, options={"pre_ort_model_transforms": [lambda model: model]}), CaseExtras())
     monkeypatch.setattr(_versions, "installed", lambda: {"torch": "9.9"})
-    assert key_of(CASE, Extras()) not in keys
+    assert key_of(CASE, CaseExtras()) not in keys
 
 
 def test_options_are_said_without_the_keys_of_a_provider() -> None:

@@ -15,7 +15,7 @@ import torch
 from ortlens import _torch
 from ortlens.backend.basis.pass_runner import Pass, PassError, run_passes
 from ortlens.backend.conversion import converter, optimize
-from ortlens.backend.conversion.optimize import Condition
+from ortlens.backend.conversion.optimize import ModelCondition
 from ortlens.backend.conversion.rewrite_rules import rewrite_rules
 from ortlens.backend.lowering import type_promotion
 from tests.unit.backend.graphs import traced
@@ -114,7 +114,7 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was(monkeypatch: pytest.Monkey
 
 
 def test_a_pass_does_not_run_when_no_earlier_pass_ensures_what_it_requires() -> None:
-    lonely = Pass(name="lonely", run=lambda _: None, requires=(Condition.INLINED,))
+    lonely = Pass(name="lonely", run=lambda _: None, requires=(ModelCondition.INLINED,))
     with pytest.raises(PassError, match="no earlier pass ensures what the pass 'lonely' requires: no node calls a local function"):
         run_passes(converted(attention), (lonely,))
 

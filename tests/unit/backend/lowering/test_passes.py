@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ortlens.backend.basis.pass_runner import Pass, PassError
 from ortlens.backend.lowering import passes
-from ortlens.backend.lowering.passes import Condition
+from ortlens.backend.lowering.passes import GraphCondition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,14 +39,14 @@ def leaves_dead_code(copy: passes.Prepared) -> None:
 
 @pytest.mark.parametrize(
     ("change", "condition"),
-    [(drops_a_value, Condition.VALUED), (turns_round, Condition.ORDERED), (leaves_dead_code, Condition.READ)],
+    [(drops_a_value, GraphCondition.VALUED), (turns_round, GraphCondition.ORDERED), (leaves_dead_code, GraphCondition.READ)],
 )
 def test_a_pass_that_breaks_what_holds_is_seen(
-    change: Callable[[passes.Prepared], None], condition: Condition, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[passes.Prepared], None], condition: GraphCondition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = passes.prepared(traced(), lambda _: True)
     assert prepared.failures == {}
-    assert all(each.holds(prepared.module.graph) for each in Condition)
+    assert all(each.holds(prepared.module.graph) for each in GraphCondition)
     monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, Pass(name="planted", run=change)))
     with pytest.raises(PassError, match=condition.value):
         passes.prepared(traced(), lambda _: True)

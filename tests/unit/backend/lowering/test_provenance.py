@@ -13,17 +13,17 @@ import torch.fx
 import ortlens
 from ortlens import _torch
 from ortlens.backend.lowering import provenance
-from ortlens.backend.lowering.provenance import Frame, innermost
+from ortlens.backend.lowering.provenance import StackFrame, innermost
 from tests.unit.backend.graphs import aten, node_named, traced
 
-OWN = Frame("/home/ada/model.py", 3, "forward")
-PYTHON = Frame(str(copy.__file__), 153, "deepcopy")
-TORCH = Frame(f"{_torch.torch_folder()}/nn/modules/linear.py", 130, "forward")
-ORTLENS = Frame(str(Path(ortlens.__file__).parent / "lens" / "lens.py"), 1, "__call__")
-MODEL = Frame("/opt/lib/python3.11/site-packages/transformers/models/bert/modeling_bert.py", 300, "forward")
-WRAPPER = Frame("/opt/lib/python3.11/site-packages/transformers/utils/generic.py", 912, "wrapper")
-HOOK = Frame("/opt/lib/python3.11/site-packages/accelerate/hooks.py", 175, "new_forward")
-INSTALLED = Frame(f"{Path(copy.__file__).parent}/site-packages/einops/einops.py", 5, "rearrange")
+OWN = StackFrame("/home/ada/model.py", 3, "forward")
+PYTHON = StackFrame(str(copy.__file__), 153, "deepcopy")
+TORCH = StackFrame(f"{_torch.torch_folder()}/nn/modules/linear.py", 130, "forward")
+ORTLENS = StackFrame(str(Path(ortlens.__file__).parent / "lens" / "lens.py"), 1, "__call__")
+MODEL = StackFrame("/opt/lib/python3.11/site-packages/transformers/models/bert/modeling_bert.py", 300, "forward")
+WRAPPER = StackFrame("/opt/lib/python3.11/site-packages/transformers/utils/generic.py", 912, "wrapper")
+HOOK = StackFrame("/opt/lib/python3.11/site-packages/accelerate/hooks.py", 175, "new_forward")
+INSTALLED = StackFrame(f"{Path(copy.__file__).parent}/site-packages/einops/einops.py", 5, "rearrange")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ INSTALLED = Frame(f"{Path(copy.__file__).parent}/site-packages/einops/einops.py"
         ([], None),
     ],
 )
-def test_the_innermost_frame_of_the_user_or_of_a_model(stack: list[Frame], chosen: Frame | None) -> None:
+def test_the_innermost_frame_of_the_user_or_of_a_model(stack: list[StackFrame], chosen: StackFrame | None) -> None:
     assert innermost(stack) == chosen
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ortlens.backend.partitioning.extraction import Partition
+from ortlens.backend.partitioning.extraction import GraphPartition
 from ortlens.backend.planner import Exclusions
 from tests.unit.backend.conversion.test_converter import as_partition
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def partition_of(function: Callable[..., Any], *args: torch.Tensor) -> Partition:
+def partition_of(function: Callable[..., Any], *args: torch.Tensor) -> GraphPartition:
     module = as_partition(function, *args)
     nodes = tuple(node for node in module.graph.nodes if node.op == "call_function")
-    return Partition(index=0, module=module, inputs=(), outputs=(), nodes=nodes)
+    return GraphPartition(index=0, module=module, inputs=(), outputs=(), nodes=nodes)
 
 
 def several(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -5,13 +5,13 @@ import operator
 import torch
 from hypothesis import given, settings
 
-from ortlens.backend.partitioning.extraction import Partition, split
+from ortlens.backend.partitioning.extraction import GraphPartition, split
 from ortlens.backend.partitioning.kinds import NodeKind, kind_of
 from ortlens.backend.partitioning.plan import Plan, plan_partitions
 from tests.unit.backend.graphs import NO, YES, Dag, aten, dags, graph_of, module_of, traced, verdicts_of
 
 
-def parts_of(module: torch.fx.GraphModule, *stays: object) -> tuple[Plan, list[Partition]]:
+def parts_of(module: torch.fx.GraphModule, *stays: object) -> tuple[Plan, list[GraphPartition]]:
     def refused(node: torch.fx.Node) -> bool:
         producer = node.all_input_nodes[0] if node.target is operator.getitem else node
         return producer.target in stays

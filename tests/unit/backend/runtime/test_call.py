@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ortlens.backend.runtime import call, generated, weights
-from ortlens.backend.runtime.binding import Input, Output
+from ortlens.backend.runtime.binding import BoundInput, Output
 from tests.unit.backend.conversion.test_converter import as_partition, converted
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Session:
         taken = {value.name for value in self.session.get_inputs()}
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         (output,) = (node for node in module.graph.nodes if node.op == "output")
-        self.inputs = [Input(name=node.name, meta=node.meta["val"], bound=node.name in taken) for node in placeholders]
+        self.inputs = [BoundInput(name=node.name, meta=node.meta["val"], bound=node.name in taken) for node in placeholders]
         names = [value.name for value in self.session.get_outputs()]
         self.outputs = [
             Output(name=name, meta=node.meta["val"], permutation=permutation)
@@ -106,6 +106,6 @@ def test_the_source_of_a_call_grows_with_its_weights_and_not_with_their_square(m
     inputs = session.inputs
     for count in (20, 200):
         notes = [weights.freeze(f"w{at}", torch.rand(3)) for at in range(count)]
-        session.inputs = [inputs[0], *(Input(name=f"w{at}", meta=inputs[1].meta, frozen=note) for at, note in enumerate(notes))]
+        session.inputs = [inputs[0], *(BoundInput(name=f"w{at}", meta=inputs[1].meta, frozen=note) for at, note in enumerate(notes))]
         session.made(preallocate=True)
     assert lengths[1] < 11 * lengths[0]

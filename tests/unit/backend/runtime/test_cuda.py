@@ -334,7 +334,7 @@ def test_functions_over_one_session_never_share_a_graph(monkeypatch: pytest.Monk
     with torch.no_grad():
         fast(torch.rand(3, 8))
     calls = fake.made[0]
-    places = [cuda.Place(name="x", device=None, element=1)]
+    places = [cuda.BoundPlace(name="x", device=None, element=1)]
     numbers: list[int] = []
 
     class Graph:

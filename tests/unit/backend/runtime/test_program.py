@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from hypothesis import given, settings
 
-from ortlens.backend.partitioning.extraction import Partition, split
+from ortlens.backend.partitioning.extraction import GraphPartition, split
 from ortlens.backend.partitioning.plan import plan_partitions
 from ortlens.backend.runtime.program import _behind_prim, eager_nodes, make_program
 from ortlens.trace.runlog import EagerLog
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class TorchRunner:
     """A partition run by its own module, which checks that it is given exactly its inputs."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: GraphPartition) -> None:
         self.partition = partition
         self.calls = 0
 

@@ -8,10 +8,10 @@ import pytest
 
 from ortlens.analysis.speed import AbTiming
 from ortlens.lens.measuring.probes import finding_of
-from ortlens.lens.measuring.trials import Trial
+from ortlens.lens.measuring.trials import ChangeTrial
 from ortlens.trace.records import Finding
 
-TRIAL = Trial(
+TRIAL = ChangeTrial(
     rule="unfrozen_weights", subject="p0", change="freezing the weights", remedy={"mitigation": "freeze"}, pair=lambda: None, per_call=3
 )
 KNOWN = Finding(rule="unfrozen_weights", subject="p0", severity="warning", title="16 MiB are inputs", evidence="recorded")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortlens.lens.profiling.device_join import ClocksDisagree, DeviceTimes, Launch, Trace, Window, Work, device_times, offset_between
+from ortlens.lens.profiling.device_join import ClocksDisagree, DeviceEvent, DeviceTimes, Launch, Trace, Window, device_times, offset_between
 from ortlens.lens.profiling.kernel_records import on_device
 from ortlens.lens.profiling.profiles import NodeSpan, SessionRun
 from ortlens.trace import records as r
@@ -35,7 +35,7 @@ def launched(  # noqa: PLR0913 - what there is to say of an event
     """Add a launch at a time of the host, and its work on the device; a key that is known adds work to that launch."""
     key = key or len(seen.work) + 1000
     launches = {key: Launch(US * at, US * (at + 3), thread), **seen.launches}
-    return replace(seen, work=(*seen.work, Work(name, US * start, US * end, key)), launches=launches)
+    return replace(seen, work=(*seen.work, DeviceEvent(name, US * start, US * end, key)), launches=launches)
 
 
 def joined(*passes: tuple[Trace, list[SessionRun]], nominal: int = 0) -> DeviceTimes:
@@ -84,8 +84,8 @@ def test_a_replayed_graph_is_work_outside_of_nodes_and_one_launch() -> None:
 
 def test_work_without_its_launch_is_kept_with_the_run_that_it_ran_in() -> None:
     seen = trace((990, 1500), (2990, 3500), plain=((1990, 2500),))
-    lost = Work("lost", 3100 * US, 3120 * US, 0)
-    of_the_plain_run = Work("elsewhere", 2100 * US, 2150 * US, 5)
+    lost = DeviceEvent("lost", 3100 * US, 3120 * US, 0)
+    of_the_plain_run = DeviceEvent("elsewhere", 2100 * US, 2150 * US, 5)
     times = joined((replace(seen, work=(lost, of_the_plain_run)), [run(1000, *TWO), run(3000, *TWO)]))
     assert times.outside["lost"].high_ns == 20 * US
     assert "elsewhere" not in times.outside

@@ -13,7 +13,7 @@ import torch
 
 from ortlens._torch import profiler_is_enabled
 from ortlens.lens.profiling import device_trace
-from ortlens.lens.profiling.device_join import Launch, Trace, Window, Work
+from ortlens.lens.profiling.device_join import DeviceEvent, Launch, Trace, Window
 from ortlens.lens.profiling.device_trace import DevicePasses, device_provider, trace_from_events
 from ortlens.lens.profiling.kernel_records import Turns
 
@@ -72,7 +72,11 @@ def test_work_launches_and_ranges_are_told_apart() -> None:
     )
     assert seen.profiled == (Window(100, 1000, 42),)
     assert seen.plain == (Window(1100, 2000, 42),)
-    assert seen.work == (Work("sgemm", 300, 340, 31), Work("nvjet", 340, 390, 32), Work("Memset (Device)", 400, 402, 99))
+    assert seen.work == (
+        DeviceEvent("sgemm", 300, 340, 31),
+        DeviceEvent("nvjet", 340, 390, 32),
+        DeviceEvent("Memset (Device)", 400, 402, 99),
+    )
     assert seen.launches == {31: Launch(200, 205, 42), 32: Launch(220, 225, 42)}
 
 

@@ -8,7 +8,7 @@ from onnx import parser
 from ortlens.backend.runtime import _ort
 from ortlens.backend.runtime._ort import ListedKernel
 from ortlens.lens.profiling.kernel_records import with_copies, with_refusals
-from ortlens.lens.profiling.profiles import KernelTime
+from ortlens.lens.profiling.profiles import ProfiledKernel
 from ortlens.trace.records import Kernel
 
 CPU, GPU = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -30,11 +30,11 @@ TABLE = (
 )
 
 
-def rows() -> tuple[list[Kernel], list[KernelTime]]:
+def rows() -> tuple[list[Kernel], list[ProfiledKernel]]:
     placed = {"Relu": GPU, "MemcpyToHost": GPU, "TopK": CPU, "MemcpyFromHost": GPU, "Sin": CPU, "Cast": CPU, "Exp": CPU}
     types = {"TopK": ("float16", "int64")}
     times = [
-        KernelTime(name=name, op_type=name, provider=at, calls=1, total_ns=1.0, bytes=0, types=types.get(name, ("float",)))
+        ProfiledKernel(name=name, op_type=name, provider=at, calls=1, total_ns=1.0, bytes=0, types=types.get(name, ("float",)))
         for name, at in placed.items()
     ]
     return [Kernel(session_id="s0", kernel=name, op_type=name, provider=at, mean_ns=100) for name, at in placed.items()], times
