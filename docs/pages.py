@@ -80,7 +80,7 @@ says so.
 
 Rules are functions of what was recorded. They are evaluated on every access, also for a saved capture; a finding recorded by a
 probe replaces the rule's own. A rule that fails becomes a finding itself (`rule_failed`). What the rules `break`, `recompile`, `fallback`
-and `nothing_runs` report has tables of its own, and is no row of `lens.findings`; `lens.actions` ranks all of it, with what follows from it.
+and `nothing_runs` report has tables of its own, and is no row of `lens.findings`; `lens.actions` ranks all of it, with its consequences.
 
 ## Rules
 """
