@@ -129,9 +129,9 @@ def test_it_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None
     file = tmp_path / "pid"
     code = (
         "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-        "from ortlens.studies.apart import Limits, run_in_subprocess\n"
+        "from ortlens.studies.apart import ProcessLimits, run_in_subprocess\n"
         "from tests.unit.studies import small_cases\n"
-        "run_in_subprocess(small_cases.hangs, (sys.argv[2],), limits=Limits(seconds=600), folder=pathlib.Path(sys.argv[3]))"
+        "run_in_subprocess(small_cases.hangs, (sys.argv[2],), limits=ProcessLimits(seconds=600), folder=pathlib.Path(sys.argv[3]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, json.dumps(sys.path), str(file), str(tmp_path)])
     try:
